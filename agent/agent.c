@@ -9,6 +9,7 @@
 #include "agent/process/keeping.h"
 #include "agent/process/mail.h"
 #include "agent/process/memory.h"
+#include "agent/process/part_file.h"
 #include "agent/process/reload.h"
 #include "agent/process/scratch.h"
 #include "agent/process/session_socket.h"
@@ -16,6 +17,7 @@
 #include "agent/process/step.h"
 #include "agent/service/enforcing.h"
 #include "agent/service/fetch.h"
+#include "agent/service/local.h"
 #include "agent/service/operator.h"
 #include "agent/service/placing.h"
 #include "agent/service/replanning.h"
@@ -51,6 +53,7 @@ on_tick(void *context)
     agent_step(agent, &event, NULL);
     fetch_tick(agent);
     spill_tick(agent);
+    local_tick(agent);
     operator_tick(agent);
     mail_deliver_self(agent);
     keeping_tick(agent);
@@ -113,6 +116,10 @@ open_memory(struct cairn_agent *agent, struct cairn_sizes *sizes)
         return err;
     }
     agent->memory_adopted = adopted;
+    agent->parity_blocks = sizes->parity_blocks;
+    if (!adopted && config->local_dir[0])
+        part_files_load(config->local_dir, agent->job_id, agent->memory, config->slots,
+                        sizes->parity_blocks, &agent->local_loaded);
     CAIRN_LOG_AT(INFO, "memory: %s reserved_bytes=%" PRIu64 " slots=%u state_bytes=%" PRIu64,
                  adopted ? "adopted from the keeper" : "reserved",
                  cairn_memory_reserved_bytes(agent->memory), config->slots, config->state_bytes);
@@ -362,6 +369,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = spill_open(agent);
     if (!err)
+        err = local_open(agent);
+    if (!err)
         err = timing_open(agent);
     if (!err)
         err = replanning_open(agent);
@@ -384,6 +393,7 @@ close_all(struct cairn_agent *agent)
     placing_close(agent);
     replanning_close(agent);
     timing_close(agent);
+    local_close(agent);
     spill_close(agent);
     fetch_close(agent);
     if (agent->memory)

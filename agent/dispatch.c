@@ -5,6 +5,7 @@
 #include "agent/process/service_message.h"
 #include "agent/process/session.h"
 #include "agent/service/fetch.h"
+#include "agent/service/local.h"
 #include "agent/service/operator.h"
 #include "agent/service/placing.h"
 #include "agent/service/spill.h"
@@ -62,6 +63,13 @@ take_message(struct cairn_agent *agent, const struct cairn_service_message *mess
     }
 }
 
+static void
+take_commit(struct cairn_agent *agent, struct cairn_generation_id generation)
+{
+    spill_committed(agent, generation);
+    local_committed(agent);
+}
+
 const struct agent_handlers cairn_agent_handlers = {.carry_out = carry_out,
                                                     .settle = sessions_reap,
                                                     .region_cut = sessions_answer,
@@ -69,5 +77,5 @@ const struct agent_handlers cairn_agent_handlers = {.carry_out = carry_out,
                                                     .session_leaves = session_leaves,
                                                     .trainer_ended = timing_session_ended,
                                                     .message = take_message,
-                                                    .committed = spill_committed,
+                                                    .committed = take_commit,
                                                     .reply = operator_reply};

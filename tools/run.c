@@ -22,6 +22,7 @@
 #include "tools/embedded.h"
 #include "tools/find_agent.h"
 #include "tools/run_agent.h"
+#include "tools/run_grace.h"
 #include "tools/run_report.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -59,6 +60,7 @@ struct attachment {
     uint64_t attached_before; /* UINT64_MAX: unknown */
     bool has_binding;         /* Python finds our hooks */
     const char *named;        /* the socket that the user gave; NULL: none */
+    uint64_t grace_ns;        /* to end in after SIGTERM; 0: SIGTERM is handed on at once */
     char *const *command;     /* as it was given, to tell how to go on */
 };
 
@@ -290,7 +292,7 @@ hand_on(pid_t child, const siginfo_t *info, const struct attachment *attachment)
 static int
 wait_command(pid_t child, const sigset_t *held, const struct attachment *attachment)
 {
-    bool said = !attachment;
+    bool said = !attachment, preempted = false;
     int status = 0, exit_code;
     pid_t ended;
 
@@ -300,6 +302,12 @@ wait_command(pid_t child, const sigset_t *held, const struct attachment *attachm
         siginfo_t info;
         int number = sigwaitinfo(held, &info);
 
+        if (number == SIGTERM && attachment && attachment->grace_ns && info.si_code != SI_KERNEL) {
+            cairn_run_preempt(attachment->socket_path, child, held, attachment->grace_ns, &status);
+            preempted = true;
+            ended = child;
+            break;
+        }
         if (number == SIGALRM && !said)
             said = say_unattached(attachment, "so far");
         else if (number > 0 && number != SIGCHLD && number != SIGALRM)
@@ -315,7 +323,7 @@ wait_command(pid_t child, const sigset_t *held, const struct attachment *attachm
         (said || !say_unattached(attachment, "it has ended, and")))
         cairn_run_say_kept(attachment->socket_path, LOOK_MS, attachment->named,
                            attachment->command);
-    return exit_code;
+    return preempted ? CAIRN_EXIT_AGAIN : exit_code;
 }
 
 static int
@@ -369,6 +377,10 @@ static const char about[] =
     "One launch at a time runs a job: while all of its ranks are attached, another one on their "
     "nodes exits 75 and runs nothing.\n"
     "\n"
+    "With --grace 20s, SIGTERM (Slurm, Kubernetes, a spot instance) ends the job in order: a "
+    "snapshot at the next step, its copy on the disks of local_dir or in spill_dir, then the "
+    "command's end. Without it the command gets the signal at once.\n"
+    "\n"
     "If the agent fails, the command runs unprotected. The exit code is the command's, or 128 + "
     "the signal that ended it.";
 
@@ -376,6 +388,7 @@ int
 cairn_verb_run(int argc, char **argv)
 {
     const char *agent = NULL, *every = NULL, *state = NULL, *named = getenv("CAIRN_JOB");
+    const char *grace = NULL;
     bool resumed = false, dry_run = false, verbose = false, started = false;
     const struct cairn_flag flags[] = {
         {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
@@ -384,13 +397,17 @@ cairn_verb_run(int argc, char **argv)
          "reserve this much memory per snapshot, if an agent is started (default: 1GiB)", &state,
          NULL},
         {"resume", 'r', NULL, "restore the newest snapshot first", NULL, &resumed},
+        {"grace", 'g', "TIME",
+         "at SIGTERM, take a snapshot, keep it on disks, end the command within TIME, and exit 75",
+         &grace, NULL},
         {"dry-run", 'n', NULL, "show what would run and with which agent", NULL, &dry_run},
         {"verbose", 'v', NULL, "also show what is wrong with the protection at the start", NULL,
          &verbose},
     };
     const struct cairn_usage usage = {
         "run",
-        "[--agent SOCKET] [--every N] [--state SIZE] [--resume] [--dry-run] [-v] -- CMD "
+        "[--agent SOCKET] [--every N] [--state SIZE] [--resume] [--grace TIME] [--dry-run] [-v] "
+        "-- CMD "
         "[ARGUMENT]...",
         about,
         "  cairn run -- ./train --steps 1000\n"
@@ -419,6 +436,9 @@ cairn_verb_run(int argc, char **argv)
                   state_bytes < STATE_BYTES_MIN || state_bytes > STATE_BYTES_MAX))
         return cairn_usage_error(
             &usage, "--state takes a size such as 4GiB, from 64KiB to 64TiB, not \"%s\"", state);
+    if (grace && (cairn_parse_duration_ns(grace, &attachment.grace_ns) != CAIRN_OK ||
+                  attachment.grace_ns < CAIRN_NS_PER_S))
+        return cairn_usage_error(&usage, "--grace takes a time such as 20s, not \"%s\"", grace);
     if (dry_run) {
         if (cairn_run_agent_foresee(agent, plan, sizeof plan) == CAIRN_RUN_AGENT_SEVERAL)
             return CAIRN_EXIT_USAGE;

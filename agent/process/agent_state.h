@@ -76,12 +76,15 @@ struct cairn_agent {
     struct session_socket socket;
     struct session sessions[SESSIONS_MAX];
     struct regions regions;
-    uint64_t attached_total; /* trainers since the start */
-    struct poison poison;    /* the newest */
+    uint64_t attached_total;                 /* trainers since the start */
+    uint64_t parity_blocks;                  /* of each own slot */
+    struct cairn_generation_id local_loaded; /* from local_dir at the start; step 0: none */
+    struct poison poison;                    /* the newest */
 
     /* Services (agent/service); NULL: not open. */
     struct fetch_table *fetches;
     struct spill_state *spill;
+    struct local_state *local;
     struct timing_state *timing;
     struct analyst *analyst; /* NULL: neither plans nor offers are made here */
     struct replanning_state *replanning;

@@ -92,6 +92,19 @@ const struct cairn_option cairn_options[] = {
      "infinity or NaN: keep_good gives it up, so that the last good one stays; allow commits it "
      "and warns; stop gives it up and asks the trainer to stop. A step that a rank rejects itself "
      "is always given up: docs/OPERATIONS.md"},
+    {"local_dir", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(local_dir), NULL,
+     NULL,
+     "directory on a local disk of this node, for its part of some generations: agents that start "
+     "without memory load it; empty: none; docs/OPERATIONS.md"},
+    {"local_every_generations", CAIRN_OPTION_U32, 0, 1000000, "0", FIELD(local_every_generations),
+     NULL,
+     NULL, "committed generations from one that goes to local_dir to the next; 0: only those of "
+     "local_after_ms and of `cairn run --grace`"},
+    {"local_keep", CAIRN_OPTION_U32, 1, 100, "2", FIELD(local_keep), NULL,
+     NULL, "generations kept in local_dir; older ones are removed"},
+    {"local_after_ms", CAIRN_OPTION_U32, 0, 86400000, "60000", FIELD(local_after_ms), NULL,
+     NULL, "time without trainers on this node after which what memory holds goes to local_dir; 0: "
+     "never"},
     {"spill_dir", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(spill_dir), NULL,
      NULL,
      "directory for spilled generations, on durable storage shared by all nodes; empty: none"},

@@ -33,6 +33,7 @@
  *   verify                       CORE ─► PEERS FILES ─► answer
  *   node                         CORE ─► answer
  *   replan                       PEERS, or PLANNER for a decision ─► answer
+ *   keep                         answer; all agents write what memory holds to their disks
  *   launch                       PEERS, unless only this agent is asked ─► answer
  *
  * Invariant: after a reply of the core the next stage begins from a posted call, never inside the
@@ -64,7 +65,7 @@ enum { FILES_MS = 3000 };
 static const char *const verb_names[] = {
     [VERB_STATUS] = "status",   [VERB_SNAPSHOTS] = "snapshots", [VERB_SNAPSHOT] = "snapshot",
     [VERB_RESTORE] = "restore", [VERB_VERIFY] = "verify",       [VERB_NODE] = "node",
-    [VERB_REPLAN] = "replan",   [VERB_LAUNCH] = "launch"};
+    [VERB_REPLAN] = "replan",   [VERB_LAUNCH] = "launch",       [VERB_KEEP] = "keep"};
 
 /* ---- status and snapshots ---- */
 
@@ -195,6 +196,30 @@ answer_launcher(struct cairn_agent *agent, struct request *request)
     request_answer(agent, request, 0, &writer);
 }
 
+/* Has all agents write the ready generation to their disks. Whether they have done so, a status
+ * tells. */
+static void
+answer_keep(struct cairn_agent *agent, struct request *request)
+{
+    struct cairn_json_writer writer;
+    struct cairn_core_view view;
+
+    cairn_core_look(agent->core, &view);
+    if (view.ready.step == 0) {
+        request_refuse(agent, request, 4, "no generation is held ready");
+        return;
+    }
+    request_keep(agent);
+    cairn_json_writer_init(&writer);
+    cairn_json_write_object_begin(&writer);
+    cairn_json_write_key(&writer, "schema");
+    cairn_json_write_u64(&writer, 1);
+    cairn_json_write_key(&writer, "step");
+    cairn_json_write_u64(&writer, view.ready.step);
+    cairn_json_write_object_end(&writer);
+    request_answer(agent, request, 0, &writer);
+}
+
 /* Takes a request that waits for nothing to its next stage. */
 static void
 request_advance(struct cairn_agent *agent, struct request *request)
@@ -220,6 +245,9 @@ request_advance(struct cairn_agent *agent, struct request *request)
         break;
     case VERB_REPLAN:
         request_plan_answer(agent, request);
+        break;
+    case VERB_KEEP:
+        answer_keep(agent, request);
         break;
     case VERB_LAUNCH:
         answer_launcher(agent, request);
@@ -350,6 +378,9 @@ begin(struct cairn_agent *agent, struct request *request)
     case VERB_REPLAN:
         started = request_plan_begin(agent, request);
         break;
+    case VERB_KEEP:
+        answer_keep(agent, request);
+        return;
     case VERB_LAUNCH:
         begin_launch(agent, request);
         break;

@@ -4,9 +4,11 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
 #include "agent/process/step.h"
+#include "agent/service/local.h"
 #include "agent/service/operator_files.h"
 #include "agent/service/operator_node.h"
 #include "agent/service/operator_request.h"
+#include "agent/service/spill.h"
 #include "base/worker.h"
 
 #include <stdio.h>
@@ -17,7 +19,8 @@ enum {
     FILES_JOBS_MAX = 4,
     GATHER_MS = 1000,
     ASK = 1, /* in an OPERATOR message's `verb`; operator_plan.c has 3 and 4 */
-    ANSWER = 2
+    ANSWER = 2,
+    KEEP = 5
 };
 
 static const char ask_text[] = "{\"operator\":\"node\"}";
@@ -113,6 +116,22 @@ answer_peer(struct cairn_agent *agent, const struct cairn_service_message *ask)
     operator_node_fini(&node);
 }
 
+static void
+keep_ready(struct cairn_agent *agent)
+{
+    local_ask(agent);
+    spill_ask(agent);
+}
+
+void
+request_keep(struct cairn_agent *agent)
+{
+    keep_ready(agent);
+    for (uint32_t i = 0; i < agent->config.node_count; i++)
+        if (i != agent->config.node)
+            send_service(agent, i, KEEP, 0, "", 0);
+}
+
 void
 request_gather_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
@@ -123,6 +142,10 @@ request_gather_message(struct cairn_agent *agent, const struct cairn_service_mes
     if (message->verb == ASK && message->bytes_len == sizeof ask_text - 1 &&
         memcmp(message->bytes, ask_text, sizeof ask_text - 1) == 0) {
         answer_peer(agent, message);
+        return;
+    }
+    if (message->verb == KEEP) {
+        keep_ready(agent);
         return;
     }
     request = request_find(agent, message->request);

@@ -428,6 +428,7 @@ static void
 check_run(const struct operator_job *job, struct operator_health *health)
 {
     const struct operator_node *refused = NULL, *different = NULL, *stuck = NULL, *failed = NULL;
+    const struct operator_node *unwritten = NULL;
     uint32_t blank = 0, versions = 0;
 
     for (uint32_t i = 0; i < job->config->node_count; i++) {
@@ -441,6 +442,8 @@ check_run(const struct operator_job *job, struct operator_health *health)
             stuck = node;
         if (node->spill_failed_ms && (!failed || node->spill_failed_ms < failed->spill_failed_ms))
             failed = node; /* the newest leader */
+        if (node->local_err && !unwritten)
+            unwritten = node;
         versions += node->version_peers != 0;
         if (node->refusal[0] && !refused)
             refused = node;
@@ -468,6 +471,11 @@ check_run(const struct operator_job *job, struct operator_health *health)
                   "minute",
                   "node %u: spills fail since %" PRIu64 " s: %s", (unsigned)(failed - job->nodes),
                   failed->spill_failed_ms / 1000, failed->spill_failure);
+    if (unwritten)
+        add_check(health, OPERATOR_WARN, "local-failed",
+                  "look at that disk; commits in memory go on, and it is tried again each minute",
+                  "node %u: cannot write to %.200s: %s", (unsigned)(unwritten - job->nodes),
+                  job->config->local_dir, cairn_err_text((cairn_err)unwritten->local_err));
     if (versions)
         add_check(health, OPERATOR_WARN, "versions-differ", "upgrade the older agents",
                   "%u node%s refuse%s an agent that speaks no version of the protocol that they "

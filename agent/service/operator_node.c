@@ -6,6 +6,7 @@
 #include "agent/process/mail.h"
 #include "agent/process/memory.h"
 #include "agent/process/session.h"
+#include "agent/service/local.h"
 #include "agent/service/operator_coverage.h"
 #include "agent/service/operator_state.h"
 #include "agent/service/placing.h"
@@ -144,9 +145,11 @@ fill_poison(const struct poison *poison, struct operator_node *out)
 void
 operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
 {
+    struct cairn_generation_id local;
     struct cairn_core_view view;
     struct statvfs disk;
     const char *failure;
+    cairn_err local_err;
 
     memset(out, 0, sizeof *out);
     cairn_core_look(agent->core, &view);
@@ -199,6 +202,10 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     spill_stuck_read(agent, &out->spill_stuck_ms, &out->spills_given_up);
     spill_failure_read(agent, &out->spill_failed_ms, &failure);
     cairn_text_clean(out->spill_failure, sizeof out->spill_failure, failure);
+    local_read(agent, &local, &local_err);
+    out->local_epoch = local.epoch;
+    out->local_step = local.step;
+    out->local_err = (uint64_t)local_err;
     out->attached_total = agent->attached_total;
     if (agent->operators) {
         out->launcher = agent->operators->launcher.serial != 0;

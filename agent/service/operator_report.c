@@ -214,6 +214,9 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         put_u64(writer, "trainers", node->trainers);
         put_u64(writer, "trainers_attached_total", node->attached_total);
         put_u64(writer, "local_ranks", node->local_ranks);
+        write_generation(
+            writer, "local",
+            (struct cairn_generation_id){.epoch = node->local_epoch, .step = node->local_step});
         put_u64(writer, "world", node->world);
         put_u64(writer, "holder_rank", node->holder_rank);
         put_u64(writer, "holder_pid", node->holder_pid);
@@ -290,6 +293,7 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     cairn_json_write_key(writer, "configured");
     cairn_json_write_object_begin(writer);
     put_u64(writer, "parity", job->config->parity);
+    put_text(writer, "local_dir", job->config->local_dir);
     put_text(writer, "spill_dir", job->config->spill_dir);
     cairn_json_write_object_end(writer);
     put_generations(writer, job, health);

@@ -24,7 +24,8 @@ enum verb {
     VERB_VERIFY,
     VERB_NODE,
     VERB_REPLAN,
-    VERB_LAUNCH
+    VERB_LAUNCH,
+    VERB_KEEP
 };
 enum {
     WAIT_PEERS = 1,

@@ -69,6 +69,9 @@ struct operator_part {
     X(holder_rank)     /* the lowest of this node's trainers, as the next two */                   \
     X(holder_pid)      /* 0: unknown, or there are no trainers */                                  \
     X(holder_ms)       /* attached for so long */                                                  \
+    X(local_epoch)     /* of the newest part in local_dir; step 0: none */                         \
+    X(local_step)                                                                                  \
+    X(local_err) /* cairn_err: why the newest write there failed; 0: it did not */                 \
     X(last_step)                                                                                   \
     X(committed_epoch)                                                                             \
     X(committed_step)                                                                              \

@@ -12,6 +12,7 @@
 #include "agent/service/spill_state.h"
 #include "base/log.h"
 #include "base/worker.h"
+#include "snapshot/spill.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -91,6 +92,19 @@ spill_committed(struct cairn_agent *agent, struct cairn_generation_id generation
         return;
     state->commits = 0;
     spill_lead_committed(agent, generation);
+}
+
+void
+spill_ask(struct cairn_agent *agent)
+{
+    struct cairn_core_view view;
+
+    cairn_core_look(agent->core, &view);
+    if (!agent->spill || !agent->config.spill_dir[0] || view.ready.step == 0 ||
+        view.ready_from_files || cairn_spill_compare(view.ready, agent->spill->newest) <= 0)
+        return;
+    agent->spill->commits = 0;
+    spill_lead_committed(agent, view.ready);
 }
 
 void

@@ -33,6 +33,9 @@ void spill_failure_read(const struct cairn_agent *agent, uint64_t *failed_ms, co
 /* The job committed a generation: begins a spill if one is due. */
 void spill_committed(struct cairn_agent *agent, struct cairn_generation_id generation);
 
+/* The ready generation is wanted in spill_dir now, if there is one: begins a spill. */
+void spill_ask(struct cairn_agent *agent);
+
 /* A SERVICE message of another agent; messages of other services are ignored. */
 void spill_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 

@@ -335,7 +335,7 @@ every_bound_of_the_table_holds(void **state)
         }
         checked++;
     }
-    assert_int_equal(checked, 15);
+    assert_int_equal(checked, 18);
 }
 
 static void

@@ -1,0 +1,401 @@
+/* agent/process/part_file.c - see part_file.h. */
+#include "agent/process/part_file.h"
+
+#include "agent/process/memory.h"
+#include "base/crc.h"
+#include "base/file.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/wire.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    HEADER_BYTES = 4096,
+    NUMBERS_AT = 16,
+    RUN_BYTES = 4 << 20, /* of one write or read */
+    NAME_BYTES = 96
+};
+static const char magic[NUMBERS_AT] = "cairn-part 1\n";
+static const uint64_t RECORD_BYTES_MAX = UINT64_C(1) << 32;
+
+/* ---- names ---- */
+
+static void
+name_of(struct cairn_generation_id generation, char name[NAME_BYTES])
+{
+    snprintf(name, NAME_BYTES, "e%" PRIu64 "-r%" PRIu64 "-s%" PRIu64 ".part", generation.epoch,
+             generation.run, generation.step);
+}
+
+static bool
+parse_name(const char *name, struct cairn_generation_id *out)
+{
+    char again[NAME_BYTES];
+
+    if (sscanf(name, "e%" SCNu64 "-r%" SCNu64 "-s%" SCNu64 ".part", &out->epoch, &out->run,
+               &out->step) != 3)
+        return false;
+    name_of(*out, again);
+    return strcmp(name, again) == 0;
+}
+
+static int
+newest_first(const void *a, const void *b)
+{
+    return cairn_generation_id_compare(*(const struct cairn_generation_id *)b,
+                                       *(const struct cairn_generation_id *)a);
+}
+
+/* Lists the parts that are whole, newest first; the caller frees *list. Removes what a writer that
+ * died has left. */
+static cairn_err
+list_parts(int dir_fd, struct cairn_generation_id **list, size_t *count)
+{
+    char **names = NULL;
+    size_t name_count = 0;
+    cairn_err err = cairn_dir_list(dir_fd, &names, &name_count);
+
+    *count = 0;
+    if (err)
+        return err;
+    *list = calloc(name_count + 1, sizeof **list);
+    for (size_t i = 0; *list && i < name_count; i++) {
+        size_t len = strlen(names[i]);
+
+        if (parse_name(names[i], &(*list)[*count]))
+            ++*count;
+        else if (len > 9 && strcmp(names[i] + len - 9, ".part.new") == 0)
+            (void)!cairn_file_unlink(dir_fd, names[i]); /* it has said what it met */
+    }
+    cairn_dir_list_free(names, name_count);
+    if (!*list)
+        return CAIRN_NOMEM;
+    qsort(*list, *count, sizeof **list, newest_first);
+    return CAIRN_OK;
+}
+
+/* ---- header and record ---- */
+
+/* The bytes before the data: header and record, padded. */
+static size_t
+head_bytes(uint64_t record_bytes)
+{
+    return HEADER_BYTES + (size_t)((record_bytes + HEADER_BYTES - 1) / HEADER_BYTES * HEADER_BYTES);
+}
+
+static uint8_t *
+pack_head(const struct part_file *part)
+{
+    size_t bytes = head_bytes(part->record_bytes);
+    uint8_t *head = aligned_alloc(HEADER_BYTES, bytes);
+    struct cairn_writer writer;
+    uint64_t crc;
+
+    if (!head)
+        return NULL;
+    memset(head, 0, bytes);
+    memcpy(head, magic, sizeof magic);
+    cairn_writer_init(&writer, head + NUMBERS_AT, HEADER_BYTES - NUMBERS_AT);
+    cairn_write_u64(&writer, part->job_id);
+    cairn_write_u64(&writer, part->generation.epoch);
+    cairn_write_u64(&writer, part->generation.run);
+    cairn_write_u64(&writer, part->generation.step);
+    cairn_write_u64(&writer, part->record_bytes);
+    cairn_write_u64(&writer, part->data_blocks);
+    cairn_write_u64(&writer, part->parity_blocks);
+    memcpy(head + HEADER_BYTES, part->record, part->record_bytes);
+    crc = cairn_crc64(cairn_crc64(0, head, NUMBERS_AT + writer.used_bytes), head + HEADER_BYTES,
+                      part->record_bytes);
+    cairn_write_u64(&writer, crc);
+    return head;
+}
+
+/* Reads header and record; *record is the caller's. */
+static cairn_err
+read_head(int fd, struct part_file *part, uint8_t **record)
+{
+    uint8_t head[HEADER_BYTES];
+    struct cairn_reader reader;
+    size_t got = 0;
+    uint64_t crc;
+    cairn_err err = cairn_file_read_at(fd, 0, head, sizeof head, &got);
+
+    if (err)
+        return err;
+    if (got < sizeof head || memcmp(head, magic, sizeof magic) != 0)
+        return CAIRN_CORRUPT;
+    cairn_reader_init(&reader, head + NUMBERS_AT, sizeof head - NUMBERS_AT);
+    part->job_id = cairn_read_u64(&reader);
+    part->generation.epoch = cairn_read_u64(&reader);
+    part->generation.run = cairn_read_u64(&reader);
+    part->generation.step = cairn_read_u64(&reader);
+    part->record_bytes = cairn_read_u64(&reader);
+    part->data_blocks = cairn_read_u64(&reader);
+    part->parity_blocks = cairn_read_u64(&reader);
+    crc = cairn_crc64(0, head, (size_t)(reader.at - head));
+    if (part->record_bytes > RECORD_BYTES_MAX)
+        return CAIRN_CORRUPT;
+    *record = malloc(part->record_bytes + 1);
+    if (!*record)
+        return CAIRN_NOMEM;
+    err = cairn_file_read_at(fd, HEADER_BYTES, *record, part->record_bytes, &got);
+    if (!err && (got < part->record_bytes ||
+                 cairn_crc64(crc, *record, part->record_bytes) != cairn_read_u64(&reader)))
+        err = CAIRN_CORRUPT;
+    if (err) {
+        free(*record);
+        *record = NULL;
+    }
+    return err;
+}
+
+/* ---- writing ---- */
+
+struct output {
+    int fd;
+    uint64_t at;
+    uint8_t *buffer; /* RUN_BYTES: what is read back */
+    _Atomic uint64_t *progress;
+    atomic_bool *stop;
+};
+
+static size_t
+next_run(uint64_t left)
+{
+    return left < RUN_BYTES ? (size_t)left : (size_t)RUN_BYTES;
+}
+
+static cairn_err
+put(struct output *output, const uint8_t *bytes, uint64_t count)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint64_t done = 0; !err && done < count;) {
+        size_t run = next_run(count - done);
+
+        if (atomic_load(output->stop))
+            return CAIRN_AGAIN;
+        err = cairn_file_write_at(output->fd, output->at, bytes + done, run);
+        output->at += run;
+        done += run;
+        atomic_fetch_add(output->progress, run);
+    }
+    return err;
+}
+
+static cairn_err
+compare(struct output *output, const uint8_t *bytes, uint64_t count)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint64_t done = 0; !err && done < count;) {
+        size_t run = next_run(count - done), got = 0;
+
+        if (atomic_load(output->stop))
+            return CAIRN_AGAIN;
+        err = cairn_file_read_at(output->fd, output->at, output->buffer, run, &got);
+        if (!err && (got < run || memcmp(output->buffer, bytes + done, run) != 0))
+            err = CAIRN_CORRUPT;
+        output->at += run;
+        done += run;
+        atomic_fetch_add(output->progress, run);
+    }
+    return err;
+}
+
+typedef cairn_err pass_fn(struct output *output, const uint8_t *bytes, uint64_t count);
+
+static cairn_err
+pass(struct output *output, const struct part_file *part, const uint8_t *head, pass_fn *each)
+{
+    cairn_err err = each(output, head, head_bytes(part->record_bytes));
+
+    if (!err)
+        err = each(output, part->data, part->data_blocks * CAIRN_BLOCK_BYTES);
+    if (!err && part->parity)
+        err = each(output, part->parity, part->parity_blocks * CAIRN_BLOCK_BYTES);
+    return err;
+}
+
+static cairn_err
+write_new(int dir_fd, const char *name, const struct part_file *part, const uint8_t *head,
+          struct output *output)
+{
+    cairn_err err = cairn_file_open(dir_fd, name, CAIRN_FILE_CREATE_DIRECT, &output->fd), closed;
+
+    if (err == CAIRN_INVAL)
+        err = cairn_file_open(dir_fd, name, CAIRN_FILE_CREATE, &output->fd);
+    if (!err)
+        err = cairn_file_reserve(output->fd,
+                                 head_bytes(part->record_bytes) +
+                                     (part->data_blocks + part->parity_blocks) * CAIRN_BLOCK_BYTES);
+    if (!err)
+        err = pass(output, part, head, put);
+    if (!err)
+        err = cairn_file_sync(output->fd);
+    closed = cairn_file_close(output->fd);
+    output->fd = -1;
+    return err ? err : closed;
+}
+
+/* The kernel is told to drop its copy first, so that the bytes come from the disk. */
+static cairn_err
+read_back(int dir_fd, const char *name, const struct part_file *part, const uint8_t *head,
+          struct output *output)
+{
+    cairn_err err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ, &output->fd);
+
+    if (err)
+        return err;
+    output->at = 0;
+    (void)posix_fadvise(output->fd, 0, 0, POSIX_FADV_DONTNEED);
+    err = pass(output, part, head, compare);
+    (void)cairn_file_close(output->fd); /* only read */
+    return err;
+}
+
+static void
+remove_old(int dir_fd, uint32_t keep)
+{
+    struct cairn_generation_id *list = NULL;
+    size_t count = 0;
+
+    if (list_parts(dir_fd, &list, &count) != CAIRN_OK)
+        return;
+    for (size_t i = keep; i < count; i++) {
+        char name[NAME_BYTES];
+
+        name_of(list[i], name);
+        (void)!cairn_file_unlink(dir_fd, name); /* it has said what it met */
+    }
+    free(list);
+}
+
+cairn_err
+part_file_write(const char *dir, const struct part_file *part, uint32_t keep,
+                _Atomic uint64_t *progress, atomic_bool *stop)
+{
+    struct output output = {.fd = -1,
+                            .buffer = aligned_alloc(HEADER_BYTES, RUN_BYTES),
+                            .progress = progress,
+                            .stop = stop};
+    uint8_t *head = pack_head(part);
+    char name[NAME_BYTES], new_name[NAME_BYTES + 8];
+    int dir_fd = -1;
+    cairn_err err = head && output.buffer ? cairn_dir_make(AT_FDCWD, dir) : CAIRN_NOMEM;
+
+    name_of(part->generation, name);
+    snprintf(new_name, sizeof new_name, "%s.new", name);
+    if (!err)
+        err = cairn_file_open(AT_FDCWD, dir, CAIRN_FILE_DIRECTORY_LINKED, &dir_fd);
+    if (err)
+        goto done;
+    err = write_new(dir_fd, new_name, part, head, &output);
+    if (!err)
+        err = read_back(dir_fd, new_name, part, head, &output);
+    if (!err)
+        err = cairn_file_rename(dir_fd, new_name, name);
+    if (err)
+        (void)!cairn_file_unlink(dir_fd, new_name); /* it has said what it met */
+    else
+        err = cairn_file_sync(dir_fd);
+    if (!err)
+        remove_old(dir_fd, keep);
+done:
+    (void)cairn_file_close(dir_fd); /* a directory */
+    free(output.buffer);
+    free(head);
+    return err;
+}
+
+/* ---- loading ---- */
+
+static cairn_err
+read_blocks(int fd, uint64_t at, uint8_t *into, uint64_t blocks)
+{
+    size_t got = 0;
+    cairn_err err = CAIRN_OK;
+
+    if (blocks == 0)
+        return CAIRN_OK;
+    err = into ? cairn_file_read_at(fd, at, into, blocks * CAIRN_BLOCK_BYTES, &got) : CAIRN_CONFIG;
+    return err ? err : got == blocks * CAIRN_BLOCK_BYTES ? CAIRN_OK : CAIRN_CORRUPT;
+}
+
+/* CAIRN_CONFIG: it is of another job, or of memory of another size. */
+static cairn_err
+load(int dir_fd, const char *name, uint64_t job_id, struct cairn_memory *memory, uint32_t slot,
+     uint64_t parity_blocks)
+{
+    struct part_file part = {0};
+    uint8_t *record = NULL;
+    uint64_t at;
+    int fd = -1;
+    cairn_err err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ, &fd);
+
+    if (!err)
+        err = read_head(fd, &part, &record);
+    if (err)
+        goto done;
+    at = head_bytes(part.record_bytes);
+    if (part.job_id != job_id || part.parity_blocks != parity_blocks)
+        err = CAIRN_CONFIG;
+    if (!err) {
+        cairn_memory_write_begin(memory, slot); /* it is no blank memory any more */
+        err = read_blocks(fd, at, cairn_memory_data(memory, slot, 0, part.data_blocks),
+                          part.data_blocks);
+        cairn_memory_write_end(memory, slot);
+    }
+    if (!err)
+        err = read_blocks(fd, at + part.data_blocks * CAIRN_BLOCK_BYTES,
+                          cairn_memory_parity(memory, slot, 0, 1, 0, parity_blocks), parity_blocks);
+    if (!err)
+        err = cairn_memory_record_store(memory, slot, record, part.record_bytes);
+done:
+    free(record);
+    (void)cairn_file_close(fd); /* only read */
+    return err;
+}
+
+void
+part_files_load(const char *dir, uint64_t job_id, struct cairn_memory *memory, uint32_t slots,
+                uint64_t parity_blocks, struct cairn_generation_id *newest)
+{
+    struct cairn_generation_id *list = NULL;
+    uint32_t slot = 0;
+    size_t count = 0;
+    int dir_fd = -1;
+    cairn_err err = cairn_file_open(AT_FDCWD, dir, CAIRN_FILE_DIRECTORY_LINKED, &dir_fd);
+
+    *newest = (struct cairn_generation_id){0};
+    if (err == CAIRN_NOT_FOUND)
+        return; /* it is made by the first write */
+    if (!err)
+        err = list_parts(dir_fd, &list, &count);
+    for (size_t i = 0; !err && i < count && slot < slots; i++) {
+        char name[NAME_BYTES];
+        cairn_err loaded;
+
+        name_of(list[i], name);
+        loaded = load(dir_fd, name, job_id, memory, slot, parity_blocks);
+        if (loaded) {
+            CAIRN_LOG_AT(WARN, "local: passed over %s/%s: %s", dir, name,
+                         loaded == CAIRN_CONFIG
+                             ? "it is of another job, or of another state_bytes, "
+                               "parity or number of nodes"
+                             : cairn_err_text(loaded));
+            continue;
+        }
+        CAIRN_LOG_AT(INFO, "local: loaded epoch=%" PRIu64 " step=%" PRIu64 " file=%s/%s",
+                     list[i].epoch >> 16, list[i].step, dir, name);
+        if (slot++ == 0)
+            *newest = list[i];
+    }
+    free(list);
+    (void)cairn_file_close(dir_fd); /* a directory */
+}
