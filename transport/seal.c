@@ -11,7 +11,7 @@ struct cairn_seal {
 };
 
 cairn_err
-cairn_seal_create(const struct cairn_cipher *cipher, bool encrypt, bool sender,
+cairn_seal_create(const struct cairn_cipher *cipher, bool sender,
                   const uint8_t key[CAIRN_SEAL_KEY_BYTES], struct cairn_seal **out)
 {
     struct cairn_seal *seal = calloc(1, sizeof *seal);
@@ -19,7 +19,7 @@ cairn_seal_create(const struct cairn_cipher *cipher, bool encrypt, bool sender,
 
     if (!seal)
         return CAIRN_NOMEM;
-    err = cipher->ops->key_create(cipher, encrypt, sender, key, &seal->key);
+    err = cipher->ops->key_create(cipher, true, sender, key, &seal->key);
     if (err) {
         free(seal);
         return err;

@@ -16,17 +16,25 @@ enum {
     PAYLOAD_MARK = 0xb0,
     FRAME_MARK = 'C',
     FRAME_BODY_LEN_AT = 40,
+    HEAD_PAYLOAD_LEN_AT = 4,
     TLS_KIND_FIRST = 20,
     TLS_KIND_ALERT = 21,
     TLS_KIND_LAST = 23,
+    KEY_MARK = 'K',
+    TAGS_MARK = 'T',
+    KEY_RECORD_BYTES = 1 + CAIRN_CIPHER_KEY_BYTES,
+    TAGS_AT = 1 + STREAM_HEAD_BYTES,
+    TAGS_RECORD_BYTES_MAX = TAGS_AT + STREAM_BLOCKS_MAX * CAIRN_CIPHER_TAG_BYTES,
     RECORD_BYTES_MAX = CAIRN_FRAME_BYTES_MAX + CAIRN_TLS_OVERHEAD_BYTES,
-    /* Of payload in one batch. With tags it is one block: it is in cache when it is sent, and the
-     * other side works on it while the next one is sealed. */
-    CLEAR_BATCH_BYTES = 1 << 20,
-    SEALED_BATCH_BYTES = CAIRN_BLOCK_BYTES,
-    WAKE_BYTES_MAX = 1 << 18,
+    /* Of payload in one batch. What is read for its tag counts several times, so that it is in
+     * cache when it is sent. An encrypted block goes alone: the other side works on it while the
+     * next one is encrypted. */
+    BATCH_BYTES = 1 << 20,
+    TAGGED_COUNTS = 4,
+    TAGGED_READ_BYTES = 4 * CAIRN_BLOCK_BYTES, /* at once: in cache when their tags are computed */
+    WAKE_BYTES_MAX = 1 << 20,
     RECEIVE_BYTES_MAX = 4 << 20, /* of one stream in one turn */
-    BEHIND_BYTES = 256           /* read together with a payload's end: the frame behind it */
+    BEHIND_BYTES = 1024          /* read together with a payload's end: the tags and the frame */
 };
 
 _Static_assert(sizeof(struct stream_part) <= sizeof(struct cairn_backend_part),
@@ -102,6 +110,8 @@ stream_fail(struct stream *stream, const char *why)
         (void)epoll_ctl(stream->owner->epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
     close(stream->fd);
     stream->fd = -1;
+    if (stream->tagger)
+        cairn_tagger_forget(stream->tagger);
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         struct stream_part *part;
 
@@ -121,6 +131,9 @@ stream_destroy(struct stream *stream)
     cairn_tls_link_destroy(stream->link);
     cairn_seal_destroy(stream->seal_in);
     cairn_seal_destroy(stream->seal_out);
+    cairn_cipher_key_destroy(stream->tag_key);
+    if (stream->tagger != stream->owner->tagger)
+        cairn_tagger_destroy(stream->tagger);
     if (stream->in)
         explicit_bzero(stream->in, stream->in_bytes);
     free(stream->in);
@@ -129,15 +142,61 @@ stream_destroy(struct stream *stream)
     free(stream);
 }
 
-/* Memory for a peer that is proved. */
+static bool
+encrypts(const struct stream *stream)
+{
+    return stream->owner->protection == CAIRN_PROTECTION_ENCRYPT;
+}
+
+static bool
+authenticates(const struct stream *stream)
+{
+    return stream->owner->protection == CAIRN_PROTECTION_AUTHENTICATE;
+}
+
+/* The keys of encrypted blocks, of either direction. */
 static cairn_err
-proved_prepare(struct stream *stream)
+seals_make(struct stream *stream)
 {
     uint8_t keys[CAIRN_TLS_EXPORT_BYTES];
     const struct cairn_cipher *cipher = stream->owner->cipher;
-    bool encrypt = stream->owner->protection == CAIRN_PROTECTION_ENCRYPT;
+    cairn_err err = cairn_tls_link_export(stream->link, keys);
+
+    if (!err)
+        err = cairn_seal_create(cipher, true, keys + (stream->outbound ? 0 : CAIRN_SEAL_KEY_BYTES),
+                                &stream->seal_out);
+    if (!err)
+        err = cairn_seal_create(cipher, false, keys + (stream->outbound ? CAIRN_SEAL_KEY_BYTES : 0),
+                                &stream->seal_in);
+    explicit_bzero(keys, sizeof keys);
+    return err;
+}
+
+static cairn_err record_add(struct stream *stream, const uint8_t *bytes, size_t bytes_len);
+
+/* The key of this side's tags, and the record that tells it: the first one that is sent. */
+static cairn_err
+tagger_make(struct stream *stream)
+{
+    uint8_t record[KEY_RECORD_BYTES] = {KEY_MARK};
+    cairn_err err = CAIRN_OK;
+
+    stream->tagger = stream->owner->tagger;
+    if (!stream->tagger)
+        err = cairn_tagger_create(stream->owner->cipher, &stream->tagger);
+    if (err)
+        return err;
+    memcpy(record + 1, cairn_tagger_key(stream->tagger), CAIRN_CIPHER_KEY_BYTES);
+    err = record_add(stream, record, sizeof record);
+    explicit_bzero(record, sizeof record);
+    return err;
+}
+
+/* Memory and keys for a peer that is proved. */
+static cairn_err
+proved_prepare(struct stream *stream)
+{
     uint8_t *in = realloc(stream->in, STREAM_IN_BYTES);
-    cairn_err err;
 
     if (!in)
         return CAIRN_NOMEM;
@@ -146,19 +205,9 @@ proved_prepare(struct stream *stream)
     stream->batch.stage = malloc(STREAM_STAGE_BYTES);
     if (!stream->batch.stage)
         return CAIRN_NOMEM;
-    if (!cipher)
-        return CAIRN_OK;
-    err = cairn_tls_link_export(stream->link, keys);
-    if (!err)
-        err = cairn_seal_create(cipher, encrypt, true,
-                                keys + (stream->outbound ? 0 : CAIRN_SEAL_KEY_BYTES),
-                                &stream->seal_out);
-    if (!err)
-        err = cairn_seal_create(cipher, encrypt, false,
-                                keys + (stream->outbound ? CAIRN_SEAL_KEY_BYTES : 0),
-                                &stream->seal_in);
-    explicit_bzero(keys, sizeof keys);
-    return err;
+    return encrypts(stream)        ? seals_make(stream)
+           : authenticates(stream) ? tagger_make(stream)
+                                   : CAIRN_OK;
 }
 
 /* ---- the handshake ---- */
@@ -222,31 +271,76 @@ stream_connected(struct stream *stream)
 
 /* ---- receiving ---- */
 
-/* The block that was received is complete: checks it and turns to the next one. */
+/* The bytes of the next span's block or payload, of `left`. */
+static uint32_t
+span_bytes(const struct stream *stream, uint32_t left)
+{
+    return encrypts(stream) && left > CAIRN_BLOCK_BYTES ? CAIRN_BLOCK_BYTES : left;
+}
+
+/* The bytes behind it that are part of the span. */
+static uint32_t
+tag_bytes(const struct stream *stream)
+{
+    return encrypts(stream) ? CAIRN_SEAL_TAG_BYTES : 0;
+}
+
+static uint32_t
+block_count(uint32_t bytes_len)
+{
+    return (bytes_len + CAIRN_BLOCK_BYTES - 1) / CAIRN_BLOCK_BYTES;
+}
+
+/* Whether what comes next is of a payload. */
 static bool
-block_end(struct stream *stream)
+arrives(const struct stream *stream)
+{
+    return stream->arrival.to && stream->arrival.got < stream->arrival.len + tag_bytes(stream);
+}
+
+/* Computes the tags of the blocks that have come whole. */
+static cairn_err
+tags_compute(struct stream *stream)
 {
     struct stream_arrival *arrival = &stream->arrival;
-    size_t head_len = arrival->first ? STREAM_HEAD_BYTES : 0;
+    cairn_err err = CAIRN_OK;
 
-    if (stream->seal_in && cairn_seal_check(stream->seal_in, arrival->head, head_len, arrival->to,
-                                            arrival->len, arrival->tag) != CAIRN_OK) {
+    while (!err && arrival->tagged < arrival->got) {
+        uint32_t block = arrival->tagged / CAIRN_BLOCK_BYTES;
+        uint32_t rest = arrival->len - arrival->tagged;
+        uint32_t len = rest < CAIRN_BLOCK_BYTES ? rest : CAIRN_BLOCK_BYTES;
+
+        if (arrival->got - arrival->tagged < len)
+            break;
+        err = cairn_tag_compute(stream->tag_key, arrival->numbers[block],
+                                arrival->to + arrival->tagged, len,
+                                arrival->tags + (size_t)block * CAIRN_CIPHER_TAG_BYTES);
+        arrival->tagged += len;
+    }
+    return err;
+}
+
+/* A span is complete: checks it and turns to the next one. An authenticated payload stays until its
+ * tags come. */
+static bool
+span_end(struct stream *stream)
+{
+    struct stream_arrival *arrival = &stream->arrival;
+
+    if (authenticates(stream))
+        return true;
+    if (encrypts(stream) &&
+        cairn_seal_check(stream->seal_in, arrival->head, arrival->first ? STREAM_HEAD_BYTES : 0,
+                         arrival->to, arrival->len, arrival->tag) != CAIRN_OK) {
         stream_fail(stream, "a payload is damaged");
         return false;
     }
     arrival->first = false;
     arrival->got = 0;
     arrival->to = arrival->left ? arrival->to + arrival->len : NULL;
-    arrival->len =
-        stream->seal_in && arrival->left > CAIRN_BLOCK_BYTES ? CAIRN_BLOCK_BYTES : arrival->left;
+    arrival->len = span_bytes(stream, arrival->left);
     arrival->left -= arrival->len;
     return true;
-}
-
-static uint32_t
-tag_bytes(const struct stream *stream)
-{
-    return stream->seal_in ? CAIRN_SEAL_TAG_BYTES : 0;
 }
 
 /* Counts bytes of a payload that are in place. */
@@ -254,7 +348,11 @@ static bool
 arrival_advance(struct stream *stream, size_t bytes_len)
 {
     stream->arrival.got += (uint32_t)bytes_len;
-    return stream->arrival.got < stream->arrival.len + tag_bytes(stream) || block_end(stream);
+    if (authenticates(stream) && tags_compute(stream) != CAIRN_OK) {
+        stream_fail(stream, "the crypto library failed");
+        return false;
+    }
+    return arrives(stream) || span_end(stream);
 }
 
 /* Takes bytes of a payload that were read with what stood before it. */
@@ -274,7 +372,7 @@ arrival_copy(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 
 /* A payload's header: where it goes. */
 static bool
-arrival_begin(struct stream *stream, const uint8_t *bytes)
+arrival_begin(struct stream *stream, const uint8_t *bytes, size_t head_len)
 {
     struct stream_arrival *arrival = &stream->arrival;
     struct cairn_reader reader;
@@ -290,6 +388,10 @@ arrival_begin(struct stream *stream, const uint8_t *bytes)
                             "protection");
         return false;
     }
+    if (arrival->to || (authenticates(stream) && !stream->tag_key)) {
+        stream_fail(stream, "a payload is damaged");
+        return false;
+    }
     payload_len = cairn_read_u32(&reader);
     address = cairn_read_u64(&reader);
     key = cairn_read_u64(&reader);
@@ -301,11 +403,43 @@ arrival_begin(struct stream *stream, const uint8_t *bytes)
         return false;
     }
     memcpy(arrival->head, bytes, STREAM_HEAD_BYTES);
+    cairn_reader_init(&reader, bytes + STREAM_HEAD_BYTES, head_len - STREAM_HEAD_BYTES);
+    for (uint32_t i = 0; i < (head_len - STREAM_HEAD_BYTES) / STREAM_NUMBER_BYTES; i++)
+        arrival->numbers[i] = cairn_read_u64(&reader);
     arrival->first = true;
-    arrival->got = 0;
-    arrival->len =
-        stream->seal_in && payload_len > CAIRN_BLOCK_BYTES ? CAIRN_BLOCK_BYTES : payload_len;
+    arrival->got = arrival->tagged = 0;
+    arrival->len = span_bytes(stream, payload_len);
     arrival->left = payload_len - arrival->len;
+    return true;
+}
+
+/* The key of the peer's tags, which comes before its first payload. */
+static bool
+key_take(struct stream *stream, const uint8_t *record, size_t record_len)
+{
+    const struct cairn_cipher *cipher = stream->owner->cipher;
+
+    if (record_len == KEY_RECORD_BYTES &&
+        cipher->ops->key_create(cipher, false, true, record + 1, &stream->tag_key) == CAIRN_OK)
+        return true;
+    stream_fail(stream, "the key of its tags is malformed");
+    return false;
+}
+
+/* The record behind an authenticated payload: the tags that its sender gave it. */
+static bool
+tags_take(struct stream *stream, const uint8_t *record, size_t record_len)
+{
+    struct stream_arrival *arrival = &stream->arrival;
+    size_t tags_len = (size_t)block_count(arrival->len) * CAIRN_CIPHER_TAG_BYTES;
+
+    if (record_len != TAGS_AT + tags_len || record[0] != TAGS_MARK ||
+        memcmp(record + 1, arrival->head, STREAM_HEAD_BYTES) != 0 ||
+        !cairn_tags_same(record + TAGS_AT, arrival->tags, tags_len)) {
+        stream_fail(stream, "a payload is damaged");
+        return false;
+    }
+    arrival->to = NULL;
     return true;
 }
 
@@ -328,7 +462,31 @@ record_take(struct stream *stream, const uint8_t *record, size_t record_len)
         return false;
     }
     stream->heard = true;
+    if (authenticates(stream) && !stream->tag_key && frame_len && frame[0] == KEY_MARK) {
+        bool taken = key_take(stream, frame, frame_len);
+
+        explicit_bzero(frame, KEY_RECORD_BYTES);
+        return taken;
+    }
+    if (stream->arrival.to)
+        return tags_take(stream, frame, frame_len);
     return stream->owner->received(stream->owner->context, stream, frame, frame_len);
+}
+
+/* The bytes of a payload's header. */
+static size_t
+head_bytes(const struct stream *stream, const uint8_t *bytes, size_t bytes_len)
+{
+    struct cairn_reader reader;
+    uint32_t payload_len;
+
+    if (bytes_len < STREAM_HEAD_BYTES || !authenticates(stream))
+        return STREAM_HEAD_BYTES;
+    cairn_reader_init(&reader, bytes + HEAD_PAYLOAD_LEN_AT, 4);
+    payload_len = cairn_read_u32(&reader);
+    if (payload_len > CAIRN_BULK_BYTES_MAX)
+        return STREAM_HEAD_BYTES; /* which is refused */
+    return STREAM_HEAD_BYTES + (size_t)block_count(payload_len) * STREAM_NUMBER_BYTES;
 }
 
 /* The bytes that the thing at the beginning of the input has; 0: it is nothing that we know. */
@@ -344,7 +502,7 @@ thing_bytes(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
         return len <= (stream->proved ? RECORD_BYTES_MAX : STREAM_IN_UNPROVED) ? len : 0;
     }
     if (bytes[0] == PAYLOAD_MARK && stream->proved)
-        return STREAM_HEAD_BYTES;
+        return head_bytes(stream, bytes, bytes_len);
     if (bytes[0] == FRAME_MARK && stream->clear) {
         struct cairn_reader reader;
         uint32_t body_len;
@@ -390,7 +548,7 @@ input_parse(struct stream *stream)
         size_t bytes_len = stream->in_len - at, len;
         bool go_on = true;
 
-        if (stream->arrival.to) {
+        if (arrives(stream)) {
             at += arrival_copy(stream, bytes, bytes_len);
             if (stream->failed)
                 return;
@@ -404,7 +562,7 @@ input_parse(struct stream *stream)
         if (len > bytes_len)
             break;
         if (bytes[0] == PAYLOAD_MARK) {
-            go_on = arrival_begin(stream, bytes);
+            go_on = arrival_begin(stream, bytes, len);
         } else if (bytes[0] != FRAME_MARK) {
             go_on = record_take(stream, bytes, len);
         } else if (stream->proved || proved_prepare(stream) == CAIRN_OK) {
@@ -436,17 +594,20 @@ input_read(struct stream *stream)
     size_t count = 0, direct = 0, room = stream->in_bytes - stream->in_len;
     ssize_t got;
 
-    if (arrival->to && stream->in_len == 0) {
-        if (arrival->got < arrival->len)
+    if (arrives(stream) && stream->in_len == 0) {
+        uint32_t rest = arrival->len > arrival->got ? arrival->len - arrival->got : 0;
+        bool part = authenticates(stream) && rest > TAGGED_READ_BYTES;
+
+        direct = part ? TAGGED_READ_BYTES : arrival->len + tag_bytes(stream) - arrival->got;
+        if (rest)
             pieces[count++] =
-                (struct iovec){arrival->to + arrival->got, arrival->len - arrival->got};
+                (struct iovec){arrival->to + arrival->got, part ? TAGGED_READ_BYTES : rest};
         if (tag_bytes(stream)) {
             uint32_t have = arrival->got > arrival->len ? arrival->got - arrival->len : 0;
 
             pieces[count++] = (struct iovec){arrival->tag + have, CAIRN_SEAL_TAG_BYTES - have};
         }
-        direct = arrival->len + tag_bytes(stream) - arrival->got;
-        room = arrival->left ? 0 : BEHIND_BYTES;
+        room = part || arrival->left ? 0 : BEHIND_BYTES;
     }
     if (room)
         pieces[count++] = (struct iovec){stream->in + stream->in_len, room};
@@ -475,7 +636,7 @@ wake_set(struct stream *stream)
 {
     const struct stream_arrival *arrival = &stream->arrival;
     uint32_t rest =
-        arrival->to ? arrival->len + tag_bytes(stream) - arrival->got + arrival->left : 1;
+        arrives(stream) ? arrival->len + tag_bytes(stream) - arrival->got + arrival->left : 1;
     int wake_bytes = rest < WAKE_BYTES_MAX ? (int)rest : WAKE_BYTES_MAX;
 
     if (stream->failed || wake_bytes == stream->wake_bytes)
@@ -527,22 +688,28 @@ stage_take(struct stream_batch *batch, size_t bytes_len)
     return at;
 }
 
+/* Seals one message into a record that goes out next. */
 static cairn_err
-frame_add(struct stream *stream, const struct stream_part *part)
+record_add(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 {
     struct stream_batch *batch = &stream->batch;
-    uint8_t *at = batch->stage + batch->stage_used;
-    size_t used = part->bytes_len;
-    cairn_err err = CAIRN_OK;
+    size_t used = 0;
+    cairn_err err =
+        cairn_tls_link_seal(stream->link, bytes, bytes_len, batch->stage + batch->stage_used,
+                            STREAM_STAGE_BYTES - batch->stage_used, &used);
 
-    if (stream->clear)
-        memcpy(at, part->bytes, part->bytes_len);
-    else
-        err = cairn_tls_link_seal(stream->link, part->bytes, part->bytes_len, at,
-                                  STREAM_STAGE_BYTES - batch->stage_used, &used);
     if (!err)
         (void)stage_take(batch, used);
     return err;
+}
+
+static cairn_err
+frame_add(struct stream *stream, const struct stream_part *part)
+{
+    if (!stream->clear)
+        return record_add(stream, part->bytes, part->bytes_len);
+    memcpy(stage_take(&stream->batch, part->bytes_len), part->bytes, part->bytes_len);
+    return CAIRN_OK;
 }
 
 static void
@@ -560,39 +727,119 @@ head_pack(const struct stream *stream, const struct stream_part *part,
     cairn_write_u64(&writer, part->remote.key);
 }
 
-/* Adds the next bytes of a payload to the batch, at most `room`, one block where there are tags. */
+static const uint8_t *
+sum_of(const struct stream_part *part, uint32_t block)
+{
+    return part->sums ? part->sums + (size_t)8 * block : NULL;
+}
+
+static uint32_t
+block_bytes(const struct stream_part *part, uint32_t block)
+{
+    uint32_t rest = part->bytes_len - block * CAIRN_BLOCK_BYTES;
+
+    return rest < CAIRN_BLOCK_BYTES ? rest : CAIRN_BLOCK_BYTES;
+}
+
+/* Adds the header of a payload. Returns it. */
+static const uint8_t *
+head_add(struct stream *stream, const struct stream_part *part)
+{
+    uint8_t *head = stage_take(&stream->batch, STREAM_HEAD_BYTES);
+
+    head_pack(stream, part, head);
+    for (uint32_t i = 0; authenticates(stream) && i < block_count(part->bytes_len); i++) {
+        struct cairn_writer writer;
+
+        cairn_tagger_find(stream->tagger, part->bytes + (size_t)i * CAIRN_BLOCK_BYTES,
+                          block_bytes(part, i), sum_of(part, i), &stream->tags_out[i]);
+        cairn_writer_init(&writer, stage_take(&stream->batch, STREAM_NUMBER_BYTES),
+                          STREAM_NUMBER_BYTES);
+        cairn_write_u64(&writer, stream->tags_out[i].number);
+    }
+    return head;
+}
+
+/* Makes the tags that the next blocks lack, of as many as fit in `room`; *len: their bytes. */
 static cairn_err
-payload_add(struct stream *stream, struct stream_part *part, size_t *room)
+tags_make(struct stream *stream, const struct stream_part *part, size_t *room, uint32_t *len)
+{
+    uint32_t block = part->at / CAIRN_BLOCK_BYTES;
+    cairn_err err = CAIRN_OK;
+
+    *len = 0;
+    for (; !err && *room && part->at + *len < part->bytes_len; block++) {
+        struct cairn_tag *tag = &stream->tags_out[block];
+        uint32_t bytes_len = block_bytes(part, block), counts = bytes_len;
+
+        if (!tag->known) {
+            err = cairn_tagger_make(stream->tagger, part->bytes + (size_t)block * CAIRN_BLOCK_BYTES,
+                                    bytes_len, sum_of(part, block), tag);
+            counts *= TAGGED_COUNTS;
+        }
+        *room -= counts < *room ? counts : *room;
+        *len += bytes_len;
+    }
+    return err;
+}
+
+/* Adds the record of a payload's tags. */
+static cairn_err
+tags_add(struct stream *stream, const struct stream_part *part)
+{
+    uint8_t record[TAGS_RECORD_BYTES_MAX] = {TAGS_MARK};
+    uint32_t count = block_count(part->bytes_len);
+
+    head_pack(stream, part, record + 1);
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(record + TAGS_AT + i * CAIRN_CIPHER_TAG_BYTES, stream->tags_out[i].bytes,
+               CAIRN_CIPHER_TAG_BYTES);
+    return record_add(stream, record, TAGS_AT + count * CAIRN_CIPHER_TAG_BYTES);
+}
+
+/* Adds an encrypted block and its tag. */
+static cairn_err
+sealed_add(struct stream *stream, const struct stream_part *part, const uint8_t *head, uint32_t len)
 {
     struct stream_batch *batch = &stream->batch;
-    const uint8_t *block = part->bytes + part->at, *head = NULL;
-    size_t len = part->bytes_len - part->at, head_len = part->at ? 0 : STREAM_HEAD_BYTES;
     uint8_t tag[CAIRN_SEAL_TAG_BYTES];
     cairn_err err;
 
-    if (head_len) {
-        uint8_t *at = stage_take(batch, STREAM_HEAD_BYTES);
-
-        head_pack(stream, part, at);
-        head = at;
-    }
-    if (stream->seal_out && len > CAIRN_BLOCK_BYTES)
-        len = CAIRN_BLOCK_BYTES;
-    if (!stream->seal_out && len > *room)
-        len = *room;
-    *room = stream->seal_out ? 0 : *room - len;
-    part->at += (uint32_t)len;
-    if (!stream->seal_out) {
-        piece_add(batch, block, len);
-        return CAIRN_OK;
-    }
-    if (stream->owner->protection == CAIRN_PROTECTION_ENCRYPT && !batch->cipher)
-        batch->cipher = malloc(SEALED_BATCH_BYTES);
-    if (stream->owner->protection == CAIRN_PROTECTION_ENCRYPT && !batch->cipher)
+    if (!batch->cipher)
+        batch->cipher = malloc(CAIRN_BLOCK_BYTES);
+    if (!batch->cipher)
         return CAIRN_NOMEM;
-    err = cairn_seal_make(stream->seal_out, head, head_len, block, len, batch->cipher, tag);
-    piece_add(batch, batch->cipher ? batch->cipher : block, len);
+    err = cairn_seal_make(stream->seal_out, head, head ? STREAM_HEAD_BYTES : 0,
+                          part->bytes + part->at, len, batch->cipher, tag);
+    piece_add(batch, batch->cipher, len);
     memcpy(stage_take(batch, sizeof tag), tag, sizeof tag);
+    return err;
+}
+
+/* Adds the next bytes of a payload to the batch, at most `room`. */
+static cairn_err
+payload_add(struct stream *stream, struct stream_part *part, size_t *room)
+{
+    uint32_t len = part->bytes_len - part->at;
+    const uint8_t *head = part->at ? NULL : head_add(stream, part);
+    cairn_err err = CAIRN_OK;
+
+    if (authenticates(stream)) {
+        err = tags_make(stream, part, room, &len);
+        piece_add(&stream->batch, part->bytes + part->at, len);
+        if (!err && part->at + len == part->bytes_len)
+            err = tags_add(stream, part);
+    } else if (encrypts(stream)) {
+        len = span_bytes(stream, len);
+        err = sealed_add(stream, part, head, len);
+        *room = 0;
+    } else {
+        if (len > *room)
+            len = (uint32_t)*room;
+        piece_add(&stream->batch, part->bytes + part->at, len);
+        *room -= len;
+    }
+    part->at += len;
     return err;
 }
 
@@ -601,7 +848,7 @@ static cairn_err
 batch_fill(struct stream *stream)
 {
     struct stream_batch *batch = &stream->batch;
-    size_t room = stream->seal_out ? SEALED_BATCH_BYTES : CLEAR_BATCH_BYTES;
+    size_t room = BATCH_BYTES;
     cairn_err err = CAIRN_OK;
 
     batch->first = batch->count = 0;

@@ -5,9 +5,7 @@
  * What a stream carries, each thing told apart by its first byte:
  *   0x14 … 0x17  a TLS record. After the handshake each holds one frame (frame.h).
  *   'C'          a frame in clear, where there is no key and no certificate (on loopback only)
- *   0xb0         a payload: a header of 24 bytes, then blocks of at most CAIRN_BLOCK_BYTES, each
- *                followed by its tag of 16 bytes where payloads are protected (seal.h; the header
- *                is part of the first block's tag)
+ *   0xb0         a payload: a header, then blocks of at most CAIRN_BLOCK_BYTES
  *
  *   offset bytes of a payload's header, little-endian
  *      0     1  0xb0
@@ -16,10 +14,19 @@
  *      4     4  bytes of the payload
  *      8     8  address: buffer of the receiver, times CAIRN_BULK_BYTES_MAX
  *     16     8  key of that buffer
+ *     24     …  `authenticate`: a number of 8 bytes for each block
+ *
+ * With `encrypt` each block is followed by its tag of 16 bytes (seal.h), and the header is part of
+ * the first block's tag.
+ *
+ * With `authenticate` the tags of all blocks (tag.h) follow the payload in a TLS record:
+ *   'T', the first 24 bytes of the payload's header, then 16 bytes per block
+ * So they belong to this payload of this session. The frame behind them says what it is. The first
+ * record of each side tells the key of its tags: 'K', then 32 bytes.
  *
  * Before the peer is proved a stream has STREAM_IN_UNPROVED bytes of memory and parses TLS records
  * only. A payload is received straight into the buffer that its header names, if that buffer is
- * open under this key, and its blocks are checked while they are in cache.
+ * open under this key, and its tags are computed while its blocks are in cache.
  *
  * Thread: the loop's. Nothing blocks. A stream that fails closes its socket, and `failed` says why.
  */
@@ -28,6 +35,7 @@
 
 #include "transport/backend.h"
 #include "transport/seal.h"
+#include "transport/tag.h"
 #include "transport/tls.h"
 
 #include <sys/socket.h>
@@ -38,13 +46,16 @@ enum {
     STREAM_IN_BYTES = 16384,
     STREAM_STAGE_BYTES = 16384,
     STREAM_BATCH_PIECES = 96,
-    STREAM_HEAD_BYTES = 24
+    STREAM_HEAD_BYTES = 24,
+    STREAM_NUMBER_BYTES = 8,
+    STREAM_BLOCKS_MAX = CAIRN_BULK_BYTES_MAX / CAIRN_BLOCK_BYTES /* of a payload */
 };
 
 /* A frame or payload on its way out, in the scratch of its backend part. */
 struct stream_part {
     struct stream_part *next;
     const uint8_t *bytes;
+    const uint8_t *sums;                /* of a payload: see cairn_transport_send_summed */
     struct cairn_backend_remote remote; /* of a payload */
     uint32_t bytes_len;
     uint32_t at; /* so many bytes are in batches */
@@ -57,15 +68,19 @@ struct stream_parts {
     struct stream_part **end;
 };
 
-/* A payload on its way in. */
+/* A payload on its way in. A span is what is received in one: a block and its tag where payloads
+ * are encrypted, else the payload. */
 struct stream_arrival {
-    uint8_t *to;   /* the block that is being received, NULL: no payload is */
-    uint32_t len;  /* of the block */
-    uint32_t got;  /* of the block and its tag */
-    uint32_t left; /* bytes of the payload behind this block */
-    bool first;    /* block of its payload */
+    uint8_t *to;     /* where the span's block or payload goes, NULL: no payload comes */
+    uint32_t len;    /* of that */
+    uint32_t got;    /* of the span */
+    uint32_t left;   /* bytes of the payload behind this span */
+    uint32_t tagged; /* bytes whose tags are computed */
+    bool first;      /* span of its payload */
     uint8_t head[STREAM_HEAD_BYTES];
-    uint8_t tag[CAIRN_SEAL_TAG_BYTES];
+    uint8_t tag[CAIRN_SEAL_TAG_BYTES]; /* of an encrypted block */
+    uint64_t numbers[STREAM_BLOCKS_MAX];
+    uint8_t tags[STREAM_BLOCKS_MAX * CAIRN_CIPHER_TAG_BYTES]; /* as they must be */
 };
 
 /* What goes out with the next calls of sendmsg: pieces of payloads, and of `stage`. */
@@ -90,6 +105,7 @@ struct stream_owner {
     void *context;
     struct cairn_tls *tls;       /* NULL: no key and no certificate, all is in clear */
     struct cairn_cipher *cipher; /* NULL: payloads are not protected */
+    struct cairn_tagger *tagger; /* of all streams, NULL: each that authenticates has its own */
     int epoll_fd;                /* watches the sockets */
     enum cairn_protection protection;
     struct stream_parts done; /* parts that have ended */
@@ -118,13 +134,16 @@ struct stream {
     int wake_bytes;  /* that must be there before the socket wakes us */
     struct sockaddr_storage address;
     struct cairn_tls_link *link;
-    struct cairn_seal *seal_out, *seal_in;
+    struct cairn_seal *seal_out, *seal_in; /* `encrypt` */
+    struct cairn_tagger *tagger;           /* `authenticate`: the owner's or its own */
+    struct cairn_cipher_key *tag_key;      /* of the peer's tags, NULL until it is told */
     uint8_t *in;
     size_t in_bytes, in_len;
     struct stream_arrival arrival;
     struct stream_parts queue; /* not wholly in a batch yet */
     struct stream_parts ended; /* wholly in the batch */
     struct stream_batch batch;
+    struct cairn_tag tags_out[STREAM_BLOCKS_MAX]; /* of the payload that is being sent */
 };
 
 void stream_parts_init(struct stream_parts *parts);

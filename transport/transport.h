@@ -228,6 +228,18 @@ CAIRN_MUST_CHECK cairn_err cairn_transport_send(struct cairn_transport *transpor
                                                 const void *payload, size_t payload_len,
                                                 uint64_t ticket);
 
+/*
+ * The same of a payload whose blocks of CAIRN_BLOCK_BYTES have checksums of 8 bytes each, in sums,
+ * which is borrowed as the payload is. What is needed to protect a block is computed once for all
+ * sends from one address with one checksum, if no session ends in between. A block that changes
+ * under the same checksum ends the session. sums NULL: cairn_transport_send.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_transport_send_summed(struct cairn_transport *transport,
+                                                       uint32_t node, const void *body,
+                                                       size_t body_len, const void *payload,
+                                                       size_t payload_len, const uint8_t *sums,
+                                                       uint64_t ticket);
+
 /* Gives a received payload's buffer back. Exactly once per buffer; a stale one is ignored. */
 void cairn_transport_release(struct cairn_transport *transport, uint64_t buffer);
 

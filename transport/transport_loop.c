@@ -445,10 +445,11 @@ loop_send(struct cairn_backend *backend, uint32_t node, const void *bytes, size_
 
 static cairn_err
 loop_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
-           struct cairn_backend_remote remote, struct cairn_backend_part *part)
+           const uint8_t *sums, struct cairn_backend_remote remote, struct cairn_backend_part *part)
 {
     struct item *item = calloc(1, sizeof *item);
 
+    (void)sums;
     if (!item)
         return CAIRN_AGAIN;
     item->payload = bytes;

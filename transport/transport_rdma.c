@@ -522,7 +522,7 @@ rdma_send(struct cairn_backend *backend, uint32_t node, const void *bytes, size_
 
 static cairn_err
 rdma_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
-           struct cairn_backend_remote remote, struct cairn_backend_part *part)
+           const uint8_t *sums, struct cairn_backend_remote remote, struct cairn_backend_part *part)
 {
     struct rdma *rdma = rdma_of(backend);
     struct payload *payload = rdma->free;
@@ -533,7 +533,7 @@ rdma_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size
     payload->place = &rdma->places[node];
     payload->connection = payload->place->connection;
     payload->caller = part;
-    err = rdma->bulk->ops->write(rdma->bulk, node, bytes, bytes_len, remote,
+    err = rdma->bulk->ops->write(rdma->bulk, node, bytes, bytes_len, sums, remote,
                                  &payload->write_part.part);
     if (err)
         return err;

@@ -534,6 +534,7 @@ tcp_close(struct cairn_backend *backend)
     dead_free(tcp);
     listen_close(tcp);
     cairn_tls_destroy(tcp->owner.tls);
+    cairn_tagger_destroy(tcp->owner.tagger);
     cairn_cipher_close(tcp->owner.cipher);
     cairn_names_destroy(tcp->names);
     free(tcp->regions);
@@ -668,8 +669,8 @@ tcp_progress(struct cairn_backend *backend)
 }
 
 static cairn_err
-part_send(struct tcp *tcp, uint32_t node, const void *bytes, size_t bytes_len, bool payload,
-          struct cairn_backend_remote remote, struct cairn_backend_part *backend_part)
+part_send(struct tcp *tcp, uint32_t node, const struct stream_part *what,
+          struct cairn_backend_part *backend_part)
 {
     struct stream_part *part = (struct stream_part *)(void *)backend_part;
     struct stream *stream = tcp->places[node].stream;
@@ -680,10 +681,7 @@ part_send(struct tcp *tcp, uint32_t node, const void *bytes, size_t bytes_len, b
         return CAIRN_AGAIN;
     if (stream->failed)
         return CAIRN_PEER;
-    part->bytes = bytes;
-    part->bytes_len = (uint32_t)bytes_len;
-    part->payload = payload;
-    part->remote = remote;
+    *part = *what;
     stream_send(stream, part);
     if (!stream->queued) {
         stream->queued = true;
@@ -697,16 +695,22 @@ static cairn_err
 tcp_send(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
          struct cairn_backend_part *part)
 {
-    struct cairn_backend_remote none = {0};
+    struct stream_part frame = {.bytes = bytes, .bytes_len = (uint32_t)bytes_len};
 
-    return part_send(tcp_of(backend), node, bytes, bytes_len, false, none, part);
+    return part_send(tcp_of(backend), node, &frame, part);
 }
 
 static cairn_err
 tcp_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
-          struct cairn_backend_remote remote, struct cairn_backend_part *part)
+          const uint8_t *sums, struct cairn_backend_remote remote, struct cairn_backend_part *part)
 {
-    return part_send(tcp_of(backend), node, bytes, bytes_len, true, remote, part);
+    struct stream_part payload = {.bytes = bytes,
+                                  .bytes_len = (uint32_t)bytes_len,
+                                  .sums = sums,
+                                  .remote = remote,
+                                  .payload = true};
+
+    return part_send(tcp_of(backend), node, &payload, part);
 }
 
 static cairn_err
@@ -845,6 +849,10 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     if (!err && tcp->owner.protection != CAIRN_PROTECTION_NONE)
         err = cairn_cipher_choose(tcp->owner.protection == CAIRN_PROTECTION_ENCRYPT,
                                   &tcp->owner.cipher, NULL);
+    /* Whoever has a key of tags could change what others receive from this node. Nodes that have
+     * the job's key trust each other that much; those with certificates do not. */
+    if (!err && tcp->owner.protection == CAIRN_PROTECTION_AUTHENTICATE && !transport->certificate)
+        err = cairn_tagger_create(tcp->owner.cipher, &tcp->owner.tagger);
     if (!err)
         err = listen_open(tcp, transport->bind_address);
     if (err)

@@ -42,8 +42,12 @@ letter_fly(struct cairn_agent *agent, struct letter *letter)
 static cairn_err
 try_send(struct cairn_agent *agent, struct letter *letter)
 {
-    return cairn_transport_send(agent->transport, letter->to, letter->body, letter->body_len,
-                                letter->payload, letter->payload_len, (uint64_t)(uintptr_t)letter);
+    const uint8_t *sums =
+        letter->sums_len ? letter->body + letter->body_len - letter->sums_len : NULL;
+
+    return cairn_transport_send_summed(agent->transport, letter->to, letter->body, letter->body_len,
+                                       letter->payload, letter->payload_len, sums,
+                                       (uint64_t)(uintptr_t)letter);
 }
 
 static void
@@ -269,12 +273,14 @@ mail_send(struct cairn_agent *agent, const struct cairn_message *message, const 
 {
     struct letter *letter = make_letter(agent, message->to, payload, payload_len, part, space);
 
-    if (letter)
-        send_letter(agent, letter, message,
-                    CAIRN_MESSAGE_HEAD_BYTES_MAX + (size_t)message->bytes_len,
-                    cairn_message_name(message->kind));
-    else
+    if (!letter) {
         agent_abort(agent, 1, "out of memory for a message");
+        return;
+    }
+    if (payload)
+        letter->sums_len = message->bytes_len;
+    send_letter(agent, letter, message, CAIRN_MESSAGE_HEAD_BYTES_MAX + (size_t)message->bytes_len,
+                cairn_message_name(message->kind));
 }
 
 void

@@ -168,7 +168,7 @@ step_run(const uint8_t *step, const uint8_t *bytes, size_t len, uint64_t number)
         break;
     default:
         (void)!fabric.rdma->ops->send(fabric.rdma, node, "CRN", 3, &part);
-        (void)!fabric.rdma->ops->write(fabric.rdma, node, fabric_pool[0], 300,
+        (void)!fabric.rdma->ops->write(fabric.rdma, node, fabric_pool[0], 300, NULL,
                                        (struct cairn_backend_remote){0}, &part);
         (void)fabric.rdma->ops->progress(fabric.rdma);
         break;

@@ -77,9 +77,10 @@ fabric_send(struct cairn_backend *backend, uint32_t node, const void *bytes, siz
 
 static inline cairn_err
 fabric_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
-             struct cairn_backend_remote remote, struct cairn_backend_part *part)
+             const uint8_t *sums, struct cairn_backend_remote remote,
+             struct cairn_backend_part *part)
 {
-    (void)node, (void)bytes, (void)bytes_len, (void)remote;
+    (void)node, (void)bytes, (void)bytes_len, (void)sums, (void)remote;
     fabric_below_of(backend)->written_count++;
     return fabric_part_add(fabric_below_of(backend), part);
 }

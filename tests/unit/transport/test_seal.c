@@ -1,4 +1,4 @@
-/* Tags on payload blocks: what is changed, repeated, left out, moved or brought from another
+/* Encrypted payload blocks: what is changed, repeated, left out, moved or brought from another
  * connection is found, whichever library each of the two sides uses. */
 #include "transport/seal.h"
 
@@ -20,33 +20,30 @@ static uint8_t plain[BLOCKS][BYTES], sealed[BLOCKS][BYTES], tags[BLOCKS][CAIRN_S
 static struct cairn_cipher *ciphers[CAIRN_CIPHER_LIBRARIES];
 static struct cairn_seal *sender, *receiver;
 
-/* What differs between runs of a test: whether blocks are encrypted, and the library of either
- * side. */
-enum { WAYS = 2 * CAIRN_CIPHER_LIBRARIES * CAIRN_CIPHER_LIBRARIES };
+/* What differs between runs of a test: the library of either side. */
+enum { WAYS = CAIRN_CIPHER_LIBRARIES * CAIRN_CIPHER_LIBRARIES };
 
 static const struct cairn_cipher *
 receiver_cipher(int way)
 {
-    return ciphers[way / 2 % CAIRN_CIPHER_LIBRARIES];
+    return ciphers[way % CAIRN_CIPHER_LIBRARIES];
 }
 
 /* Seals all blocks; the first one has a header. */
 static void
 sealed_make(int way)
 {
-    const struct cairn_cipher *from = ciphers[way / 2 / CAIRN_CIPHER_LIBRARIES];
-    bool encrypt = way % 2;
+    const struct cairn_cipher *from = ciphers[way / CAIRN_CIPHER_LIBRARIES];
 
-    assert_int_equal(cairn_seal_create(from, encrypt, true, key, &sender), CAIRN_OK);
-    assert_int_equal(cairn_seal_create(receiver_cipher(way), encrypt, false, key, &receiver),
-                     CAIRN_OK);
+    assert_int_equal(cairn_seal_create(from, true, key, &sender), CAIRN_OK);
+    assert_int_equal(cairn_seal_create(receiver_cipher(way), false, key, &receiver), CAIRN_OK);
     for (int i = 0; i < BLOCKS; i++) {
         memset(plain[i], 'a' + i, BYTES);
         memcpy(sealed[i], plain[i], BYTES);
         assert_int_equal(
             cairn_seal_make(sender, head, i ? 0 : HEAD, plain[i], BYTES, sealed[i], tags[i]),
             CAIRN_OK);
-        assert_int_equal(memcmp(sealed[i], plain[i], BYTES) != 0, encrypt);
+        assert_memory_not_equal(sealed[i], plain[i], BYTES);
     }
 }
 
@@ -128,9 +125,8 @@ test_another_connection(void **state)
     for (int way = 0; way < WAYS; way++) {
         sealed_make(way);
         cairn_seal_destroy(receiver);
-        assert_int_equal(
-            cairn_seal_create(receiver_cipher(way), way % 2, false, other_key, &receiver),
-            CAIRN_OK);
+        assert_int_equal(cairn_seal_create(receiver_cipher(way), false, other_key, &receiver),
+                         CAIRN_OK);
         assert_int_equal(check(0), CAIRN_CORRUPT);
         ends_destroy(state);
     }

@@ -107,6 +107,74 @@ test_checksummed_payloads(void **state)
     assert_int_equal(ends[1].downs, 0);
 }
 
+static void
+summed_send(uint32_t to, uint64_t number, size_t payload_len, const uint8_t *sums)
+{
+    cairn_err err;
+
+    do {
+        ends_turn();
+        err = cairn_transport_send_summed(ends[0].transport, to, &number, sizeof number,
+                                          payloads[0], payload_len, sums, number);
+    } while (err == CAIRN_AGAIN);
+    assert_int_equal(err, CAIRN_OK);
+}
+
+/* Blocks go to two receivers, time after time with other bytes and checksums. */
+static void
+test_payloads_for_two(void **state)
+{
+    enum { ROUNDS = 20 };
+    uint64_t sums[CAIRN_MESSAGE_BLOCKS_MAX];
+
+    (void)state;
+    ends_prepare(3);
+    for (uint32_t node = 0; node < 3; node++) {
+        end_open(node);
+        ends[node].check = true;
+    }
+    ends_connect(0, 1);
+    ends_connect(0, 2);
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        size_t payload_len = i % 2 ? CAIRN_BULK_BYTES_MAX : CAIRN_BLOCK_BYTES + 7;
+
+        payload_fill(payloads[0], payload_len, i);
+        for (int block = 0; block < CAIRN_MESSAGE_BLOCKS_MAX; block++)
+            sums[block] = i;
+        for (uint32_t node = 1; node < 3; node++)
+            summed_send(node, i, payload_len, (const uint8_t *)sums);
+        TURN_UNTIL(ends[0].sent_ok == 2 * (i + 1), 10);
+    }
+    TURN_UNTIL(ends[1].payloads == ROUNDS && ends[2].payloads == ROUNDS, 10);
+    assert_true(ends[1].intact && ends[2].intact);
+    assert_int_equal(ends[1].downs + ends[2].downs, 0);
+}
+
+/* A block that changes under its checksum does not arrive. The session ends, and with it what was
+ * known of the block: sent again it arrives. */
+static void
+test_a_change_under_its_checksum(void **state)
+{
+    const uint64_t sums[CAIRN_MESSAGE_BLOCKS_MAX] = {1};
+
+    (void)state;
+    two_open();
+    ends_connect(0, 1);
+    ends[1].check = true;
+    payload_fill(payloads[0], CAIRN_BLOCK_BYTES, 3);
+    summed_send(1, 3, CAIRN_BLOCK_BYTES, (const uint8_t *)sums);
+    TURN_UNTIL(ends[1].payloads == 1 && ends[0].sent_ok == 1, 10);
+    payload_fill(payloads[0], CAIRN_BLOCK_BYTES, 4);
+    summed_send(1, 4, CAIRN_BLOCK_BYTES, (const uint8_t *)sums);
+    TURN_UNTIL(ends[1].downs == 1 && ends[0].downs == 1, 10);
+    assert_int_equal(ends[1].payloads, 1);
+    assert_int_equal(log_has("a payload is damaged"), 1);
+    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_UP, 10);
+    summed_send(1, 4, CAIRN_BLOCK_BYTES, (const uint8_t *)sums);
+    TURN_UNTIL(ends[1].payloads == 2, 10);
+    assert_true(ends[1].intact);
+}
+
 /* 100,000 small messages while payloads travel the same way: each class in order, none lost. */
 static void
 test_many_messages_in_order(void **state)
@@ -824,6 +892,11 @@ main(void)
         EACH(test_payloads_arrive_whole),
         OVER(authenticate, test_payloads_arrive_whole),
         OVER(encrypt, test_payloads_arrive_whole),
+        OVER(authenticate, test_payloads_for_two),
+        OVER(certificates, test_payloads_for_two),
+        OVER(encrypt, test_payloads_for_two),
+        OVER(authenticate, test_a_change_under_its_checksum),
+        OVER(certificates, test_a_change_under_its_checksum),
         OVER(certificates, test_payloads_arrive_whole),
         OVER(rdma_certificates, test_payloads_arrive_whole),
         EACH(test_checksummed_payloads),

@@ -201,7 +201,7 @@ a_payload_on_its_way_out(void **state)
 
     (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
-    assert_int_equal(fabric.rdma->ops->write(fabric.rdma, 1, fabric_pool[0], PAYLOAD_BYTES,
+    assert_int_equal(fabric.rdma->ops->write(fabric.rdma, 1, fabric_pool[0], PAYLOAD_BYTES, NULL,
                                              fabric.remotes[0], &parts[0]),
                      CAIRN_AGAIN);
     assert_int_equal(fabric.rdma->ops->send(fabric.rdma, 1, "CRN", 3, &parts[0]), CAIRN_OK);
@@ -212,7 +212,7 @@ a_payload_on_its_way_out(void **state)
     assert_int_equal(fabric.ok_count, 1);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(fabric.rdma->ops->write(fabric.rdma, 1, fabric_pool[0], PAYLOAD_BYTES,
-                                                 fabric.remotes[0], &parts[1 + i]),
+                                                 NULL, fabric.remotes[0], &parts[1 + i]),
                          CAIRN_OK);
         assert_int_equal(fabric.bulk.written_count, 1 + i);
         (void)fabric.rdma->ops->progress(fabric.rdma);
