@@ -83,6 +83,23 @@ class Late(unittest.TestCase):
         self.assertGreaterEqual(found, at_least, "a committed generation was lost")
         self.assertEqual(self.cluster.check()[:2], (OK, found))
 
+    def test_a_job_on_fewer_nodes_is_protected(self):
+        """Trainers on two of four nodes, which is the whole job: the other two capture nothing."""
+        self.cluster = Cluster(4, 1)
+        self.addCleanup(self.cluster.close)
+        self.cluster.start()
+        self.cluster.train(world=2)
+        newest = self.cluster.wait_committed((1, 3))
+        self.cluster.kill_node(1)
+        self.cluster.stop_trainers()
+        newest = max(newest, self.cluster.committed())
+        code, answer, error = self.cluster.restore(0)
+        self.assertEqual(code, OK, f"{answer} {error}")
+        self.assertEqual(answer["lost_members"], 1, answer)
+        found = (answer["generation"]["epoch"], answer["generation"]["step"])
+        self.assertGreaterEqual(found, newest, "a committed generation was lost")
+        self.assertEqual(self.cluster.check(parts=2)[:2], (OK, found))
+
     def test_a_stopped_agent_costs_no_rebuild(self):
         """A trainer dies, and a host holds up an agent for longer than makes it dead: another one,
         and the one that is asked."""

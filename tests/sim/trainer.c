@@ -429,6 +429,14 @@ gang_kill(struct world *world)
     }
 }
 
+/* True for a node that the job does without. */
+static bool
+left_out(struct world *world)
+{
+    return world->setup.partly && world->gang.member_count > 0 &&
+           random_chance(&world->random, 300);
+}
+
 static void
 place(struct world *world, const struct cairn_roster *roster)
 {
@@ -438,10 +446,12 @@ place(struct world *world, const struct cairn_roster *roster)
     for (uint32_t i = 0; i < world->setup.agent_count; i++)
         world->nodes[i].member = UINT32_MAX;
     for (uint32_t m = 0; roster && m < roster->member_count; m++)
-        world->nodes[roster->members[m].agent].member = gang->member_count++;
+        if (!left_out(world))
+            world->nodes[roster->members[m].agent].member = gang->member_count++;
     gang->roster_count = gang->member_count;
     for (uint32_t i = 0; (!roster || world->setup.everywhere) && i < world->setup.agent_count; i++)
-        if (world->nodes[i].up && !world->spares[i] && world->nodes[i].member == UINT32_MAX)
+        if (world->nodes[i].up && !world->spares[i] && world->nodes[i].member == UINT32_MAX &&
+            !left_out(world))
             world->nodes[i].member = gang->member_count++;
 }
 

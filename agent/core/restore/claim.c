@@ -58,9 +58,12 @@ next_roster(const struct env *env, const struct record *old, const struct restor
                                           .plan = restore->plan.roster ? &restore->plan : NULL,
                                           .generation = restore->choice.generation};
 
-    return restore_keeps(restore) && members.old
-               ? members_same(env->options, &members, out, text, text_bytes)
-               : members_answering(env->options, &members, out, text, text_bytes);
+    if (!restore_keeps(restore) || !members.old)
+        return members_answering(env->options, &members, out, text, text_bytes);
+    if (restore->request.joining)
+        return members_with_trainers(env->options, &members, out, text, text_bytes);
+    *out = cairn_roster_hold(old->roster);
+    return CAIRN_OK;
 }
 
 cairn_err

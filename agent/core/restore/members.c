@@ -206,59 +206,82 @@ lay_out(const struct cairn_core_options *options, const uint32_t *agents, uint32
     return err;
 }
 
-uint32_t
-members_late(const struct cairn_core_options *options, const struct inventory *inventories,
-             const struct cairn_roster *roster, uint64_t epoch, uint32_t *late)
-{
-    uint64_t members[CAIRN_NODES_MAX / 64] = {0}, ranks = 0;
-    uint32_t world = 0, count = 0;
+/* What those that answered say of the trainers of an epoch. */
+struct roll {
+    uint64_t members[CAIRN_NODES_MAX / 64];
+    uint64_t ranks;
+    uint32_t world;      /* 0: unknown */
+    bool members_differ; /* an agent without trainers is a member, or one with trainers is none */
+    bool member_idle;    /* a member has no trainers */
+};
 
+static bool
+trains(const struct inventory *inventory, uint64_t epoch)
+{
+    return inventory->known && inventory->self.active == epoch && inventory->self.ranks > 0;
+}
+
+/* False: the members cannot be known. */
+static bool
+call_roll(const struct cairn_core_options *options, const struct inventory *inventories,
+          const struct cairn_roster *roster, uint64_t epoch, struct roll *out)
+{
+    memset(out, 0, sizeof *out);
     for (uint32_t m = 0; m < roster->member_count; m++) {
         if (roster->members[m].agent >= options->agent_count)
-            return 0; /* of a configuration with more nodes */
-        cairn_bitset_add(members, roster->members[m].agent);
+            return false; /* of a configuration with more nodes */
+        cairn_bitset_add(out->members, roster->members[m].agent);
     }
     for (uint32_t a = 0; a < options->agent_count; a++) {
         const struct inventory_self *self = &inventories[a].self;
-        bool trains = inventories[a].known && self->active == epoch && self->ranks > 0;
+        bool member = cairn_bitset_has(out->members, a), busy = trains(&inventories[a], epoch);
 
-        if (cairn_bitset_has(members, a) && !trains)
-            return 0;
-        if (!trains)
+        if (member && !inventories[a].known)
+            return false;
+        out->members_differ |= member != busy;
+        out->member_idle |= member && !busy;
+        if (!busy)
             continue;
-        if (self->world != 0 && world != 0 && self->world != world)
-            return 0; /* trainers of another job */
-        world = self->world ? self->world : world;
-        ranks += self->ranks;
-        if (!cairn_bitset_has(members, a))
-            late[count++] = a;
+        if (self->world != 0 && out->world != 0 && self->world != out->world)
+            return false; /* trainers of another job */
+        out->world = self->world ? self->world : out->world;
+        out->ranks += self->ranks;
     }
-    return world == 0 || ranks == world ? count : 0;
+    return true;
+}
+
+uint32_t
+members_training(const struct cairn_core_options *options, const struct inventory *inventories,
+                 const struct cairn_roster *roster, uint64_t epoch, uint32_t *agents)
+{
+    uint32_t count = 0;
+    struct roll roll;
+
+    if (!call_roll(options, inventories, roster, epoch, &roll) || !roll.members_differ ||
+        (roll.world == 0 ? roll.member_idle : roll.ranks != roll.world))
+        return 0;
+    for (uint32_t m = 0; m < roster->member_count; m++)
+        if (trains(&inventories[roster->members[m].agent], epoch))
+            agents[count++] = roster->members[m].agent;
+    for (uint32_t a = 0; a < options->agent_count; a++)
+        if (!cairn_bitset_has(roll.members, a) && trains(&inventories[a], epoch))
+            agents[count++] = a;
+    return count;
 }
 
 cairn_err
-members_same(const struct cairn_core_options *options, const struct members_basis *basis,
-             struct cairn_roster **out, char *text, size_t text_bytes)
+members_with_trainers(const struct cairn_core_options *options, const struct members_basis *basis,
+                      struct cairn_roster **out, char *text, size_t text_bytes)
 {
-    uint32_t late[CAIRN_NODES_MAX], count = basis->old->member_count, late_count;
-    uint32_t *agents;
-    cairn_err err;
+    uint32_t agents[CAIRN_NODES_MAX];
+    uint32_t count =
+        members_training(options, basis->inventories, basis->old, basis->epoch, agents);
 
     text[0] = '\0';
-    late_count = members_late(options, basis->inventories, basis->old, basis->epoch, late);
-    if (late_count == 0) {
-        *out = cairn_roster_hold((struct cairn_roster *)(uintptr_t)basis->old);
-        return CAIRN_OK;
-    }
-    agents = calloc(count + late_count, sizeof *agents);
-    if (!agents)
-        return CAIRN_NOMEM;
-    for (uint32_t m = 0; m < count + late_count; m++)
-        agents[m] = m < count ? basis->old->members[m].agent : late[m - count];
-    err = lay_out(options, agents, count + late_count,
-                  expected_blocks(options, basis, count + late_count), out, text, text_bytes);
-    free(agents);
-    return err;
+    if (count == 0)
+        return CAIRN_LOST;
+    return lay_out(options, agents, count, expected_blocks(options, basis, count), out, text,
+                   text_bytes);
 }
 
 /* Who has the part of a lost member and is no member itself: a spare. */

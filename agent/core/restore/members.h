@@ -23,12 +23,14 @@ CAIRN_MUST_CHECK cairn_err members_plan(const struct cairn_core_options *options
 bool members_plan_has_work(const struct plan *plan);
 
 /*
- * Agents that have trainers and are no members, ascending, to late[agent_count]; returns how many.
- * 0 unless all members answered and have trainers, and the ranks of members and late agents
- * together are the job: an epoch that cannot commit helps nobody.
+ * The agents that have trainers, if they are not exactly the members: the members among them in
+ * their order, then the others, to agents[agent_count]. Returns how many. 0 unless all members
+ * answered and the trainers that are attached are all ranks of the job: an epoch that cannot commit
+ * helps nobody. Where the number of ranks is unknown, all members must have trainers.
  */
-uint32_t members_late(const struct cairn_core_options *options, const struct inventory *inventories,
-                      const struct cairn_roster *roster, uint64_t epoch, uint32_t *late);
+uint32_t members_training(const struct cairn_core_options *options,
+                          const struct inventory *inventories, const struct cairn_roster *roster,
+                          uint64_t epoch, uint32_t *agents);
 
 /* What the next roster is made from. */
 struct members_basis {
@@ -40,13 +42,14 @@ struct members_basis {
 };
 
 /*
- * The old members in their order, dead ones too, then late agents: trainers go on. CAIRN_NOMEM.
- * The caller owns a reference to *out. Both write a line to text if the groups survive fewer
+ * The agents that have trainers. CAIRN_LOST: members_training says 0; CAIRN_NOMEM. The caller owns
+ * a reference to *out. This and members_answering write a line to text if the groups survive fewer
  * losses than configured, else "".
  */
-CAIRN_MUST_CHECK cairn_err members_same(const struct cairn_core_options *options,
-                                        const struct members_basis *basis,
-                                        struct cairn_roster **out, char *text, size_t text_bytes);
+CAIRN_MUST_CHECK cairn_err members_with_trainers(const struct cairn_core_options *options,
+                                                 const struct members_basis *basis,
+                                                 struct cairn_roster **out, char *text,
+                                                 size_t text_bytes);
 /* Those that answered: the old members in their order, spares that hold a lost one's part in its
  * place, then all others but unused spares. CAIRN_LOST: nobody; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err members_answering(const struct cairn_core_options *options,

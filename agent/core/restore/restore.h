@@ -34,7 +34,7 @@ enum { RESTORE_ATTEMPTS_MAX = 6 };
 struct restore_request {
     enum cairn_operation operation;
     bool by_itself; /* no operator asked */
-    bool joining;   /* to take in agents that have trainers and are no members */
+    bool joining;   /* to make the agents that have trainers the members */
     uint64_t request;
     const uint8_t *fleet; /* FLEET; copied */
     size_t fleet_len;

@@ -15,7 +15,8 @@ static const char *const reasons[] = {[WATCH_FENCED] = "an unfinished restore",
                                       [WATCH_BLANK] = "memory is lost",
                                       [WATCH_AWAITED] = "memory is lost, and trainers wait",
                                       [WATCH_LOST] = "a part is missing",
-                                      [WATCH_JOIN] = "trainers on agents that are no members"};
+                                      [WATCH_JOIN] =
+                                          "the trainers are on other agents than the members"};
 
 /* True if this agent is in the roster, or the record names it as the holder of a part, even if it
  * is blank now. */

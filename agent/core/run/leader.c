@@ -121,11 +121,11 @@ issue(const struct env *env, struct leader *leader)
 struct roll {
     uint32_t ranks, late_ranks, world;
     uint64_t launch;
-    uint32_t agent;       /* that said world and launch first */
-    uint32_t other;       /* that says something else; UINT32_MAX: nobody */
-    uint32_t without;     /* a member without ranks; UINT32_MAX: none */
-    uint32_t empty_group; /* a group without ranks; UINT32_MAX: none */
-    uint32_t unheard;     /* a member that has not reported; UINT32_MAX: none */
+    uint32_t agent;   /* that said world and launch first */
+    uint32_t other;   /* that says something else; UINT32_MAX: nobody */
+    uint64_t begun;   /* newest step */
+    uint32_t without; /* members without ranks */
+    uint32_t unheard; /* members that have not reported */
 };
 
 static void
@@ -133,6 +133,7 @@ add_report(struct roll *roll, const struct cairn_message_report *report)
 {
     if (report->ranks == 0)
         return;
+    roll->begun = max_u64(roll->begun, report->begun);
     if ((roll->world && report->world && roll->world != report->world) ||
         (roll->launch && report->launch && roll->launch != report->launch))
         roll->other = report->agent;
@@ -145,31 +146,17 @@ add_report(struct roll *roll, const struct cairn_message_report *report)
 static struct roll
 call_roll(const struct leader *leader, const struct cairn_roster *roster)
 {
-    struct roll roll = {.agent = UINT32_MAX,
-                        .other = UINT32_MAX,
-                        .without = UINT32_MAX,
-                        .empty_group = UINT32_MAX,
-                        .unheard = UINT32_MAX};
+    struct roll roll = {.agent = UINT32_MAX, .other = UINT32_MAX};
 
-    for (uint32_t g = 0; g < roster->group_count; g++) {
-        uint32_t ranks = 0;
+    for (uint32_t m = 0; m < roster->member_count; m++) {
+        const struct cairn_message_report *report = &leader->reports.members[m];
+        bool known = cairn_bitset_has(leader->reports.known, m);
 
-        for (uint32_t p = 0; p < roster->groups[g].count; p++) {
-            uint32_t m = roster->groups[g].members[p];
-            const struct cairn_message_report *report = &leader->reports.members[m];
-
-            if (!cairn_bitset_has(leader->reports.known, m)) {
-                roll.unheard = roster->members[m].agent;
-                continue;
-            }
+        roll.unheard += !known;
+        roll.without += known && report->ranks == 0;
+        roll.ranks += known ? report->ranks : 0;
+        if (known)
             add_report(&roll, report);
-            ranks += report->ranks;
-            if (report->ranks == 0)
-                roll.without = roster->members[m].agent;
-        }
-        roll.ranks += ranks;
-        if (ranks == 0)
-            roll.empty_group = g;
     }
     for (uint32_t i = 0; i < leader->reports.late_count; i++) {
         const struct cairn_message_report *report = &leader->reports.late[i];
@@ -199,10 +186,8 @@ may_run(const struct roll *roll, char *text, size_t text_bytes)
     else if (roll->world != 0 && ranks > roll->world)
         snprintf(text, text_bytes, "%u ranks are attached, the job says it has %u", ranks,
                  roll->world);
-    if (text[0] != '\0' || roll->unheard != UINT32_MAX)
-        return false;
-    return (roll->world != 0 ? ranks == roll->world : roll->without == UINT32_MAX) &&
-           roll->empty_group == UINT32_MAX;
+    return text[0] == '\0' && roll->unheard == 0 && roll->without == 0 &&
+           (roll->world == 0 || ranks == roll->world);
 }
 
 static bool
@@ -254,8 +239,10 @@ assemble(struct env *env, struct leader *leader)
     bool may = may_run(&roll, text, sizeof text);
 
     leader->wants_join =
-        roll.late_ranks > 0 && roll.unheard == UINT32_MAX && roll.other == UINT32_MAX &&
-        (roll.world == 0 ? roll.without == UINT32_MAX : roll.ranks + roll.late_ranks == roll.world);
+        roll.unheard == 0 && roll.other == UINT32_MAX &&
+        (roll.world == 0 ? roll.late_ranks > 0 && roll.without == 0
+                         : (roll.late_ranks > 0 || (roll.without > 0 && roll.begun > 0)) &&
+                               roll.ranks + roll.late_ranks == roll.world);
     if (!may) {
         refuse(env, leader, text);
         return;

@@ -2,9 +2,13 @@
  * agent/core/run/leader.h - what the first member of an epoch decides: that a run is assembled,
  * what is committed, and which step is captured next.
  *
- * A run is assembled when every member has reported, their ranks are all ranks of the job, all of
- * one launch, and an audit has found that they hold every tensor exactly once. It ends when an
- * agent or its trainers begin again. Its number is never used twice.
+ * A run is assembled when every member has reported and has ranks, these are all ranks of the job,
+ * all of one launch, and an audit has found that they hold every tensor exactly once. It ends when
+ * an agent or its trainers begin again. Its number is never used twice.
+ *
+ * Where all ranks are attached but the members are others, the agents with ranks become the
+ * members first: one without has nothing to capture, so it would never be done. Idle members leave
+ * only when a step has begun: who attaches only to read changes nothing.
  *
  * The next step is beyond what the job already holds, and beyond every step that a member is known
  * to have passed, by a margin that grows when members abort because they were past the step, and
@@ -45,7 +49,7 @@ struct leader {
     struct cairn_generation_id floor; /* older ones were aborted: late DONE does not commit them */
     char refusal[CAIRN_REFUSAL_BYTES];
     bool assembled;   /* the run's trainers are still the same */
-    bool wants_join;  /* members and late agents together have all ranks of the job */
+    bool wants_join;  /* all ranks of the job are attached, and not exactly to the members */
     uint64_t counter; /* of runs and serials, in this start */
     struct due due;
     struct waiting *waiting; /* [members] */

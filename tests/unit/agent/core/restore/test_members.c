@@ -201,23 +201,45 @@ late(void **unused)
     (void)unused;
     for (uint32_t a = 0; a < AGENTS; a++)
         inventories[a].self.ranks = a != 6;
-    assert_int_equal(members_late(&options, inventories, roster, 0x10000, list), 1);
-    assert_int_equal(list[0], 7);
-    assert_int_equal(members_same(&options, &basis, &next, text, sizeof text), CAIRN_OK);
+    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 7);
+    assert_memory_equal(list, expected, sizeof expected);
+    assert_int_equal(members_with_trainers(&options, &basis, &next, text, sizeof text), CAIRN_OK);
     assert_agents(next, 7, expected);
     cairn_roster_drop(next);
     inventories[1].self.world = 8; /* a rank is missing */
-    assert_int_equal(members_late(&options, inventories, roster, 0x10000, list), 0);
+    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
     inventories[1].self.world = 7;
-    assert_int_equal(members_late(&options, inventories, roster, 0x10000, list), 1);
+    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 7);
     inventories[7].self.world = 6; /* another job */
-    assert_int_equal(members_late(&options, inventories, roster, 0x10000, list), 0);
+    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
     inventories[7].self.world = 0;
     inventories[3].known = false; /* a member is silent */
-    assert_int_equal(members_late(&options, inventories, roster, 0x10000, list), 0);
-    assert_int_equal(members_same(&options, &basis, &next, text, sizeof text), CAIRN_OK);
-    assert_ptr_equal(next, roster); /* dead members stay */
+    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
+    assert_int_equal(members_with_trainers(&options, &basis, &next, text, sizeof text), CAIRN_LOST);
+}
+
+/* A job on fewer nodes than there are agents. */
+static void
+idle(void **unused)
+{
+    const uint32_t expected[] = {0, 1, 3, 4};
+    struct members_basis basis = {
+        .inventories = inventories, .old = roster, .epoch = 0x10000, .generation = g};
+    struct cairn_roster *next = NULL;
+    uint32_t list[AGENTS];
+
+    (void)unused;
+    for (uint32_t a = 0; a < AGENTS; a++)
+        inventories[a].self.ranks = a < 5 && a != 2;
+    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
+    inventories[0].self.world = 4; /* all its ranks are attached */
+    assert_int_equal(members_with_trainers(&options, &basis, &next, text, sizeof text), CAIRN_OK);
+    assert_agents(next, 4, expected);
     cairn_roster_drop(next);
+    inventories[0].self.world = 5; /* one will come */
+    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
+    inventories[2].self.ranks = 1;
+    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 5);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, fresh, done)
@@ -226,7 +248,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(nothing_to_do), CASE(targets), CASE(bad_blocks), CASE(answering), CASE(late),
+        CASE(nothing_to_do), CASE(targets), CASE(bad_blocks),
+        CASE(answering),     CASE(late),    CASE(idle),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
