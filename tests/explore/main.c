@@ -7,8 +7,8 @@
  * Without --world all worlds are explored, each with its share of the time, which is that of the
  * processor, and with at most --states. Prints one line per world, and the schedule of a violation.
  * The exit status is 1 if there was one, or if all worlds together had fewer than --least states.
- * --bugs plants each bug of planted.h in turn, and prints
- * how many states it took to find it; the exit status is 1 if one is not found.
+ * --bugs plants each bug of planted.h in turn, except those left to the simulator, and prints how
+ * many states it took to find it; the exit status is 1 if one is not found.
  */
 #include "tests/explore/explore.h"
 
@@ -59,6 +59,10 @@ static const struct setup worlds[] = {
     {"memory of four", 4, 1, .faults = {[FAULT_MEMORY] = 1}},
     {"break of four", 4, 1, .faults = {[FAULT_BREAK] = 1}},
     {"restore of four", 4, 1, .faults = {[FAULT_RESTORE] = 1}},
+    {"two and two", 4, 2, .late = 0},
+    {"crash of two and two", 4, 2, .faults = {[FAULT_CRASH] = 1}},
+    {"break of two and two", 4, 2, .faults = {[FAULT_BREAK] = 1}},
+    {"damage of two and two", 4, 2, .faults = {[FAULT_DAMAGE] = 1}},
 };
 
 enum { WORLD_COUNT = sizeof worlds / sizeof worlds[0] };
@@ -86,6 +90,9 @@ static const char *const bug_names[BUG_LAST] = {
     [BUG_OWNER_DROPS] = "owner drops",
     [BUG_CAPTURE_BEHIND] = "capture behind",
     [BUG_FORGET_PROMISE] = "forget promise",
+    [BUG_FORWARD_EARLY] = "forward early",
+    [BUG_ROWS_UNSEEN] = "rows unseen",
+    [BUG_RING_REUSED] = "ring reused",
 };
 
 struct arguments {
@@ -158,6 +165,10 @@ static const char *const shown_in[BUG_LAST] = {
 
 /* How a bug is hunted: in every world, ever longer and with ever more deviations; or
  * in the world that is known to show it. */
+/* What worlds of so few blocks and ticks cannot show is left to tests/sim. */
+static const bool is_for_simulator[BUG_LAST] = {
+    [BUG_JOIN_RESTARTS] = true, [BUG_FORWARD_EARLY] = true, [BUG_RING_REUSED] = true};
+
 static const struct round {
     uint32_t share; /* of the time */
     uint32_t bound;
@@ -269,6 +280,6 @@ main(int argc, char **argv)
     if (!arguments.bugs)
         return explore_worlds(&arguments) ? 0 : 1;
     for (uint32_t bug = 1; bug < BUG_LAST; bug++)
-        all &= hunt(&arguments, bug, false);
+        all &= is_for_simulator[bug] || hunt(&arguments, bug, false);
     return all ? 0 : 1;
 }

@@ -328,8 +328,11 @@ wander(void)
             continue;
         }
         total = faults;
+        /* Later on everything takes its turn: else a job may go on too slowly to be judged. */
         if (faults == 0 || draw(30) != 0)
-            total = draw(often) == 0 ? deviations(events, count, branches) : 0;
+            total = draw(often) == 0 && world->ticks < TICKS_MAX / 2
+                        ? deviations(events, count, branches)
+                        : 0;
         if (total > 0)
             apply(branches[draw(total)], next, true);
         else
