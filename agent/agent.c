@@ -108,6 +108,7 @@ open_memory(struct cairn_agent *agent, struct cairn_sizes *sizes)
     options.data_count = sizes->data_count;
     options.parity_count = sizes->parity_count;
     options.record_bytes = sizes->record_bytes;
+    options.ring_bytes = sizes->ring_bytes;
     agent->regions.layout_bytes_max = sizes->layout_bytes_max;
     agent->mail.seal_bytes_max = sizes->seal_bytes_max;
     err = cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report);
@@ -120,6 +121,12 @@ open_memory(struct cairn_agent *agent, struct cairn_sizes *sizes)
     if (!adopted && config->local_dir[0])
         part_files_load(config->local_dir, agent->job_id, agent->memory, config->slots,
                         sizes->parity_blocks, &agent->local_loaded);
+    err = ring_open(&agent->ring, sizes->ring_lines, sizes->ring_bytes);
+    if (err) {
+        CAIRN_LOG_AT(ERROR, "memory: cannot reserve room for parity on its way: %s",
+                     cairn_err_text(err));
+        return err;
+    }
     CAIRN_LOG_AT(INFO, "memory: %s reserved_bytes=%" PRIu64 " slots=%u state_bytes=%" PRIu64,
                  adopted ? "adopted from the keeper" : "reserved",
                  cairn_memory_reserved_bytes(agent->memory), config->slots, config->state_bytes);
@@ -205,6 +212,7 @@ core_options(struct cairn_agent *agent, const struct cairn_sizes *sizes,
                                        .slots = config->slots,
                                        .slot_blocks = sizes->slot_blocks,
                                        .parity_blocks = sizes->parity_blocks,
+                                       .ring_lines = sizes->ring_lines,
                                        .every_steps = config->snapshot_every_steps,
                                        .incarnation = agent->incarnation,
                                        .heartbeat_interval_ns =
@@ -408,6 +416,7 @@ close_all(struct cairn_agent *agent)
     step_close(agent);
     codes_close(&agent->codes);
     scratch_close(agent);
+    ring_close(&agent->ring);
     cairn_memory_close(agent->memory);
     cairn_keeper_close(agent->keeper);
     cairn_catalog_close(agent->catalog);

@@ -72,7 +72,8 @@ check_memory(struct doctor *doctor, const struct cairn_config *config, bool agen
     demand.state_bytes = sizes.slot_blocks * CAIRN_BLOCK_BYTES;
     demand.data_count = sizes.data_count;
     demand.parity_count = sizes.parity_count;
-    demand.fixed_bytes = cairn_slot_memory_bytes(config->slots, sizes.record_bytes);
+    demand.fixed_bytes =
+        cairn_slot_memory_bytes(config->slots, sizes.record_bytes) + sizes.ring_bytes;
     err = cairn_budget_check(&demand, &memory, CAIRN_BUDGET_MARGIN_BYTES, &budget);
     if (err == CAIRN_INVAL) {
         doctor_find(doctor, DOCTOR_CRITICAL, "memory", "lower state_bytes or slots",

@@ -14,6 +14,7 @@ options_valid(const struct cairn_core_options *options)
            options->self < options->agent_count && options->slots >= 2 &&
            options->slots <= CAIRN_OWN_SLOTS_MAX && options->group_size >= 1 &&
            options->group_size <= CAIRN_SHARDS_MAX && options->parity < CAIRN_SHARDS_MAX &&
+           (options->parity < 2 || options->ring_lines >= 2) &&
            options->heartbeat_interval_ns > 0 && options->incarnation > 0;
 }
 
@@ -191,7 +192,11 @@ ask_leader(struct cairn_core *core, uint64_t step)
 static void
 take_begin(struct cairn_core *core, const struct cairn_event_step *begin)
 {
+    bool first = core->run.begun == 0;
+
     run_begin(&core->env, &core->run, begin);
+    if (first && core->run.begun > 0 && core->run.decision.run == 0)
+        conduct_report(core); /* members may have to change before there is a run */
     if (begin->last && core->run.asked < begin->step)
         ask_leader(core, begin->step);
 }

@@ -130,7 +130,7 @@ take_received(struct cairn_core *core, const struct cairn_message *message)
         parts_find(&core->parts, message->as.received.generation, core->membership.self_member);
 
     if (part && message->as.received.member == core->membership.self_member)
-        save_received(&core->env, part, message);
+        conduct_outcome(core, save_received(&core->env, part, message));
 }
 
 static void

@@ -16,6 +16,7 @@
 #include "agent/process/config.h"
 #include "agent/process/mail.h"
 #include "agent/process/poison.h"
+#include "agent/process/ring.h"
 #include "agent/process/scratch.h"
 #include "agent/process/session.h"
 #include "agent/process/session_region.h"
@@ -71,6 +72,7 @@ struct cairn_agent {
     struct carry carry;
     struct codes codes;
     struct scratch scratch;
+    struct ring ring;
     struct mail mail;
 
     struct session_socket socket;

@@ -21,6 +21,7 @@
 #include "agent/process/session_region.h"
 #include "agent/process/step.h"
 #include "base/assert.h"
+#include "base/crc.h"
 #include "base/log.h"
 #include "base/wire.h"
 #include "snapshot/catalog.h"
@@ -71,6 +72,27 @@ send_decoded(struct cairn_agent *agent, const struct cairn_action_send *send)
 }
 
 static void
+send_finished(struct cairn_agent *agent, const struct cairn_action_send *send)
+{
+    struct cairn_message message = send->message;
+    const struct cairn_blocks *blocks = &send->blocks;
+    const uint8_t *payload =
+        ring_blocks(&agent->ring, blocks->row, blocks->first_block, blocks->count);
+    uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
+    struct cairn_writer writer;
+
+    CAIRN_ASSERT(payload && blocks->count <= CAIRN_MESSAGE_BLOCKS_MAX);
+    cairn_writer_init(&writer, crcs, sizeof crcs);
+    for (uint32_t i = 0; i < blocks->count; i++)
+        cairn_write_u64(&writer,
+                        cairn_crc64(0, payload + (size_t)i * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES));
+    message.bytes = crcs;
+    message.bytes_len = (uint32_t)writer.used_bytes;
+    mail_send(agent, &message, payload, (size_t)blocks->count * CAIRN_BLOCK_BYTES, UINT32_MAX,
+              NULL);
+}
+
+static void
 carry_send(struct cairn_agent *agent, const struct cairn_action_send *send)
 {
     const struct cairn_blocks *blocks = &send->blocks;
@@ -82,6 +104,10 @@ carry_send(struct cairn_agent *agent, const struct cairn_action_send *send)
     }
     if (blocks->area == CAIRN_AREA_SCRATCH) {
         send_decoded(agent, send);
+        return;
+    }
+    if (blocks->area == CAIRN_AREA_RING) {
+        send_finished(agent, send);
         return;
     }
     payload = blocks_at(agent, blocks->part, blocks->area, blocks->row, blocks->first_block,
@@ -102,20 +128,27 @@ carry_fold(struct cairn_agent *agent, const struct cairn_action_fold *fold,
     struct cairn_part_view view;
     const struct cairn_roster_group *group;
     const struct cairn_code *code;
-    uint8_t *parity;
+    uint8_t *rows[CAIRN_SHARDS_MAX];
+    bool placed;
 
     if (!cairn_core_look_part(agent->core, fold->part, &view))
         return;
     group = cairn_roster_group_of(view.roster, view.member);
     code = codes_get(&agent->codes, group->count - group->parity, group->parity);
-    parity = cairn_memory_parity(agent->memory, fold->part, fold->row, group->parity,
-                                 fold->first_block, fold->count);
-    if (!code || !parity) {
+    rows[0] = cairn_memory_parity(agent->memory, fold->part, 0, group->parity, fold->first_block,
+                                  fold->count);
+    placed = code && rows[0];
+    for (uint32_t row = 1; row < group->parity; row++) {
+        rows[row] = ring_blocks(&agent->ring, row, fold->first_block, fold->count);
+        placed &= rows[row] != NULL;
+    }
+    if (!placed) {
         agent_abort(agent, 1, "a parity block has no place in memory");
         return;
     }
-    cairn_code_fold(code, fold->row, fold->source, (size_t)fold->count * CAIRN_BLOCK_BYTES,
-                    arrival->payload + (size_t)fold->skip * CAIRN_BLOCK_BYTES, parity, fold->fresh);
+    cairn_code_fold_rows(code, fold->source, (size_t)fold->count * CAIRN_BLOCK_BYTES,
+                         arrival->payload + (size_t)fold->skip * CAIRN_BLOCK_BYTES, rows,
+                         fold->fresh);
 }
 
 static void

@@ -170,7 +170,8 @@ check_budget(const struct cairn_memory_options *options, char *report, size_t re
         .slots = options->slots,
         .data_count = options->data_count,
         .parity_count = options->parity_count,
-        .fixed_bytes = cairn_slot_memory_bytes(options->slots, options->record_bytes)};
+        .fixed_bytes =
+            cairn_slot_memory_bytes(options->slots, options->record_bytes) + options->ring_bytes};
     struct cairn_budget_free memory_free;
     struct cairn_budget budget;
     cairn_err err = cairn_budget_free_read("/", &memory_free);

@@ -34,6 +34,7 @@ struct cairn_memory_options {
     uint64_t slot_blocks;
     uint64_t parity_blocks;
     uint64_t record_bytes; /* most bytes of one part's record */
+    uint64_t ring_bytes;   /* that the caller reserves beside it; counted only */
     uint32_t data_count;   /* k and m, for the printed sum */
     uint32_t parity_count;
     bool hugepages;

@@ -11,7 +11,9 @@ enum {
     LAYOUT_BYTES_MIN = 256 << 10,
     SEAL_FIXED_BYTES = 64,
     RECORD_FIXED_BYTES = 4096,
-    RECORD_NODE_BYTES = 64
+    RECORD_NODE_BYTES = 64,
+    RING_LINES_MIN = 2,
+    RING_LINES_MAX = 2048 /* 128 MiB of each row: a member that is so far ahead waits */
 };
 
 uint32_t
@@ -46,6 +48,17 @@ measure_groups(const struct cairn_roster *roster, struct cairn_sizes *out, uint3
     }
 }
 
+static void
+measure_ring(uint32_t parity, struct cairn_sizes *out)
+{
+    out->ring_lines = out->parity_blocks / parity;
+    if (out->ring_lines < RING_LINES_MIN)
+        out->ring_lines = RING_LINES_MIN;
+    if (out->ring_lines > RING_LINES_MAX)
+        out->ring_lines = RING_LINES_MAX;
+    out->ring_bytes = (parity - 1) * out->ring_lines * CAIRN_BLOCK_BYTES;
+}
+
 cairn_err
 cairn_sizes_of(const struct cairn_config *config, struct cairn_sizes *out)
 {
@@ -68,6 +81,10 @@ cairn_sizes_of(const struct cairn_config *config, struct cairn_sizes *out)
             cairn_roster_build(agents, domains, count, parity, cairn_sizes_group(config), &roster);
     if (!err)
         measure_groups(roster, out, &members);
+    if (parity > 1)
+        measure_ring(parity, out);
+    else
+        out->ring_lines = RING_LINES_MIN;
     out->layout_bytes_max = config->state_bytes / CAIRN_LAYOUT_SHARE;
     if (out->layout_bytes_max < LAYOUT_BYTES_MIN)
         out->layout_bytes_max = LAYOUT_BYTES_MIN;

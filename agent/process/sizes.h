@@ -16,6 +16,8 @@ struct cairn_sizes {
     uint64_t slot_blocks;   /* of one generation's state */
     uint64_t parity_blocks; /* of all parity slots of one generation, in the smallest group, which
                              * has the largest share */
+    uint64_t ring_lines;    /* of each row in the ring (ring.h) */
+    uint64_t ring_bytes;    /* of all its rows */
     uint32_t data_count;    /* k of that group */
     uint32_t parity_count;  /* m of that group */
     uint64_t layout_bytes_max; /* of names and shapes in one member's manifest */

@@ -91,6 +91,8 @@ agent_block(struct agent *agent, uint32_t part, uint32_t area, uint32_t slots, u
     if (area == CAIRN_AREA_DATA)
         return memory->data && block < memory->data_blocks ? memory->data + block * BLOCK_BYTES
                                                            : NULL;
+    if (area == CAIRN_AREA_RING)
+        return slot - 1 < RING_ROWS ? agent->ring[slot - 1][block % RING_LINES] : NULL;
     if (!memory->parity || slot >= slots || block >= memory->parity_blocks / slots)
         return NULL;
     return memory->parity + (slot * (memory->parity_blocks / slots) + block) * BLOCK_BYTES;
@@ -134,6 +136,7 @@ agent_start(struct agent *agent)
         .slots = SLOTS,
         .slot_blocks = SLOT_BLOCKS,
         .parity_blocks = SLOT_BLOCKS * world->setup.parity,
+        .ring_lines = RING_LINES,
         .every_steps = world->setup.asked ? 0 : 1,
         .incarnation = ++world->starts << 20,
         .heartbeat_interval_ns = INTERVAL_NS,
@@ -281,7 +284,7 @@ do_send(struct agent *agent, const struct cairn_action_send *send)
         for (uint32_t b = 0; b < 8; b++)
             crcs[8 * i + b] = (uint8_t)(crc >> (8 * b));
     }
-    if (blocks->count && blocks->area == CAIRN_AREA_SCRATCH) {
+    if (blocks->count && (blocks->area == CAIRN_AREA_SCRATCH || blocks->area == CAIRN_AREA_RING)) {
         message.bytes = crcs;
         message.bytes_len = 8 * blocks->count;
     }
@@ -300,17 +303,19 @@ do_fold(struct agent *agent, const struct cairn_action_fold *fold, const uint8_t
         return;
     }
     group = cairn_roster_group_of(view.roster, view.member);
-    for (uint32_t i = 0; i < fold->count; i++) {
-        uint8_t *parity = agent_block(agent, fold->part, CAIRN_AREA_PARITY, group->parity,
-                                      fold->row, fold->first_block + i);
+    for (uint32_t i = 0; i < fold->count; i++)
+        for (uint32_t row = 0; row < group->parity; row++) {
+            uint8_t *parity =
+                agent_block(agent, fold->part, row == 0 ? CAIRN_AREA_PARITY : CAIRN_AREA_RING,
+                            group->parity, row, fold->first_block + i);
 
-        if (!parity) {
-            fail("agent %u folds outside of its memory", agent->number);
-            return;
+            if (!parity) {
+                fail("agent %u folds outside of its memory", agent->number);
+                return;
+            }
+            code_fold(group->count, group->parity, row, fold->source,
+                      payload + (size_t)(fold->skip + i) * BLOCK_BYTES, parity, fold->fresh);
         }
-        code_fold(group->count, group->parity, fold->row, fold->source,
-                  payload + (size_t)(fold->skip + i) * BLOCK_BYTES, parity, fold->fresh);
-    }
     judge_written(agent, fold->part);
 }
 

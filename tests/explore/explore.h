@@ -31,6 +31,8 @@
 enum {
     AGENTS_MAX = 4,
     BLOCK_BYTES = 8,
+    RING_ROWS = 1,
+    RING_LINES = 2,
     ITEMS_MAX = 8,   /* repair items whose scratch is kept */
     TRUTHS_MAX = 64, /* generations of one schedule */
     SOURCES = 64,
@@ -166,6 +168,7 @@ struct agent {
     struct blob records[CAIRN_PARTS_MAX];
     struct stored stored[CAIRN_PARTS_MAX];
     struct memory memory[CAIRN_PARTS_MAX];
+    uint8_t ring[RING_ROWS][RING_LINES][BLOCK_BYTES];
     struct scratch scratch[ITEMS_MAX];
     struct answer *answers;
     uint64_t fingerprint;

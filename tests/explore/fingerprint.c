@@ -103,10 +103,18 @@ put_membership(uint64_t *hash, const struct membership *membership)
 }
 
 static void
+put_flow(uint64_t *hash, const struct flow *flow)
+{
+    put(hash, flow->next);
+    put(hash, flow->acked);
+    put(hash, flow->until);
+}
+
+static void
 put_capture(uint64_t *hash, const struct part *part)
 {
     const struct capture *capture = &part->capture;
-    uint32_t flows = part->geometry.k * part->geometry.m;
+    uint32_t flows = part->geometry.k;
 
     put(hash, capture->blocks);
     put_set(hash, capture->captured, (uint32_t)capture->blocks);
@@ -115,12 +123,10 @@ put_capture(uint64_t *hash, const struct part *part)
     put(hash, capture->done);
     put(hash, capture->seal_request != 0);
     for (uint32_t i = 0; capture->data_flows && i < flows; i++) {
-        put(hash, capture->data_flows[i].next);
-        put(hash, capture->data_flows[i].acked);
+        put_flow(hash, &capture->data_flows[i]);
     }
     for (uint32_t p = 0; p < part->geometry.n; p++) {
-        put(hash, capture->seal_flows[p].next);
-        put(hash, capture->seal_flows[p].acked);
+        put_flow(hash, &capture->seal_flows[p]);
     }
 }
 
@@ -151,9 +157,12 @@ put_part(uint64_t *hash, const struct part *part)
         put_words(hash, part->lengths_known ? part->parity_crcs[slot] : NULL,
                   part->lengths_known ? part_slot_blocks(part, slot) : 0);
     put_capture(hash, part);
-    put_words(hash, part->folding.folded, (uint64_t)g.m * g.n);
+    put_words(hash, part->folding.taken, (uint64_t)g.m * g.n);
     put_words(hash, part->folding.chain, (uint64_t)g.m * g.n);
-    put_words(hash, part->folding.touched, g.m);
+    put(hash, part->folding.touched);
+    for (uint32_t row = 1; row < g.m; row++)
+        put_flow(hash, &part->folding.forward[row]);
+    put_words(hash, part->folding.until, g.n);
     put(hash, part->folding.corrupt_in_row);
     put(hash, part->mending.missing ? part->mending.missing[0] : UINT64_MAX);
     put(hash, part->mending.missing_count);

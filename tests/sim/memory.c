@@ -75,6 +75,8 @@ memory_block(struct node *node, uint32_t part, uint32_t area, uint32_t slot, uin
     if (area == CAIRN_AREA_DATA)
         return memory->data && block < memory->data_blocks ? memory->data + block * BLOCK_BYTES
                                                            : NULL;
+    if (area == CAIRN_AREA_RING)
+        return slot - 1 < RING_ROWS_MAX ? node->ring[slot - 1][block % node->ring_lines] : NULL;
     slots = parity_slots(node, part);
     if (!memory->parity || slots == 0 || slot >= slots || block >= memory->parity_blocks / slots)
         return NULL;
@@ -95,17 +97,20 @@ memory_fold(struct world *world, struct node *node, const struct cairn_action_fo
     }
     group = cairn_roster_group_of(view.roster, view.member);
     code = code_of(group->count - group->parity, group->parity);
-    for (uint32_t i = 0; i < fold->count; i++) {
-        uint8_t *parity =
-            memory_block(node, fold->part, CAIRN_AREA_PARITY, fold->row, fold->first_block + i);
+    for (uint32_t i = 0; i < fold->count; i++)
+        for (uint32_t row = 0; row < group->parity; row++) {
+            uint8_t *parity =
+                memory_block(node, fold->part, row == 0 ? CAIRN_AREA_PARITY : CAIRN_AREA_RING, row,
+                             fold->first_block + i);
 
-        if (!parity) {
-            judge_fail(world, VERDICT_OTHER, "agent %u folds outside of its memory", node->number);
-            return;
+            if (!parity) {
+                judge_fail(world, VERDICT_OTHER, "agent %u folds outside of its memory",
+                           node->number);
+                return;
+            }
+            cairn_code_fold(code, row, fold->source, BLOCK_BYTES,
+                            payload + (size_t)(fold->skip + i) * BLOCK_BYTES, parity, fold->fresh);
         }
-        cairn_code_fold(code, fold->row, fold->source, BLOCK_BYTES,
-                        payload + (size_t)(fold->skip + i) * BLOCK_BYTES, parity, fold->fresh);
-    }
 }
 
 /* Folds one block, for the judge. */

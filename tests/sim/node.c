@@ -119,6 +119,7 @@ node_start(struct world *world, struct node *node)
         .slots = setup->slots,
         .slot_blocks = setup->slot_blocks,
         .parity_blocks = setup->parity_blocks,
+        .ring_lines = setup->ring_lines,
         .every_steps = setup->every_steps,
         .incarnation = node->incarnation,
         .heartbeat_interval_ns = setup->heartbeat_ns,
@@ -136,6 +137,8 @@ node_start(struct world *world, struct node *node)
 
     if (!node->up || node->running)
         return;
+    node->ring_lines = setup->ring_lines;
+    memset(node->ring, 0x77, sizeof node->ring); /* never zero by luck */
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         records[i] = (struct cairn_bytes){node->records[i].bytes, node->records[i].len};
     if (cairn_core_create(&options, node_clock(world, node), disk, records, &dropped,
@@ -365,7 +368,7 @@ do_send(struct world *world, struct node *node, const struct cairn_action_send *
         for (uint32_t b = 0; b < 8; b++)
             crcs[8 * i + b] = (uint8_t)(crc >> (8 * b));
     }
-    if (blocks->count && blocks->area == CAIRN_AREA_SCRATCH) {
+    if (blocks->count && (blocks->area == CAIRN_AREA_SCRATCH || blocks->area == CAIRN_AREA_RING)) {
         message.bytes = crcs;
         message.bytes_len = 8 * blocks->count;
     }

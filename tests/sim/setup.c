@@ -35,6 +35,7 @@ choose_size(struct random *random, struct setup *setup)
                                               : random_between(random, 30, 90));
     setup->slot_blocks = (uint64_t)setup->ranks * setup->rank_blocks_max;
     setup->parity_blocks = setup->slot_blocks * setup->parity;
+    setup->ring_lines = 2 + mix64(setup->seed ^ 0x7269) % (RING_LINES_MAX - 1);
 }
 
 static void
@@ -64,6 +65,7 @@ choose_faults(struct random *random, struct setup *setup)
     setup->exam = random_chance(random, 700);
     setup->bound_ns = 600 * SECOND_NS;
     setup->everywhere = random_chance(random, 600);
+    setup->partly = mix64(setup->seed ^ 0x7061) % 4 == 0;
     setup->untiled = random_chance(random, 150);
     setup->launches = random_chance(random, 800);
 }
@@ -131,12 +133,13 @@ setup_print(const struct setup *setup)
 {
     printf("seed %llu: %u agents (%u spares, %u domains), groups of %u with m = %u, %u slots, %u "
            "ranks per node of up "
-           "to %u blocks, every %llu steps, %u faults until %llu s%s%s%s%s%s%s%s%s\n",
+           "to %u blocks, every %llu steps, %u faults until %llu s%s%s%s%s%s%s%s%s%s\n",
            (unsigned long long)setup->seed, setup->agent_count, setup->spare_count,
            setup->domain_count, setup->group_size, setup->parity, setup->slots, setup->ranks,
            setup->rank_blocks_max, (unsigned long long)setup->every_steps, setup->fault_count,
            (unsigned long long)(setup->faults_end_ns / SECOND_NS), setup->beyond ? ", beyond" : "",
            setup->spills ? ", spills" : "", setup->everywhere ? ", trainers everywhere" : "",
+           setup->partly ? ", not on all members" : "",
            setup->asked_for ? ", generations are asked for" : "", setup->exam ? ", exam" : "",
            setup->untiled ? ", tensors that do not fit together" : "",
            setup->careless ? ", restarts without a restore" : "", setup->hard ? ", hard" : "");

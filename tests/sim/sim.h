@@ -41,6 +41,8 @@
 
 enum {
     BLOCK_BYTES = 64,
+    RING_ROWS_MAX = 2,
+    RING_LINES_MAX = 16,
     RANKS_MAX = 2, /* per node */
     ITEMS_MAX = 8, /* repair items whose scratch a node keeps */
     FLIPS_MAX = 64,
@@ -96,6 +98,7 @@ struct setup {
     uint32_t rank_blocks_max;
     uint64_t slot_blocks;
     uint64_t parity_blocks;
+    uint64_t ring_lines;
     uint64_t every_steps;
     uint64_t heartbeat_ns;
     uint64_t dead_after_ns;
@@ -113,6 +116,7 @@ struct setup {
     uint32_t crash_within_step; /* per thousand steps with actions */
     bool beyond;                /* more may be lost than the configuration survives */
     bool spills;
+    bool partly;     /* trainers may leave nodes out that could have them */
     bool everywhere; /* trainers start on all nodes that are up, members or not */
     bool asked_for;  /* no step is due: generations are those that the operator asks for, and each
                       * ask must lead to one */
@@ -368,6 +372,8 @@ struct node {
     uint32_t clock_rate; /* thousandths */
     struct cairn_core *core;
     struct memory memory[CAIRN_PARTS_MAX];
+    uint64_t ring_lines;
+    uint8_t ring[RING_ROWS_MAX][RING_LINES_MAX][BLOCK_BYTES];
     struct blob records[CAIRN_PARTS_MAX];
     struct stored stored[CAIRN_PARTS_MAX];
     bool rebuilding[CAIRN_PARTS_MAX]; /* what is being finished was not captured here */

@@ -43,10 +43,10 @@ enum cairn_skip {
 struct cairn_blocks {
     uint32_t count; /* 0: the message carries none */
     uint32_t area;
-    uint32_t part;        /* DATA, PARITY */
-    uint32_t row;         /* PARITY: the slot */
-    uint64_t first_block; /* DATA: in the shard; PARITY: line in the slot */
-    uint32_t item;        /* SCRATCH; the process fills the checksums in */
+    uint32_t part;        /* not SCRATCH */
+    uint32_t row;         /* PARITY: the slot; RING: the row */
+    uint64_t first_block; /* DATA: in the shard; PARITY, RING: line */
+    uint32_t item;        /* SCRATCH; of it and of RING the process fills the checksums in */
     uint32_t shard;
 };
 
@@ -59,13 +59,13 @@ struct cairn_action_peer {
     uint32_t agent;
 };
 
-/* The event's blocks, from block `skip` on, are added to parity; `fresh`: they replace it. */
+/* The event's blocks, from block `skip` on, are added to all parity rows of the own stripe: row 0
+ * in the part's slot 0, the others in the ring, whose end they do not cross. `fresh`: they replace
+ * what is there. */
 struct cairn_action_fold {
     uint32_t part;
-    uint32_t stripe;
-    uint32_t row;
-    uint32_t source; /* data index */
-    uint64_t first_block;
+    uint32_t source;      /* data index */
+    uint64_t first_block; /* line */
     uint32_t count;
     uint32_t skip;
     bool fresh;

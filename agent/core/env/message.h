@@ -75,11 +75,12 @@ struct cairn_decision {
 /* DECISION: from the leader down the tree. bytes: why there is no run, for people. */
 #define CAIRN_FIELDS_DECISION(F) F(DECISION, decision)
 
-/* DATA: captured blocks for a parity owner. bytes: checksums. */
+/* DATA: row 0: captured blocks for the encoder of their stripe; other rows: finished parity from
+ * the encoder for the row's owner. bytes: checksums. */
 #define CAIRN_FIELDS_DATA(F)                                                                       \
     F(DECISION, decision) /* the newest that the sender knows */                                   \
     F(GENERATION, generation)                                                                      \
-    F(U32, member) /* whose blocks */                                                              \
+    F(U32, member) /* whose blocks; of finished parity the encoder */                              \
     F(U32, stripe)                                                                                 \
     F(U32, row)                                                                                    \
     F(U64, line) /* in the chunk */                                                                \
@@ -103,7 +104,8 @@ struct cairn_decision {
     F(U32, stripe)                                                                                 \
     F(U32, row) /* CAIRN_ROW_SEAL: the seal */                                                     \
     F(U64, attempt)                                                                                \
-    F(U64, count)  /* blocks folded, or bytes of the seal received */                              \
+    F(U64, count)  /* blocks taken, or bytes of the seal */                                        \
+    F(U64, until)  /* the sender may send up to this block, or byte */                             \
     F(BOOL, again) /* 1: send again from `count` on; something was damaged or is missing */
 
 /* DONE: all members of the sender's subtree hold complete parts. */
@@ -237,7 +239,8 @@ enum cairn_abort {
     CAIRN_ABORT_TOO_LARGE,  /* the group has too little memory for its parity */
     CAIRN_ABORT_DAMAGED,    /* blocks arrive damaged, or the parity differs from a seal */
     CAIRN_ABORT_MISMATCH,   /* its trainers begin other steps than those of its group */
-    CAIRN_ABORT_MEMORY      /* the agent has no memory to describe the part */
+    CAIRN_ABORT_MEMORY,     /* the agent has no memory to describe the part */
+    CAIRN_ABORT_FORGOTTEN   /* a member of its group began again and lacks finished parity */
 };
 
 /* What a member waits for. */
@@ -271,7 +274,7 @@ enum cairn_ask {
     T(AGENT, uint32_t, u32, value < CAIRN_NODES_MAX)                                               \
     T(AGENT_OR_NONE, uint32_t, u32, value < CAIRN_NODES_MAX || value == UINT32_MAX)                \
     T(ERR, uint32_t, u32, value <= CAIRN_INTERNAL)                                                 \
-    T(ABORT, uint32_t, u32, value >= CAIRN_ABORT_PASSED && value <= CAIRN_ABORT_MEMORY)            \
+    T(ABORT, uint32_t, u32, value >= CAIRN_ABORT_PASSED && value <= CAIRN_ABORT_FORGOTTEN)         \
     T(WAIT, uint32_t, u32, value >= CAIRN_WAIT_TRAINERS && value <= CAIRN_WAIT_SILENT)             \
     T(ASK, uint32_t, u32, value <= CAIRN_ASK_RELEASE)                                              \
     T(AUDIT, uint32_t, u32, value <= CAIRN_AUDIT_PIECES)                                           \

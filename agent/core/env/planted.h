@@ -30,6 +30,9 @@ enum cairn_planted_bug {
     BUG_OWNER_DROPS,        /* an owner drops its part when an epoch names another holder */
     BUG_CAPTURE_BEHIND,     /* a run is captured at steps that the job already holds */
     BUG_FORGET_PROMISE,     /* an agent that lost its promises promises at once */
+    BUG_FORWARD_EARLY,      /* parity is forwarded before all members are folded in */
+    BUG_ROWS_UNSEEN,        /* a part is complete without the rows of other encoders */
+    BUG_RING_REUSED,        /* members go on although the ring is full */
     BUG_LAST
 };
 

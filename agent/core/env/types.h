@@ -18,8 +18,12 @@ enum {
     CAIRN_INCARNATION_STEP = 1 << 20
 };
 
-/* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h: what a repair has decoded. */
-enum { CAIRN_AREA_SCRATCH = 2 };
+/* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h. */
+enum {
+    CAIRN_AREA_SCRATCH = 2, /* what a repair has decoded */
+    CAIRN_AREA_RING = 3 /* parity of the own stripe for other members; line l of each row lies at
+                             * l mod ring_lines */
+};
 
 struct cairn_core_options {
     uint32_t self;              /* agent number */
@@ -32,6 +36,7 @@ struct cairn_core_options {
     uint32_t slots;             /* 2 … CAIRN_OWN_SLOTS_MAX */
     uint64_t slot_blocks;       /* data blocks that fit one own slot */
     uint64_t parity_blocks;     /* parity blocks that fit one own slot, all parity slots together */
+    uint64_t ring_lines;        /* blocks of each row in the ring; at least 2 where parity > 1 */
     uint64_t every_steps;       /* every multiple is due; 0: only what operators ask for */
     uint64_t incarnation;       /* of this start; at least CAIRN_INCARNATION_STEP above that of
                                  * the start before */

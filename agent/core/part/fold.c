@@ -1,90 +1,65 @@
 /*
- * agent/core/part/fold.c - the parity that this agent keeps for its group: which blocks to add to
- * it, whether it equals the seals, and when the part is complete; see save.h.
- *
- *   fold      adds the blocks of each (member, stripe) strictly in order. So a count says exactly
- *             which blocks are folded, and a repeat is recognized: folding it again would remove
- *             its bytes.
- *   compare   a chain of the folded blocks' checksums must equal that of the member's seal
- *
- * save_data asks for folding by a FOLD action; carry_fold (agent/process/carry.c) does it with
- * cairn_code_fold (erasure/code.h).
+ * agent/core/part/fold.c - what arrives for the own part: chunks of the own stripe, rows that other
+ * encoders have finished, and seals; and when the part is complete. See save.h and encode.h.
  */
-#include "agent/core/part/save.h"
+#include "agent/core/part/encode.h"
 
-#include "base/crc.h"
 #include "base/log.h"
 
 #include <inttypes.h>
 
-/* CRC-64 over the checksums of a chunk's blocks: what `chain` must be when all of it is folded. */
-static uint64_t
-chunk_chain(const struct seal *seal, uint64_t start, uint64_t length)
-{
-    uint64_t chain = 0;
-
-    for (uint64_t i = 0; i < length; i++) {
-        uint8_t bytes[8];
-
-        for (int b = 0; b < 8; b++)
-            bytes[b] = (uint8_t)(seal->crcs[start + i] >> (8 * b));
-        chain = cairn_crc64(chain, bytes, 8);
-    }
-    return chain;
-}
-
-enum folded { FOLDED_NOT_YET, FOLDED_ALL, FOLDED_WRONG };
-
-/* Whether everything of a member of the group is folded and equals its seal. */
+/* Whether all rows that other encoders make for this part are here. */
 static enum folded
-member_folded(const struct part *part, uint32_t position)
+rows_taken(const struct part *part, uint32_t *encoder)
 {
-    const struct cairn_geometry *geometry = &part->geometry;
-    const struct seal *seal = &part->seals[position];
+    for (uint32_t slot = 1; slot < part->geometry.m; slot++) {
+        uint32_t stripe = cairn_slot_stripe(&part->geometry, part->position, slot);
+        uint64_t blocks = part_slot_blocks(part, slot), taken;
 
-    if (!seal->whole)
-        return FOLDED_NOT_YET;
-    for (uint32_t slot = 0; position != part->position && slot < geometry->m; slot++) {
-        uint32_t stripe = cairn_slot_stripe(geometry, part->position, slot);
-        uint32_t chunk = cairn_stripe_chunk(geometry, stripe, position);
-        uint32_t at = slot * geometry->n + position;
-        uint64_t start, length;
-
-        if (chunk == CAIRN_STRIPE_NONE)
-            continue;
-        start = chunk * cairn_shard_chunk_blocks(geometry, seal->shard_blocks);
-        length = cairn_chunk_blocks(geometry, seal->shard_blocks, chunk);
-        if (part->folding.folded[at] < length)
-            return FOLDED_NOT_YET;
-        if (part->folding.folded[at] > length ||
-            part->folding.chain[at] != chunk_chain(seal, start, length))
-            return FOLDED_WRONG;
+        *encoder = cairn_stripe_parity_position(&part->geometry, stripe, 0);
+        taken = part->folding.taken[slot * part->geometry.n + *encoder];
+        if (taken != blocks)
+            return taken < blocks ? FOLDED_NOT_YET : FOLDED_WRONG;
     }
     return FOLDED_ALL;
+}
+
+/* Whether everything is here and right; *position: who is waited for. */
+static enum folded
+everything(const struct env *env, struct part *part, uint32_t *position)
+{
+    enum folded folded;
+
+    for (*position = 0; *position < part->geometry.n; ++*position) {
+        folded = encode_compare(part, *position);
+        if (folded != FOLDED_ALL)
+            return folded;
+    }
+    if (!part_lengths(part))
+        return FOLDED_WRONG; /* lengths that no group can have */
+    folded = rows_taken(part, position);
+    if (folded != FOLDED_ALL && !CAIRN_PLANTED(env, BUG_ROWS_UNSEEN))
+        return folded;
+    *position = encode_waits_for(part);
+    return *position == UINT32_MAX ? FOLDED_ALL : FOLDED_NOT_YET;
 }
 
 struct outcome
 save_try_finish(struct env *env, struct part *part)
 {
     struct outcome outcome = {.generation = part->generation};
+    enum folded folded;
+    uint32_t position;
 
+    encode_forward(env, part);
     if (part->state != CAIRN_PART_OPEN || !part->seals[part->position].whole)
         return outcome;
     outcome.complete = CAIRN_PLANTED(env, BUG_DONE_BEFORE_FINISH);
-    for (uint32_t p = 0; p < part->geometry.n; p++)
-        switch (member_folded(part, p)) {
-        case FOLDED_NOT_YET:
-            return outcome;
-        case FOLDED_WRONG:
-            outcome.abort = CAIRN_ABORT_DAMAGED;
-            return outcome;
-        case FOLDED_ALL:
-            break;
-        }
-    if (!part_lengths(part)) {
-        outcome.abort = CAIRN_ABORT_DAMAGED; /* lengths that no group can have */
+    folded = everything(env, part, &position);
+    if (folded == FOLDED_WRONG)
+        outcome.abort = CAIRN_ABORT_DAMAGED;
+    if (folded != FOLDED_ALL)
         return outcome;
-    }
     part->state = CAIRN_PART_FINISHING;
     part->request = part_ask(env, part, CAIRN_ACTION_FINISH)->request;
     return outcome;
@@ -138,50 +113,66 @@ send_received(struct env *env, const struct cairn_message *message,
     env_send(env, message->from, &answer);
 }
 
-/* True if the numbers of a DATA message name a chunk whose parity row this part keeps. */
+/* True if the numbers of a DATA message name a chunk of the own stripe, or a row that its encoder
+ * makes for this part. */
 static bool
 data_belongs(const struct env *env, const struct part *part, const struct cairn_message *message)
 {
     const struct cairn_message_data *data = &message->as.data;
     const struct cairn_geometry *geometry = &part->geometry;
     uint64_t limit = env->options->parity_blocks / (geometry->m ? geometry->m : 1);
+    uint32_t position = part->roster->members[data->member % part->roster->member_count].position;
 
     return comes_from(part, data->member, message->from) && data->stripe < geometry->n &&
            data->row < geometry->m && data->count > 0 && message->bytes_len == 8 * data->count &&
            cairn_stripe_parity_position(geometry, data->stripe, data->row) == part->position &&
-           cairn_stripe_data_index(geometry, data->stripe,
-                                   part->roster->members[data->member].position) !=
-               CAIRN_STRIPE_NONE &&
+           (data->row == 0
+                ? cairn_stripe_data_index(geometry, data->stripe, position) != CAIRN_STRIPE_NONE
+                : cairn_stripe_parity_position(geometry, data->stripe, 0) == position) &&
            data->line <= limit && data->count <= limit - data->line;
 }
 
-/* Adds FOLD actions for the blocks from `skip` on: lines below `touched` are added, those above
- * written. */
+/* Keeps the blocks of a DATA message from block `skip` on. */
 static void
-fold(struct env *env, struct part *part, const struct cairn_message_data *data, uint32_t position,
-     uint32_t skip)
+take_blocks(struct env *env, struct part *part, const struct cairn_message *message,
+            uint32_t position, uint32_t skip)
 {
-    uint64_t line = data->line + skip;
-    uint64_t end = data->line + data->count;
-    uint64_t *touched = &part->folding.touched[data->row];
+    const struct cairn_message_data *data = &message->as.data;
 
-    while (line < end) {
-        bool fresh = line >= *touched;
-        uint64_t stop = fresh ? end : min_u64(end, *touched);
+    if (data->row == 0)
+        encode_fold(env, part, message, position, skip);
+    else /* finished parity: what is here already is written again as it is */
+        env_act(env, CAIRN_ACTION_WRITE)->as.place =
+            (struct cairn_action_place){.part = part_index(env, part),
+                                        .area = CAIRN_AREA_PARITY,
+                                        .row = data->row,
+                                        .first_block = data->line,
+                                        .count = data->count};
+}
 
-        env_act(env, CAIRN_ACTION_FOLD)->as.fold = (struct cairn_action_fold){
-            .part = part_index(env, part),
-            .stripe = data->stripe,
-            .row = data->row,
-            .source = cairn_stripe_data_index(&part->geometry, data->stripe, position),
-            .first_block = line,
-            .count = (uint32_t)(stop - line),
-            .skip = (uint32_t)(line - data->line),
-            .fresh = fresh};
-        if (fresh)
-            *touched = stop;
-        line = stop;
-    }
+/* Answers how far a chunk or a row has arrived. */
+static void
+answer_data(struct env *env, struct part *part, const struct cairn_message *message,
+            uint32_t position, bool again)
+{
+    const struct cairn_message_data *data = &message->as.data;
+    struct cairn_message_received received = {
+        .generation = data->generation,
+        .member = data->member,
+        .for_member = part->member,
+        .stripe = data->stripe,
+        .row = data->row,
+        .count = part->folding.taken[data->row * part->geometry.n + position],
+        .again = again};
+
+    if (part->state != CAIRN_PART_OPEN) /* all of it is in, also of an adopted part */
+        received.count = data->row == 0
+                             ? cairn_stripes_blocks(&part->stripes, data->stripe, position)
+                             : part_slot_blocks(part, data->row);
+    received.until = received.count + WINDOW_BLOCKS;
+    if (part->state == CAIRN_PART_OPEN && data->row == 0)
+        received.until = part->folding.until[position] = encode_until(env, part, position);
+    send_received(env, message, received);
 }
 
 struct outcome
@@ -189,50 +180,37 @@ save_data(struct env *env, struct part *part, const struct cairn_message *messag
 {
     const struct cairn_message_data *data = &message->as.data;
     struct outcome outcome = {.generation = part->generation};
-    struct cairn_message_received received = {.generation = data->generation,
-                                              .member = data->member,
-                                              .for_member = part->member,
-                                              .stripe = data->stripe,
-                                              .row = data->row};
-    uint32_t position, at, skip;
-    uint64_t *folded;
+    uint32_t position, skip;
+    uint64_t *taken;
     bool gap;
 
     if (part->state == CAIRN_PART_FREE || part->state == CAIRN_PART_REBUILDING ||
         !data_belongs(env, part, message))
         return outcome;
     position = part->roster->members[data->member].position;
-    at = data->row * part->geometry.n + position;
-    folded = &part->folding.folded[at];
-    if (part->state != CAIRN_PART_OPEN) { /* all of it is in */
-        received.count = cairn_stripes_blocks(&part->stripes, data->stripe, position);
-        send_received(env, message, received);
+    taken = &part->folding.taken[data->row * part->geometry.n + position];
+    if (part->state != CAIRN_PART_OPEN ||
+        (data->line + data->count <= *taken && !CAIRN_PLANTED(env, BUG_FOLD_TWICE))) {
+        answer_data(env, part, message, position, false);
         return outcome;
     }
-    received.count = *folded;
-    if (data->line + data->count <= *folded && !CAIRN_PLANTED(env, BUG_FOLD_TWICE)) { /* a repeat */
-        send_received(env, message, received);
-        return outcome;
-    }
-    gap = data->line > *folded;
+    gap = data->line > *taken;
     if (gap || (!payload_ok && !CAIRN_PLANTED(env, BUG_FOLD_DAMAGED))) {
-        received.again = 1;
         if (flow_asks(&part->folding.asked[data->row], position, gap))
-            send_received(env, message, received);
+            answer_data(env, part, message, position, true);
         if (!gap && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
             outcome.abort = CAIRN_ABORT_DAMAGED;
         return outcome;
     }
+    if (data->row == 0 && data->line + data->count > encode_until(env, part, position))
+        return outcome; /* the ring has no room for what nobody asked for */
     part->folding.asked[data->row] &= ~(UINT64_C(1) << position);
     part->folding.corrupt_in_row = 0;
-    skip = CAIRN_PLANTED(env, BUG_FOLD_TWICE) ? 0 : (uint32_t)(*folded - data->line);
-    fold(env, part, data, position, skip);
-    part->folding.chain[at] = cairn_crc64(part->folding.chain[at], message->bytes + 8 * skip,
-                                          8 * (size_t)(data->count - skip));
-    *folded = data->line + data->count;
+    skip = CAIRN_PLANTED(env, BUG_FOLD_TWICE) ? 0 : (uint32_t)(*taken - data->line);
+    take_blocks(env, part, message, position, skip);
+    *taken = data->line + data->count;
     part->progress_ns = env->now_ns;
-    received.count = *folded;
-    send_received(env, message, received);
+    answer_data(env, part, message, position, false);
     return save_try_finish(env, part);
 }
 
@@ -258,6 +236,7 @@ save_take_seal(struct env *env, struct part *part, const struct cairn_message *m
         part->folding.seals_asked &= ~(UINT64_C(1) << position);
     asks = !taken && flow_asks(&part->folding.seals_asked, position, gap);
     received.count = seal->whole ? seal->len : seal->received;
+    received.until = received.count + SEAL_WINDOW_BYTES;
     received.again = !taken;
     if (taken || asks)
         send_received(env, message, received);
@@ -283,43 +262,56 @@ save_seal(struct env *env, struct part *part, const struct cairn_message *messag
     return outcome;
 }
 
-/* True if a member of the group has reported the own seal and all blocks that it folds. */
+/* True if a member of the group has reported the own seal and the chunk that it encodes. */
 static bool
 has_acknowledged(const struct part *part, uint32_t position)
 {
     const struct cairn_geometry *geometry = &part->geometry;
     const struct capture *capture = &part->capture;
+    uint32_t chunk = geometry->m > 0 ? cairn_stripe_chunk(geometry, position, part->position)
+                                     : CAIRN_STRIPE_NONE;
 
-    for (uint32_t slot = 0; slot < geometry->m; slot++) {
-        uint32_t stripe = cairn_slot_stripe(geometry, position, slot);
-        uint32_t chunk = cairn_stripe_chunk(geometry, stripe, part->position);
-
-        if (chunk != CAIRN_STRIPE_NONE && capture->data_flows[chunk * geometry->m + slot].acked <
-                                              cairn_chunk_blocks(geometry, capture->blocks, chunk))
-            return false;
-    }
+    if (chunk != CAIRN_STRIPE_NONE &&
+        capture->data_flows[chunk].acked < cairn_chunk_blocks(geometry, capture->blocks, chunk))
+        return false;
     return capture->seal_flows[position].acked >= part->seals[part->position].len;
+}
+
+/* The position whose blocks or reports a part in the middle of a save lacks. */
+static enum cairn_wait
+waits_for_group(const struct part *part, uint32_t *position)
+{
+    for (*position = 0; *position < part->geometry.n; ++*position)
+        if (encode_compare(part, *position) == FOLDED_NOT_YET)
+            return CAIRN_WAIT_BLOCKS;
+    if (!part->lengths_known)
+        return (enum cairn_wait)0;
+    if (rows_taken(part, position) == FOLDED_NOT_YET)
+        return CAIRN_WAIT_BLOCKS;
+    *position = encode_waits_for(part);
+    return *position == UINT32_MAX ? (enum cairn_wait)0 : CAIRN_WAIT_PARITY;
 }
 
 enum cairn_wait
 save_waits_for(const struct part *part, uint64_t everyone, uint32_t *for_agent)
 {
     const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
+    enum cairn_wait wait = (enum cairn_wait)0;
+    uint32_t position;
 
     *for_agent = UINT32_MAX;
     if (part->state == CAIRN_PART_OPEN && part->capture.done != everyone)
         return CAIRN_WAIT_TRAINERS;
     if (part->state == CAIRN_PART_FINISHING || !part->seals[part->position].whole)
         return CAIRN_WAIT_HERE;
-    for (uint32_t p = 0; p < part->geometry.n; p++)
-        if (part->state == CAIRN_PART_OPEN && member_folded(part, p) == FOLDED_NOT_YET) {
-            *for_agent = part->roster->members[group->members[p]].agent;
-            return CAIRN_WAIT_BLOCKS;
-        }
-    for (uint32_t p = 0; part->capture.data_flows && p < part->geometry.n; p++)
+    if (part->state == CAIRN_PART_OPEN)
+        wait = waits_for_group(part, &position);
+    for (uint32_t p = 0; !wait && part->capture.data_flows && p < part->geometry.n; p++)
         if (p != part->position && !has_acknowledged(part, p)) {
-            *for_agent = part->roster->members[group->members[p]].agent;
-            return CAIRN_WAIT_PARITY;
+            position = p;
+            wait = CAIRN_WAIT_PARITY;
         }
-    return (enum cairn_wait)0;
+    if (wait)
+        *for_agent = part->roster->members[group->members[position]].agent;
+    return wait;
 }

@@ -60,7 +60,7 @@ part_fini(struct part *part)
     free(part->capture.captured);
     free(part->capture.crcs);
     free(part->capture.data_flows);
-    free(part->folding.folded);
+    free(part->folding.taken);
     free(part->folding.chain);
     free(part->mending.missing);
     free(part->checked.bad);
@@ -86,9 +86,9 @@ part_init(struct part *part, struct cairn_generation_id generation, uint32_t mem
     part->position = roster->members[member].position;
     part->geometry = geometry;
     part->roster = cairn_roster_hold(roster);
-    part->folding.folded = calloc((size_t)geometry.m * geometry.n + 1, sizeof(uint64_t));
+    part->folding.taken = calloc((size_t)geometry.m * geometry.n + 1, sizeof(uint64_t));
     part->folding.chain = calloc((size_t)geometry.m * geometry.n + 1, sizeof(uint64_t));
-    if (part->folding.folded && part->folding.chain)
+    if (part->folding.taken && part->folding.chain)
         return CAIRN_OK;
     part_fini(part);
     return CAIRN_NOMEM;

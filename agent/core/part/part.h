@@ -24,21 +24,22 @@ enum {
     BAD_BLOCKS_MAX = 256 /* listed per part; more make the part lost */
 };
 
+/* Blocks, or bytes of a seal, on their way to one member. */
 struct flow {
-    uint64_t next;  /* first block (byte of a seal) that was not sent */
+    uint64_t next;  /* first that was not sent */
     uint64_t acked; /* first that the receiver has not reported */
+    uint64_t until; /* the receiver has room for what comes before */
 };
 
 /* The receiver has everything before `count`; again: it wants what follows once more. */
 static inline void
-flow_received(struct flow *flow, uint64_t count, bool again)
+flow_received(struct flow *flow, uint64_t count, bool again, uint64_t until)
 {
-    if (again)
-        flow->next = count;
-    else if (flow->next < count)
+    if (again || flow->next < count)
         flow->next = count;
     if (again || flow->acked < count)
         flow->acked = count;
+    flow->until = again ? until : max_u64(flow->until, until);
 }
 
 /*
@@ -56,7 +57,7 @@ flow_asks(uint64_t *asked, uint32_t position, bool gap)
     return asks;
 }
 
-/* Capture of the own part, and its way to the parity owners. */
+/* Capture of the own part, and its way to the encoders of its stripes. */
 struct capture {
     uint64_t *captured; /* bitset [blocks] */
     uint64_t *crcs;     /* [blocks] */
@@ -64,17 +65,22 @@ struct capture {
     uint64_t granted;                         /* local ranks that may copy, as a set */
     uint64_t done;                            /* local ranks whose region is captured, as a set */
     uint64_t seal_request;                    /* of the SEAL; 0: not asked for yet */
-    struct flow *data_flows;                  /* [k * m]: chunk * m + row */
+    struct flow *data_flows;                  /* [k]: by chunk */
     struct flow seal_flows[CAIRN_SHARDS_MAX]; /* by position */
 };
 
-/* Parity for the others, by row * n + position. */
+/*
+ * Parity that arrives here, by slot * n + position of the sender: into slot 0 the blocks of all
+ * data chunks of the own stripe are folded, into slot i the encoder of that stripe sends row i.
+ */
 struct folding {
-    uint64_t *folded;                   /* blocks folded in, in order */
-    uint64_t *chain;                    /* CRC-64 over the checksums of the folded blocks */
-    uint64_t touched[CAIRN_SHARDS_MAX]; /* by row: lines below were written in this generation */
-    uint64_t asked[CAIRN_SHARDS_MAX];   /* by row: positions that were asked to send again */
-    uint64_t seals_asked;               /* the same for seals */
+    uint64_t *taken;                       /* blocks folded in or written, in order */
+    uint64_t *chain;                       /* CRC-64 over the checksums of the folded blocks */
+    uint64_t touched;                      /* lines below were written in this generation */
+    struct flow forward[CAIRN_SHARDS_MAX]; /* by row >= 1: finished parity to its owner */
+    uint64_t until[CAIRN_SHARDS_MAX];      /* by position: what its data flow may send up to */
+    uint64_t asked[CAIRN_SHARDS_MAX];      /* by slot: positions that were asked to send again */
+    uint64_t seals_asked;                  /* the same for seals */
     uint32_t corrupt_in_row;
 };
 

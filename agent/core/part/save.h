@@ -2,16 +2,16 @@
  * agent/core/part/save.h - the own part of a generation: captured blocks and the seal go to the
  * group; the parity that this agent keeps for the group is folded, compared and finished.
  *
- *   capture   blocks arrive in order per rank; each is sent at once to the m parity owners of its
- *             stripe (send.c)
+ *   capture   blocks arrive in order per rank; each is sent at once to the encoder of its stripe
+ *             (send.c)
  *   seal      when all local ranks are done: checksums and manifest go to every member of the group
- *   fold      blocks of each (member, stripe) are added strictly in order, so a count says exactly
- *             which are folded, and a repeat is recognized (fold.c)
- *   finish    own part sealed, all seals here, everything folded and equal to the seals: checksum
- *             the parity, store the record
+ *   encode    the blocks of the own stripe are folded into all its parity rows, and the rows that
+ *             others keep are forwarded (encode.c)
+ *   finish    own part sealed, all seals here, the own stripe equal to them, all other rows here
+ *             and forwarded: checksum the parity, store the record (fold.c)
  *
- * A flow is one chunk, or the seal, on its way to one member: a window of unacknowledged blocks
- * (bytes). Its session keeps order and loses nothing; when a new session begins, the flow goes back
+ * A flow is one chunk, row or seal on its way to one member, who says how far it may be sent. Its
+ * session keeps order and loses nothing; when a new session begins, the flow goes back
  * to what was acknowledged, and the receiver skips what it has. Where blocks arrive damaged, or a
  * piece is missing, the receiver says from where it wants them again.
  */
@@ -21,9 +21,9 @@
 #include "agent/core/part/part.h"
 
 enum {
-    WINDOW_BLOCKS = 64, /* of one flow, sent and not acknowledged */
+    WINDOW_BLOCKS = 64, /* of one flow, sent and not acknowledged, where there is room */
     SEAL_PART_BYTES = 49152,
-    SEAL_WINDOW_PARTS = 4,
+    SEAL_WINDOW_BYTES = 4 * SEAL_PART_BYTES, /* the same of a seal */
     CORRUPT_DATA_MAX = 8 /* damaged messages in a row before the generation is aborted */
 };
 
@@ -50,8 +50,9 @@ struct outcome save_captured(struct env *env, struct part *part, uint32_t rank, 
 /* Takes SEALED, and sends the seal. */
 struct outcome save_sealed(struct env *env, struct part *part,
                            const struct cairn_event_answer *answer);
-/* Takes RECEIVED of the own part, and sends more. */
-void save_received(struct env *env, struct part *part, const struct cairn_message *message);
+/* Takes RECEIVED of the own part or of a row that it encodes, and sends more. */
+struct outcome save_received(struct env *env, struct part *part,
+                             const struct cairn_message *message);
 /* A session with a member of the group begins, and it is level: goes back to what it has
  * acknowledged, and sends. */
 void save_peer_up(struct env *env, struct part *part, uint32_t agent);

@@ -1,8 +1,8 @@
 /*
- * agent/core/part/send.c - the own part of a generation goes out: captured blocks to the parity
- * owners, the seal to the group; see save.h.
+ * agent/core/part/send.c - the own part of a generation goes out: captured blocks to the encoders
+ * of their stripes, the seal to the group; see save.h.
  */
-#include "agent/core/part/save.h"
+#include "agent/core/part/encode.h"
 
 #include "base/log.h"
 
@@ -20,14 +20,14 @@ cairn_err
 save_prepare(const struct env *env, struct part *part, uint64_t blocks)
 {
     struct capture *capture = &part->capture;
-    size_t flows = (size_t)part->geometry.k * part->geometry.m + 1;
 
     capture->captured = calloc(capture_words(blocks), sizeof(uint64_t));
     capture->crcs = calloc(blocks + 1, sizeof(uint64_t));
-    capture->data_flows = calloc(flows, sizeof *capture->data_flows);
+    capture->data_flows = calloc(part->geometry.k, sizeof *capture->data_flows);
     if (!capture->captured || !capture->crcs || !capture->data_flows)
         return CAIRN_NOMEM;
     capture->blocks = blocks;
+    encode_prepare(env, part);
     part->progress_ns = env->now_ns;
     return CAIRN_OK;
 }
@@ -66,12 +66,12 @@ agent_at(const struct part *part, uint32_t position)
         .agent;
 }
 
-/* The position that keeps parity row `row` for a chunk of the own shard. */
+/* The position that encodes the stripe of a chunk of the own shard. */
 static uint32_t
-owner_of(const struct part *part, uint32_t chunk, uint32_t row)
+encoder_of(const struct part *part, uint32_t chunk)
 {
     return cairn_stripe_parity_position(
-        &part->geometry, cairn_chunk_stripe(&part->geometry, part->position, chunk), row);
+        &part->geometry, cairn_chunk_stripe(&part->geometry, part->position, chunk), 0);
 }
 
 /* The captured blocks that follow in a chunk, as many as a message may carry; their checksums. */
@@ -87,16 +87,15 @@ next_blocks(const struct capture *capture, uint64_t first, uint64_t end, struct 
 }
 
 static void
-pump_chunk(struct env *env, struct part *part, uint32_t chunk, uint32_t row)
+pump_chunk(struct env *env, struct part *part, uint32_t chunk)
 {
     const struct cairn_geometry *geometry = &part->geometry;
-    struct flow *flow = &part->capture.data_flows[chunk * geometry->m + row];
+    struct flow *flow = &part->capture.data_flows[chunk];
     uint64_t start = chunk * cairn_shard_chunk_blocks(geometry, part->capture.blocks);
-    uint64_t length = cairn_chunk_blocks(geometry, part->capture.blocks, chunk);
-    uint32_t owner = agent_at(part, owner_of(part, chunk, row));
+    uint64_t end = min_u64(cairn_chunk_blocks(geometry, part->capture.blocks, chunk), flow->until);
+    uint32_t encoder = agent_at(part, encoder_of(part, chunk));
 
-    while (env_is_level(env, owner) && flow->next < length &&
-           flow->next - flow->acked < WINDOW_BLOCKS) {
+    while (env_is_level(env, encoder) && flow->next < end) {
         struct cairn_message message = env_message(env, CAIRN_MSG_DATA, part->generation.epoch);
         struct cairn_blocks blocks = {.area = CAIRN_AREA_DATA, .part = part_index(env, part)};
         uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
@@ -104,7 +103,7 @@ pump_chunk(struct env *env, struct part *part, uint32_t chunk, uint32_t row)
 
         cairn_writer_init(&writer, crcs, sizeof crcs);
         blocks.first_block = start + flow->next;
-        blocks.count = next_blocks(&part->capture, blocks.first_block, start + length, &writer);
+        blocks.count = next_blocks(&part->capture, blocks.first_block, start + end, &writer);
         if (blocks.count == 0)
             return;
         message.as.data = (struct cairn_message_data){
@@ -112,12 +111,11 @@ pump_chunk(struct env *env, struct part *part, uint32_t chunk, uint32_t row)
             .generation = part->generation,
             .member = part->member,
             .stripe = cairn_chunk_stripe(geometry, part->position, chunk),
-            .row = row,
             .line = flow->next,
             .count = blocks.count};
         message.bytes = crcs;
         message.bytes_len = 8 * blocks.count;
-        env_send_blocks(env, owner, &message, &blocks);
+        env_send_blocks(env, encoder, &message, &blocks);
         flow->next += blocks.count;
     }
 }
@@ -138,7 +136,7 @@ pump_seal(struct env *env, struct part *part, uint32_t position)
         .for_member = cairn_roster_group_of(part->roster, part->member)->members[position],
         .total = seal->len};
     while (env_is_level(env, agent_at(part, position)) && flow->next < seal->len &&
-           flow->next - flow->acked < SEAL_WINDOW_PARTS * SEAL_PART_BYTES) {
+           flow->next < flow->until) {
         message.as.seal.offset = flow->next;
         message.bytes = seal->bytes + flow->next;
         message.bytes_len = (uint32_t)min_u64(SEAL_PART_BYTES, seal->len - flow->next);
@@ -150,9 +148,8 @@ pump_seal(struct env *env, struct part *part, uint32_t position)
 static void
 pump_chunks(struct env *env, struct part *part)
 {
-    for (uint32_t chunk = 0; chunk < part->geometry.k; chunk++)
-        for (uint32_t row = 0; row < part->geometry.m; row++)
-            pump_chunk(env, part, chunk, row);
+    for (uint32_t chunk = 0; part->geometry.m > 0 && chunk < part->geometry.k; chunk++)
+        pump_chunk(env, part, chunk);
 }
 
 static void
@@ -237,40 +234,61 @@ save_sealed(struct env *env, struct part *part, const struct cairn_event_answer 
 
 /* ---- the group ---- */
 
-void
+/* The chunk, or the seal, was received at a position. */
+static void
+take_own(struct env *env, struct part *part, uint32_t position,
+         const struct cairn_message_received *received)
+{
+    uint32_t chunk;
+
+    if (received->row == CAIRN_ROW_SEAL) {
+        if (!part->seals[part->position].whole || received->count > part->seals[part->position].len)
+            return;
+        flow_received(&part->capture.seal_flows[position], received->count, received->again,
+                      received->until);
+        pump_seal(env, part, position);
+        return;
+    }
+    if (received->row != 0 || received->stripe >= part->geometry.n)
+        return;
+    chunk = cairn_stripe_chunk(&part->geometry, received->stripe, part->position);
+    if (chunk == CAIRN_STRIPE_NONE || encoder_of(part, chunk) != position ||
+        received->count > cairn_chunk_blocks(&part->geometry, part->capture.blocks, chunk))
+        return;
+    flow_received(&part->capture.data_flows[chunk], received->count, received->again,
+                  received->until);
+    pump_chunk(env, part, chunk);
+}
+
+struct outcome
 save_received(struct env *env, struct part *part, const struct cairn_message *message)
 {
     const struct cairn_message_received *received = &message->as.received;
     const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
-    const struct seal *seal = &part->seals[part->position];
-    uint32_t chunk, position;
-    struct flow *flow;
+    struct outcome outcome = {.generation = part->generation};
+    uint32_t position;
 
     if (!part->capture.data_flows || received->member != part->member ||
         received->for_member >= part->roster->member_count ||
         part->roster->members[received->for_member].agent != message->from)
-        return;
+        return outcome;
     position = part->roster->members[received->for_member].position;
     if (position >= group->count || group->members[position] != received->for_member)
-        return; /* of another group */
-    if (received->row == CAIRN_ROW_SEAL) {
-        if (!seal->whole || received->count > seal->len)
-            return;
-        flow_received(&part->capture.seal_flows[position], received->count, received->again);
-        part->progress_ns = env->now_ns;
-        pump_seal(env, part, position);
-        return;
-    }
-    if (received->stripe >= part->geometry.n || received->row >= part->geometry.m)
-        return;
-    chunk = cairn_stripe_chunk(&part->geometry, received->stripe, part->position);
-    if (chunk == CAIRN_STRIPE_NONE || owner_of(part, chunk, received->row) != position ||
-        received->count > cairn_chunk_blocks(&part->geometry, part->capture.blocks, chunk))
-        return;
-    flow = &part->capture.data_flows[chunk * part->geometry.m + received->row];
-    flow_received(flow, received->count, received->again);
+        return outcome; /* of another group */
     part->progress_ns = env->now_ns;
-    pump_chunk(env, part, chunk, received->row);
+    if (received->row == 0 || received->row >= part->geometry.m) {
+        take_own(env, part, position, received);
+        return outcome;
+    }
+    if (received->stripe >= part->geometry.n ||
+        cairn_stripe_parity_position(&part->geometry, received->stripe, 0) != part->position ||
+        cairn_stripe_parity_position(&part->geometry, received->stripe, received->row) != position)
+        return outcome;
+    if (!encode_received(env, part, received)) {
+        outcome.abort = CAIRN_ABORT_FORGOTTEN;
+        return outcome;
+    }
+    return save_try_finish(env, part);
 }
 
 void
@@ -280,17 +298,15 @@ save_peer_up(struct env *env, struct part *part, uint32_t agent)
 
     if (!capture->data_flows)
         return;
-    for (uint32_t chunk = 0; chunk < part->geometry.k; chunk++)
-        for (uint32_t row = 0; row < part->geometry.m; row++)
-            if (agent_at(part, owner_of(part, chunk, row)) == agent) {
-                struct flow *flow = &capture->data_flows[chunk * part->geometry.m + row];
-
-                flow->next = flow->acked;
-                pump_chunk(env, part, chunk, row);
-            }
+    for (uint32_t chunk = 0; part->geometry.m > 0 && chunk < part->geometry.k; chunk++)
+        if (agent_at(part, encoder_of(part, chunk)) == agent) {
+            capture->data_flows[chunk].next = capture->data_flows[chunk].acked;
+            pump_chunk(env, part, chunk);
+        }
     for (uint32_t p = 0; p < part->geometry.n; p++)
         if (agent_at(part, p) == agent) {
             capture->seal_flows[p].next = capture->seal_flows[p].acked;
             pump_seal(env, part, p);
         }
+    encode_peer_up(env, part, agent);
 }

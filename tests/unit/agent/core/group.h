@@ -26,6 +26,7 @@ enum {
     BLOCKS_MAX = 600, /* of a shard, and of a parity slot */
     SLOTS_MAX = 3,    /* of parity */
     QUEUE_MAX = 4096,
+    RING_LINES = 24,
     DELIVERED_MAX = 100000
 };
 
@@ -53,6 +54,7 @@ struct agent {
     struct cairn_actions actions;
     uint64_t up, level;
     struct memory memory[CAIRN_PARTS_MAX];
+    uint8_t ring[SLOTS_MAX][RING_LINES][BYTES];
     uint8_t scratch[REPAIR_ITEMS_MAX][CAIRN_SHARDS_MAX][CAIRN_MESSAGE_BLOCKS_MAX][BYTES];
     uint32_t completions, aborts, drops, opens;
     enum cairn_abort abort;
@@ -108,7 +110,8 @@ group_new(uint32_t count, uint32_t members, uint32_t parity, const uint64_t *blo
                                                      .group_size = members,
                                                      .slots = 2,
                                                      .slot_blocks = BLOCKS_MAX,
-                                                     .parity_blocks = SLOTS_MAX * BLOCKS_MAX};
+                                                     .parity_blocks = SLOTS_MAX * BLOCKS_MAX,
+                                                     .ring_lines = RING_LINES};
         agent->up = agent->level = (UINT64_C(1) << count) - 1;
         agent->env = (struct env){.options = &agent->options,
                                   .membership = &agent->membership,
@@ -160,6 +163,8 @@ block_at(struct agent *agent, const struct cairn_blocks *blocks, uint32_t i)
     if (blocks->area == CAIRN_AREA_SCRATCH)
         return agent->scratch[blocks->item][blocks->shard][i];
     assert_true(blocks->first_block + i < BLOCKS_MAX);
+    if (blocks->area == CAIRN_AREA_RING)
+        return agent->ring[blocks->row][(blocks->first_block + i) % RING_LINES];
     if (blocks->area == CAIRN_AREA_DATA)
         return agent->memory[blocks->part].data[blocks->first_block + i];
     return agent->memory[blocks->part].parity[blocks->row][blocks->first_block + i];
@@ -185,7 +190,8 @@ send_packet(struct group *group, struct agent *agent, const struct cairn_action_
         memcpy(packet->blocks[i], block_at(agent, &send->blocks, i), BYTES);
         cairn_write_u64(&writer, crc_of(packet->blocks[i]));
     }
-    if (message.kind == CAIRN_MSG_WRITE) { /* the process fills these in */
+    if (send->blocks.count > 0 && send->blocks.area >= CAIRN_AREA_SCRATCH) { /* the process fills
+                                                                              * these in */
         message.bytes = crcs;
         message.bytes_len = (uint32_t)writer.used_bytes;
     }
@@ -271,6 +277,22 @@ place(struct agent *agent, const struct cairn_action_place *asked, const struct 
     }
 }
 
+/* Block i of a FOLD, into all rows. */
+static inline void
+fold_block(struct group *group, struct agent *agent, const struct cairn_action_fold *fold,
+           uint32_t i, const struct packet *packet)
+{
+    for (uint32_t row = 0; row < group->roster->groups[0].parity; row++) {
+        struct cairn_blocks blocks = {.area = row == 0 ? CAIRN_AREA_PARITY : CAIRN_AREA_RING,
+                                      .part = fold->part,
+                                      .row = row,
+                                      .first_block = fold->first_block};
+
+        cairn_code_fold(group->code, row, fold->source, BYTES, packet->blocks[fold->skip + i],
+                        block_at(agent, &blocks, i), fold->fresh);
+    }
+}
+
 static inline void
 carry_out_one(struct group *group, struct agent *agent, const struct cairn_action *action,
               const struct packet *packet)
@@ -287,9 +309,7 @@ carry_out_one(struct group *group, struct agent *agent, const struct cairn_actio
         break;
     case CAIRN_ACTION_FOLD:
         for (uint32_t i = 0; i < fold->count; i++)
-            cairn_code_fold(
-                group->code, fold->row, fold->source, BYTES, packet->blocks[fold->skip + i],
-                agent->memory[fold->part].parity[fold->row][fold->first_block + i], fold->fresh);
+            fold_block(group, agent, fold, i, packet);
         break;
     case CAIRN_ACTION_WRITE:
         place(agent, &action->as.place, packet, false);
@@ -365,7 +385,7 @@ take_save(struct group *group, struct agent *agent, const struct cairn_message *
     else if (message->kind == CAIRN_MSG_SEAL)
         outcome = save_seal(&agent->env, part, message);
     else
-        save_received(&agent->env, part, message);
+        outcome = save_received(&agent->env, part, message);
     agent->completions += outcome.complete;
     if (outcome.abort) {
         agent->aborts++;

@@ -60,7 +60,7 @@ bound(struct cairn_message *message)
         break;
     case CAIRN_MSG_ABORT:
         message->as.abort.agent %= CAIRN_NODES_MAX;
-        message->as.abort.reason = 1 + message->as.abort.reason % CAIRN_ABORT_MEMORY;
+        message->as.abort.reason = 1 + message->as.abort.reason % CAIRN_ABORT_FORGOTTEN;
         break;
     case CAIRN_MSG_WAITING:
         message->as.waiting.agent %= CAIRN_NODES_MAX;
@@ -263,7 +263,7 @@ out_of_bounds(void **unused)
     REFUSED(CAIRN_MSG_DATA, bytes_len, 7);
     REFUSED(CAIRN_MSG_RECEIVED, as.received.again, 2);
     REFUSED(CAIRN_MSG_ABORT, as.abort.reason, 0);
-    REFUSED(CAIRN_MSG_ABORT, as.abort.reason, CAIRN_ABORT_MEMORY + 1);
+    REFUSED(CAIRN_MSG_ABORT, as.abort.reason, CAIRN_ABORT_FORGOTTEN + 1);
     REFUSED(CAIRN_MSG_WAITING, as.waiting.cause, CAIRN_WAIT_SILENT + 1);
     REFUSED(CAIRN_MSG_WAITING, as.waiting.for_agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_SNAPSHOT, as.snapshot.agent, CAIRN_NODES_MAX);

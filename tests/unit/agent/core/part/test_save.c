@@ -208,6 +208,16 @@ parity_that_differs_from_a_seal_aborts(void **state)
     group_free(group);
 }
 
+/* A member sends its chunk of the own stripe, or as encoder of another one that stripe's row. */
+static bool
+sends(const struct part *part, uint32_t stripe, uint32_t row, uint32_t member)
+{
+    uint32_t position = part->roster->members[member].position;
+
+    return row == 0 ? cairn_stripe_chunk(&part->geometry, stripe, position) != CAIRN_STRIPE_NONE
+                    : position == stripe;
+}
+
 static void
 numbers_out_of_bounds_are_dropped(void **state)
 {
@@ -231,9 +241,7 @@ numbers_out_of_bounds_are_dropped(void **state)
                 for (uint32_t from = 0; from < 4; from++) {
                     bool belongs = stripe < 4 && row < 2 && member < 4 && member != 1 &&
                                    from == member && (stripe + row) % 4 == part->position &&
-                                   cairn_stripe_chunk(&part->geometry, stripe,
-                                                      group->roster->members[member].position) !=
-                                       CAIRN_STRIPE_NONE;
+                                   sends(part, stripe, row, member);
 
                     message = good;
                     message.from = from;
