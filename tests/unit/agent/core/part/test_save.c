@@ -126,6 +126,71 @@ a_new_session_goes_on(void **state)
     }
 }
 
+/* Members wait for the slowest when they are a ring ahead of it, and not for ever. */
+static void
+the_ring_holds_members_back(void **state)
+{
+    static const uint64_t blocks[4] = {300, 300, 300, 300};
+    struct group *group = group_new(4, 4, 2, blocks);
+
+    (void)state;
+    for (uint32_t m = 0; m < 4; m++)
+        (void)open_part(group, m);
+    for (uint32_t m = 1; m < 4; m++) {
+        capture(group, m, 0, 300);
+        (void)captured(group, m);
+    }
+    run(group, SIZE_MAX);
+    for (uint32_t m = 1; m < 4; m++)
+        for (uint32_t chunk = 0; chunk < 2; chunk++) {
+            const struct part *part = own_part(group, m);
+            uint32_t stripe = cairn_chunk_stripe(&part->geometry, part->position, chunk);
+            bool with_0 = cairn_stripe_chunk(&part->geometry, stripe,
+                                             own_part(group, 0)->position) != CAIRN_STRIPE_NONE;
+
+            if (with_0)
+                assert_int_equal(part->capture.data_flows[chunk].next, RING_LINES);
+            else /* all but the last line are forwarded, which waits for the seals */
+                assert_int_equal(part->capture.data_flows[chunk].next, 150);
+        }
+    capture(group, 0, 0, 300);
+    (void)captured(group, 0);
+    run(group, SIZE_MAX);
+    assert_all_complete(group);
+    group_free(group);
+}
+
+/* A row's owner that begins again asks for lines that have left the ring. */
+static void
+a_forgotten_row_aborts(void **state)
+{
+    static const uint64_t blocks[4] = {300, 300, 300, 300};
+    struct group *group = group_new(4, 4, 2, blocks);
+    struct part *encoder, *owner;
+    uint32_t e = 0, o = 0;
+
+    (void)state;
+    for (uint32_t m = 0; m < 4; m++)
+        (void)open_part(group, m);
+    for (uint32_t m = 0; m < 4; m++)
+        capture(group, m, 0, 300);
+    encoder = own_part(group, e);
+    while (encoder->folding.forward[1].acked < RING_LINES)
+        deliver(group);
+    for (uint32_t m = 1; m < 4; m++)
+        if (own_part(group, m)->position ==
+            cairn_stripe_parity_position(&encoder->geometry, encoder->position, 1))
+            o = m;
+    assert_int_not_equal(o, e);
+    owner = own_part(group, o);
+    part_drop(&group->agents[o].env, owner, false);
+    carry_out(group, &group->agents[o], NULL);
+    (void)open_part(group, o);
+    run(group, SIZE_MAX);
+    assert_int_equal(group->agents[e].abort, CAIRN_ABORT_FORGOTTEN);
+    group_free(group);
+}
+
 static void
 nothing_is_sent_without_a_session(void **state)
 {
@@ -304,6 +369,8 @@ main(void)
         cmocka_unit_test(damaged_blocks_are_sent_again),
         cmocka_unit_test(blocks_damaged_again_and_again_abort),
         cmocka_unit_test(a_new_session_goes_on),
+        cmocka_unit_test(the_ring_holds_members_back),
+        cmocka_unit_test(a_forgotten_row_aborts),
         cmocka_unit_test(nothing_is_sent_without_a_session),
         cmocka_unit_test(an_adopted_part_is_sent_again),
         cmocka_unit_test(missing_blocks_abort),
