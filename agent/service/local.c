@@ -40,6 +40,7 @@ struct local_state {
     struct cairn_generation_id newest;
     uint64_t asked_until_ns; /* 0: nobody asked */
     uint32_t commits;
+    uint64_t epoch;       /* in which `newest` was found to be ready, or written */
     uint64_t trainers_ns; /* when trainers were seen last */
     uint64_t seen_bytes;  /* progress of the write, and when it was made */
     uint64_t progress_ns;
@@ -116,16 +117,14 @@ write_done(struct cairn_job *base)
 
 /* The own slot that holds the ready generation; UINT32_MAX: none does. */
 static uint32_t
-find_slot(const struct cairn_agent *agent, struct cairn_part_view *out)
+find_slot(const struct cairn_agent *agent, const struct cairn_core_view *view,
+          struct cairn_part_view *out)
 {
-    struct cairn_core_view view;
-
-    cairn_core_look(agent->core, &view);
-    if (view.ready.step == 0 || view.ready_from_files || view.fenced)
+    if (view->ready.step == 0 || view->ready_from_files || view->fenced)
         return UINT32_MAX;
     for (uint32_t i = 0; i < agent->config.slots; i++)
         if (cairn_core_look_part(agent->core, i, out) && out->state == CAIRN_PART_COMPLETE &&
-            cairn_generation_id_compare(out->generation, view.ready) == 0)
+            cairn_generation_id_compare(out->generation, view->ready) == 0)
             return i;
     return UINT32_MAX;
 }
@@ -205,7 +204,7 @@ look_at_progress(struct cairn_agent *agent, uint64_t now_ns)
 }
 
 static bool
-is_due(const struct cairn_agent *agent, uint64_t now_ns)
+is_due(const struct cairn_agent *agent, const struct cairn_core_view *view, uint64_t now_ns)
 {
     const struct local_state *state = agent->local;
     const struct cairn_config *config = &agent->config;
@@ -214,7 +213,7 @@ is_due(const struct cairn_agent *agent, uint64_t now_ns)
 
     if (now_ns < state->pause_ns && !asked)
         return false;
-    return asked ||
+    return asked || (state->newest.step != 0 && view->active != state->epoch) ||
            (config->local_every_generations && state->commits >= config->local_every_generations) ||
            (config->local_after_ms && agent->regions.registered_ranks == 0 &&
             now_ns - state->trainers_ns >= config->local_after_ms * CAIRN_NS_PER_MS);
@@ -225,6 +224,7 @@ local_tick(struct cairn_agent *agent)
 {
     struct local_state *state = agent->local;
     uint64_t now_ns = agent_now_ns(agent);
+    struct cairn_core_view core;
     struct cairn_part_view view;
     uint32_t slot;
     cairn_err err;
@@ -237,12 +237,14 @@ local_tick(struct cairn_agent *agent)
         look_at_progress(agent, now_ns);
         return;
     }
-    if (!is_due(agent, now_ns) || cairn_workers_busy(state->disk) > 0)
+    cairn_core_look(agent->core, &core);
+    if (!is_due(agent, &core, now_ns) || cairn_workers_busy(state->disk) > 0)
         return;
-    slot = find_slot(agent, &view);
+    slot = find_slot(agent, &core, &view);
     if (slot == UINT32_MAX)
         return;
     state->commits = 0;
+    state->epoch = core.active;
     if (cairn_generation_id_compare(view.generation, state->newest) == 0)
         return;
     err = begin(agent, slot, &view);

@@ -470,6 +470,34 @@ an_operator_restores(void **unused)
         assert_int_equal(agents[0].membership.record.holders[m], m);
 }
 
+/* The newest is in memory. Its files are older than the epoch, and so are those of later ones. */
+static void
+an_operator_goes_back_to_files(void **unused)
+{
+    const struct cairn_generation_id files = {.epoch = 0x10000, .step = 4};
+    struct restore_request request = {.operation = CAIRN_OP_RESTORE,
+                                      .request = 77,
+                                      .wanted = {.epoch = 1, .step = 4},
+                                      .wanted_spilled = files};
+
+    (void)unused;
+    start(true);
+    begin_request(1, &request);
+    (void)run(1);
+    assert_true(replied);
+    assert_int_equal(outcome_of(1)->err, CAIRN_OK);
+    assert_int_equal(rebuilds_sent, 0);
+    assert_epoch(0x20001, files, true);
+    for (uint32_t a = 0; a < AGENTS; a++)
+        assert_true(agents[a].membership.record.ready_from_files);
+    request.wanted = (struct cairn_generation_id){.epoch = 1, .step = 5};
+    request.wanted_spilled = (struct cairn_generation_id){0};
+    begin_request(2, &request); /* nobody has that: nothing changes */
+    (void)run(2);
+    assert_int_equal(outcome_of(2)->err, CAIRN_LOST);
+    assert_epoch(0x20001, files, true);
+}
+
 static void
 a_dead_member_is_replaced(void **unused)
 {
@@ -1081,6 +1109,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(an_operator_restores),
+        CASE(an_operator_goes_back_to_files),
         CASE(a_dead_member_is_replaced),
         CASE(a_repair_keeps_everything),
         CASE(a_blank_agent_comes_back),
