@@ -90,7 +90,7 @@ CAIRN_MUST_CHECK cairn_err cairn_file_read_parts_at(int fd, uint64_t at, struct 
                                                     int count, uint64_t *got);
 
 /* Writes all of it; where direct I/O is refused, through the page cache. On failure an unknown part
- * of it is written. */
+ * is written. */
 CAIRN_MUST_CHECK cairn_err cairn_file_write_at(int fd, uint64_t at, const void *bytes,
                                                size_t bytes_len);
 

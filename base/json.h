@@ -2,7 +2,7 @@
  * base/json.h - a JSON writer into a growing buffer, and a bounded JSON reader that pulls.
  *
  * Writer: commas and colons come by themselves; errors are sticky and come out of
- * cairn_json_writer_done. Text is always valid JSON in UTF-8: bytes that are no UTF-8 become
+ * cairn_json_writer_done. Text is always valid JSON in UTF-8: bytes that are not UTF-8 become
  * U+FFFD, numbers that JSON lacks (NaN, infinity) become null.
  *
  * Reader: for bytes from outside. It allocates nothing, recurses never, nests at most

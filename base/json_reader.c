@@ -27,8 +27,8 @@ cairn_json_reader_failed(const struct cairn_json_reader *reader)
     return reader->why != NULL;
 }
 
-/* The next character that is no white space, NUL at the end or after a failure (a NUL itself is no
- * JSON). */
+/* The next character that is not white space, NUL at the end or after a failure (a NUL itself is
+ * not JSON). */
 static char
 peek(struct cairn_json_reader *reader)
 {
@@ -227,7 +227,7 @@ cairn_json_read_string(struct cairn_json_reader *reader, char *out, size_t out_b
         used += bytes;
     }
     if (reader->why == NULL && !cairn_utf8_valid(out, used))
-        cairn_json_reader_fail(reader, "a string is no UTF-8");
+        cairn_json_reader_fail(reader, "a string is not UTF-8");
     out[reader->why ? 0 : used] = '\0';
 }
 

@@ -53,7 +53,7 @@ may_continue(const char *text, size_t bytes_left)
     return true;
 }
 
-/* Filters text[bytes_len]; returns how many bytes of it were used, all but the begin of a last
+/* Filters text[bytes_len]; returns how many bytes were used, all but the begin of a last
  * character. */
 static size_t
 filter(const char *text, size_t bytes_len, char *out, size_t *used)

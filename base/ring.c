@@ -10,9 +10,9 @@
  *   256  turn u64 [n]
  *   256 + 8 n, rounded up to 64: slot [n] of 64 bytes
  * Positions grow for ever; position p lives in slot p mod n, and its turn says whose it is:
- *   turn = p        free: whoever moves head from p to p + 1 has claimed it and fills it
- *   turn = p + 1    published: the reader may take it
- *   turn = p + n    taken, which is free for position p + n
+ *   turn = p        free: the writer that moves head from p to p + 1 has claimed it and fills it
+ *   turn = p + 1    published: the reader may take it turn = p + n    taken, which is free for
+ *   position p + n
  * A slot is full (dropped newest) while its turn is older than the head that would claim it.
  * The algorithm is Vyukov's bounded multi-producer queue, with one consumer and bounded retries.
  */

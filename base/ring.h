@@ -9,8 +9,8 @@
  * header with magic, version, record count and the reader's wish; the writers' position; the
  * reader's position; the count of drops; one 64-bit turn per slot; the slots. Each side takes the
  * record count once, at open, checks it against the size of its own mapping, and indexes by its
- * private copy: whatever the other side writes later, nothing outside the mapping is touched. The
- * mapping must not be able to shrink (a memfd sealed with F_SEAL_SHRINK).
+ * private copy: so if the other side writes anything later, nothing outside the mapping is touched.
+ * The mapping must not be able to shrink (a memfd sealed with F_SEAL_SHRINK).
  *
  * A writer that is killed between claiming a slot and publishing it leaves a hole that the reader
  * stops at; when the reader knows that all writers are dead it goes on with cairn_ring_skip.

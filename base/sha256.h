@@ -22,7 +22,7 @@ void cairn_sha256_destroy(struct cairn_sha256 *sha);                       /* NU
 /* Adds bytes. A failure inside OpenSSL is kept and comes out of cairn_sha256_final. */
 void cairn_sha256_update(struct cairn_sha256 *sha, const void *bytes, size_t bytes_len);
 
-/* Gives the digest of all that was added, and starts anew. CAIRN_INTERNAL where OpenSSL failed. */
+/* Gives the digest of all that was added, and starts again. CAIRN_INTERNAL where OpenSSL failed. */
 CAIRN_MUST_CHECK cairn_err cairn_sha256_final(struct cairn_sha256 *sha,
                                               uint8_t digest[CAIRN_SHA256_BYTES]);
 

@@ -23,7 +23,7 @@ enum {
     XOR_ALIGN_BYTES = 32,      /* of every vector given to xor_gen */
     ROWS_PER_PASS = 6,         /* outputs that ISA-L computes in one pass over the data */
     SPAN_BYTES_MAX = 1 << 30,  /* a multiple of 64; twice it less one is INT_MAX */
-    SPAN_BYTES_MIN = 1024,     /* shorter ones cost more in calls than they save */
+    SPAN_BYTES_MIN = 1024,     /* shorter runs cost more in calls than they save */
     CACHED_BYTES = 256 * 1024, /* of source data that later passes find in cache */
     /*
      * Fetching ahead: ISA-L walks all sources at once and leaves fetching to the processor, which

@@ -7,7 +7,7 @@
  *
  * Maths. Parity row r is sum over j of G[r][j] * data[j] in GF(2^8) with the polynomial 0x11d
  * (ISA-L's field). G is a Cauchy matrix 1 / ((k + r) ^ j), its columns and then its rows divided by
- * constants such that row 0 and column 0 are all ones; that keeps every square submatrix invertible
+ * constants so that row 0 and column 0 are all ones; that keeps every square submatrix invertible
  * (Blomer et al., ICSI TR-95-048). So parity row 0 is the plain XOR of the data, one parity shard
  * (m = 1) is XOR, and with k = 1 every parity shard is a copy of the data. The matrix is a function
  * of (k, m) alone, and it is part of what is stored in memory across versions: CAIRN_CODE_MATRIX

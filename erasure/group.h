@@ -6,10 +6,10 @@
  *
  * Rules, in this order:
  *  1. The number of groups is ceil(nodes / group_nodes), and their sizes differ by one at most.
- *  2. Every group has more than m members. Where rule 1 gives smaller ones, there are fewer and
+ *  2. Every group has more than m members. Where rule 1 gives smaller groups, there are fewer and
  *     larger groups instead (up to CAIRN_SHARDS_MAX members). Where that cannot be either, as with
  *     fewer than m + 1 nodes in all, the parity is reduced to what the smallest group allows, and
- *     `reduced` says so.
+ *     `reduced` is set.
  *  3. Members of one domain are spread as evenly as can be: each group gets the floor or ceiling of
  *     (members of the domain / groups), which no other placement into as many groups can better.
  *

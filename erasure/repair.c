@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 
-/* Lines of one stripe that are alike: the same chunks exist, and the same are to be rebuilt. */
+/* Lines of one stripe that are alike: the same chunks exist, and the same must be rebuilt. */
 struct run {
     uint32_t stripe;
     uint64_t line_first;
@@ -76,7 +76,7 @@ bad_run_end(const struct cairn_repair *repair, uint64_t line_end, uint64_t *bad)
     return line;
 }
 
-/* Finds the run at the current stripe and line, without looking at what is to be done with it. */
+/* Finds the run at the current stripe and line, without looking at what must be done with it. */
 static struct run
 run_here(const struct cairn_repair *repair)
 {
@@ -106,7 +106,7 @@ run_here(const struct cairn_repair *repair)
     return run;
 }
 
-/* Moves to the next run in which something is to be rebuilt, cut to a message's length. */
+/* Moves to the next run in which something must be rebuilt, cut to a message's length. */
 static bool
 run_next(struct cairn_repair *repair, struct run *out)
 {
@@ -237,7 +237,7 @@ cairn_repair_init(const struct cairn_repair_request *request, struct cairn_repai
                                               .positions = missing};
         sum.items++;
         sum.rebuilt_blocks += lines * count_of(run.rebuild);
-        /* k sources less the zeros, of which there are n less the real ones */
+        /* k sources less the zeros, n less the real sources */
         sum.read_blocks += lines * (geometry->k - (geometry->n - count_of(run.real)));
     }
     if (most.missing > 0) {

@@ -1,15 +1,15 @@
 /*
  * erasure/repair.h - the repair schedule: who reads what from whom to rebuild what is lost.
  *
- * Given the lengths of a group's shards, the intact positions and what is to be rebuilt, an
- * iterator yields work items. An item is a run of at most CAIRN_MESSAGE_BLOCKS_MAX lines of one
- * stripe (see stripe.h) in which the same chunks are to be rebuilt from the same sources:
+ * Given the lengths of a group's shards, the intact positions and what must be rebuilt, an iterator
+ * yields work items. An item is a run of at most CAIRN_MESSAGE_BLOCKS_MAX lines of one stripe (see
+ * stripe.h) in which the same chunks must be rebuilt from the same sources:
  *
  *   worker   reads the chunks of `reads` (its own among them), decodes, and sends each chunk of
- *            `rebuild` to whoever now stands at that position
+ *            `rebuild` to the node now at that position
  *
  * Invariants:
- *  1. Every block that is to be rebuilt is in exactly one item; a virtual zero block is in none.
+ *  1. Every block that must be rebuilt is in exactly one item; a virtual zero block is in none.
  *  2. `sources` has exactly k positions, all known: intact and not bad at these lines, or virtual
  *     zeros there (which cost no read, are known even on a lost position, and are therefore always
  *     taken first).
@@ -43,8 +43,8 @@ struct cairn_bad_block {
 struct cairn_repair_request {
     const struct cairn_stripes *stripes; /* kept until the repair is over */
     uint64_t intact;                     /* positions that can be read from and can work */
-    uint64_t rebuild_data;       /* positions whose shard is to be rebuilt; none of them intact */
-    uint64_t rebuild_parity;     /* positions whose parity is to be rebuilt; none of them intact */
+    uint64_t rebuild_data;       /* positions whose shard must be rebuilt; none of them intact */
+    uint64_t rebuild_parity;     /* positions whose parity must be rebuilt; none of them intact */
     struct cairn_bad_block *bad; /* may be NULL; sorted by init, kept until the repair is over */
     size_t bad_count; /* repeats, and blocks of positions that are not intact, are harmless */
 };
@@ -88,7 +88,7 @@ struct cairn_repair {
 /*
  * Starts a schedule and proves that it can be carried out. CAIRN_INVAL when a set has a bit of n or
  * above, a position is both intact and to be rebuilt, or a bad block does not exist. CAIRN_LOST
- * when too much is missing for something that is to be rebuilt: *loss says where (the first place
+ * when too much is missing for something that must be rebuilt: *loss says where (the first place
  * with the most missing), and nothing else is written. On success *totals says what the whole
  * schedule costs. loss and totals may be NULL.
  */

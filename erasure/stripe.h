@@ -24,11 +24,10 @@
  *   slot i of position p is of stripe (p - i) mod n
  *
  * Lengths. All is counted in blocks of block_bytes. A shard of b blocks is cut into k chunks of
- * ceil(b / k) blocks; the last ones may be short or empty. Members' shards may differ in length, so
- * the chunks of one stripe may too: a chunk is padded with virtual zero blocks, which are never
+ * ceil(b / k) blocks; the last chunks may be short or empty. Members' shards may differ in length,
+ * so the chunks of one stripe may too: a chunk is padded with virtual zero blocks, which are never
  * stored, sent or read, to the length of its stripe's parity, which is that of the longest data
- * chunk. A last block that is shorter than block_bytes is padded with zeros by whoever folds or
- * reads it.
+ * chunk. A last block that is shorter than block_bytes is padded with zeros by its reader.
  *
  * Areas. A position's data area is its shard; its parity area is its m slots one after the other,
  * each as long as its stripe's parity. A block index is an index into an area; a line is a block

@@ -16,10 +16,10 @@ struct cairn_adviser {
     struct cairn_decider *decider;
     struct cairn_offers offers;
     bool has_offers;        /* at the present rates */
-    bool are_offers_new;    /* the advice that stands is still of earlier ones */
+    bool are_offers_new;    /* the current advice comes from earlier rates */
     bool is_asked;          /* somebody makes offers */
     bool is_given;          /* the advice is one of these offers */
-    uint32_t unsettled;     /* rounds in which resumed advice stands whatever the rates are */
+    uint32_t unsettled;     /* rounds in which resumed advice stands at any rates */
     uint64_t rates_number;  /* grows as settled rates change */
     uint64_t steps_waiting; /* made since rates changed, not weighed yet */
     struct cairn_advice advice;
@@ -105,7 +105,7 @@ any_is_off(const struct cairn_adviser *adviser)
     return false;
 }
 
-/* Whether an action gains anything: the plan that runs is behind it at the present rates. */
+/* Whether an action gains anything: the running plan is slower at the present rates. */
 static bool
 gains(const struct cairn_adviser *adviser, enum cairn_replan_action action)
 {
@@ -156,7 +156,7 @@ give(struct cairn_adviser *adviser, enum cairn_replan_action action)
 
     adviser->advice = adviser->told = advice;
     adviser->is_given = true;
-    /* the same once more, of offers that were made anew */
+    /* the same, of offers that were made again */
     return same ? CAIRN_ADVICE_SAME : CAIRN_ADVICE_GIVEN;
 }
 

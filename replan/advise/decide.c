@@ -101,7 +101,7 @@ settle(struct device *device, double settled, double rate)
 {
     if (isnan(rate) || rate < 0)
         return settled;
-    if (rate <= 0) { /* dead; one that comes back is measured anew */
+    if (rate <= 0) { /* dead; one that comes back is measured again */
         device->count = 0;
         return 0;
     }

@@ -46,8 +46,8 @@ struct cairn_assignment {
     double bound_ms; /* no assignment takes less; docs/PLANNER.md proves it */
 };
 
-/* Assigns; a sequence that will be cut goes to a pipeline that takes the longest ones, and counts
- * as one all the same. CAIRN_NOT_FOUND with *fault where a sequence is too long for every pipeline,
+/* Assigns; a sequence that will be cut goes to a pipeline that takes the longest sequences, and
+ * still counts as one. CAIRN_NOT_FOUND with *fault where a sequence is too long for every pipeline,
  * CAIRN_INVAL with *fault where microbatch_tokens is; CAIRN_NOMEM. The caller frees
  * out->pipelines. */
 CAIRN_MUST_CHECK cairn_err cairn_assign(const struct cairn_assign_problem *problem,

@@ -30,7 +30,7 @@ enum cairn_fill_rule {
                           * first */
     CAIRN_FILL_CHEAP,    /* a long one where it loses the least part of what is left, the others as
                           * above */
-    CAIRN_FILL_EARLY     /* the one that then ends first, whatever the time to keep */
+    CAIRN_FILL_EARLY     /* the one that then ends first, for any time to keep */
 };
 
 struct cairn_filling; /* working memory */
@@ -64,9 +64,9 @@ bool cairn_slots_cut(struct cairn_slots *slots, uint32_t count, uint32_t kinds);
 
 /*
  * Whether the sequences that were cut have places that keep step_ms, each counted with the least of
- * its kind, such that all pipelines together have time left for the work of the others. Takes at
- * most about `*work` steps, which it lessens by what it took. places[count]: the pipelines, where
- * it found a way; they take step_ms or somewhat more.
+ * its kind, so that all pipelines together have time left for the work of the others. Takes at most
+ * about `*work` steps, which it lessens by what it took. places[count]: the pipelines, where it
+ * found a way; they take step_ms or somewhat more.
  */
 enum cairn_slots_answer cairn_slots_place(struct cairn_slots *slots, double step_ms, uint64_t *work,
                                           uint32_t *places);

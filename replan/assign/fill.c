@@ -162,7 +162,7 @@ place_cheap(const struct cairn_filling *filling, const struct cairn_sequence *se
     return place;
 }
 
-/* Where it then ends first, whatever the time to keep; left_ms counts from nothing downwards. */
+/* Where it then ends first, for any time to keep; left_ms counts from nothing downwards. */
 static uint32_t
 place_early(const struct cairn_filling *filling, const struct cairn_sequence *sequence)
 {

@@ -114,7 +114,7 @@ sink(struct batch *heap, uint32_t count, uint32_t at)
 }
 
 /* The cheapest batch with room, by its place in the heap; `count` where there is none. Subtrees of
- * dearer ones than the best are left out: nearly always the first has room. open[count] is working
+ * dearer nodes than the best are left out: nearly always the first has room. open[count] is working
  * memory. */
 static uint32_t
 cheapest_with_room(const struct batch *heap, uint32_t count, uint64_t room_tokens, uint32_t *open)

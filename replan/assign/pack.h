@@ -1,10 +1,10 @@
 /*
  * replan/assign/pack.h - the sequences of one pipeline into micro-batches under a cap of tokens.
  *
- * A sequence longer than the cap is cut into chunks of the cap, which attend to those before them:
- * they stand in micro-batches of their own, in order, before all others, and what is left of it in
- * a later one. The rest is packed whole. There are as few micro-batches as are found, and among
- * those the costs are made equal: filling and draining takes (stages - 1) times the largest.
+ * A sequence longer than the cap is cut into chunks of the cap, which attend to earlier chunks:
+ * they stand in micro-batches of their own, in order, before all others, and the remainder in a
+ * later one. The rest is packed whole. There are as few micro-batches as are found, and among those
+ * the costs are made equal: filling and draining takes (stages - 1) times the largest.
  */
 #ifndef CAIRN_REPLAN_ASSIGN_PACK_H
 #define CAIRN_REPLAN_ASSIGN_PACK_H

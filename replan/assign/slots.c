@@ -1,8 +1,8 @@
 /*
  * replan/assign/slots.c - places for the longest sequences, pipeline after pipeline, in few kinds.
  *
- * The longest sequences are cut into few kinds of nearly the same cost, of which each counts with
- * the least. One pipeline after the other is filled with numbers of each kind, all ways that
+ * The longest sequences are cut into few kinds of nearly the same cost; each counts with the least
+ * of its kind. One pipeline after the other is filled with numbers of each kind, all ways that
  * nothing surpasses; what remains is a vector of small numbers, so that what led nowhere before is
  * seen again. Tables over the pipelines that are still empty tell, for kinds put together to four
  * sorts, what they have room for. Where there is no way, no assignment keeps the time; where there
@@ -18,7 +18,7 @@
 
 enum {
     KIND_BITS = 6,   /* numbers of a kind are below 64 */
-    HOSTS_MAX = 256, /* pipelines that could hold any; with more nothing is said */
+    HOSTS_MAX = 256, /* pipelines that could hold any; with more there is no result */
     FAILED_ROOM = 1 << 14,
     SEARCHES_MAX = 1 << 16
 };
@@ -47,7 +47,7 @@ struct name {
 };
 
 /* From this state there is no way with so much time left over in all pipelines, nor with less;
- * INFINITY: whatever is left over. */
+ * INFINITY: any remainder. */
 struct failure {
     struct name name;
     double slack_ms;
@@ -69,7 +69,7 @@ struct cairn_slots {
     struct host hosts[HOSTS_MAX];
     struct level levels[HOSTS_MAX + 1];
     uint64_t searches;                  /* so far: names of one search mean nothing in another */
-    struct failure failed[FAILED_ROOM]; /* later ones replace earlier ones */
+    struct failure failed[FAILED_ROOM]; /* later entries replace earlier entries */
     bool said[HOSTS_MAX + 1];           /* whether there is a table from this pipeline on */
     struct cairn_table table;
     int8_t room[HOSTS_MAX + 1][CAIRN_TABLE_STATES_MAX]; /* of the pipelines from this one on */
@@ -118,7 +118,7 @@ mark_ends(const struct cairn_slots *slots, bool *may_end, bool *border)
     return found;
 }
 
-/* Cuts the sequences into at most `parts`, at all borders and where `may_end` says, such that least
+/* Cuts the sequences into at most `parts`, at all borders and where `may_end` says, so that least
  * cost is lost by counting each with the least of its part. ends[parts]; how many. */
 static uint32_t
 cut_least(const struct cairn_slots *slots, const bool *may_end, const bool *border, uint32_t parts,
@@ -347,7 +347,7 @@ fill_from(const struct cairn_slots *slots, const struct host *host, struct level
 static bool
 is_surpassed(const struct cairn_slots *slots, const struct level *level, double left_ms)
 {
-    double larger_ms = INFINITY; /* the least costly kind before of which there are more */
+    double larger_ms = INFINITY; /* the least costly earlier kind that has more */
     bool any = false;
 
     for (uint32_t i = 0; i < slots->kind_count; i++) {
@@ -441,7 +441,7 @@ enter_next(struct cairn_slots *slots, uint32_t at, bool *all)
     return !failure;
 }
 
-/* Gives sequences the places that were counted: of each kind the more costly ones where a larger
+/* Gives sequences the places that were counted: of each kind the more costly places where a larger
  * part is left over. False: one is longer than the least of its kind, and too long for all. */
 static bool
 give_places(struct cairn_slots *slots, uint32_t *places)

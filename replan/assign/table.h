@@ -1,10 +1,10 @@
 /*
  * replan/assign/table.h - how many long sequences pipelines have room for, by sorts of cost.
  *
- * The longest sequences are cut into two to four sorts by their cost, of which each sequence counts
- * with the least of its sort. A table has, for at least so many of each of the first sorts, the
- * most of the last sort that some pipelines hold beside them. docs/PLANNER.md has the proof. For
- * replan/assign/ alone.
+ * The longest sequences are cut into two to four sorts by their cost; each sequence counts with the
+ * least of its sort. A table has, for at least so many of each of the first sorts, the most of the
+ * last sort that some pipelines hold beside them. docs/PLANNER.md has the proof. For replan/assign/
+ * alone.
  */
 #ifndef CAIRN_REPLAN_ASSIGN_TABLE_H
 #define CAIRN_REPLAN_ASSIGN_TABLE_H
@@ -17,8 +17,8 @@ enum {
     CAIRN_TABLE_NO_ROOM = -64,     /* not even for the first sorts; below 0 with as many as there
                                     * can be more */
     CAIRN_TABLE_STATES_MAX = 4096, /* numbers of all sorts but the last */
-    CAIRN_TABLE_OPTIONS_MAX = 256  /* of one pipeline; with more, which is no obstacle, nothing is
-                                    * said */
+    CAIRN_TABLE_OPTIONS_MAX = 256  /* of one pipeline; with more, which is allowed, there is no
+                                    * result */
 };
 
 /* Where the sequences are cut: sort i ends before sequence at[i]. */

@@ -14,8 +14,8 @@ struct activity {
     bool in_basis;
 };
 
-/* Activities from limit_count on are those that were added; those before are what is left of each
- * limit. */
+/* Activities from limit_count on are those that were added; earlier activities are what is left of
+ * each limit. */
 struct cairn_lp {
     uint32_t limit_count;
     uint32_t activity_count;

@@ -4,8 +4,8 @@
  * worth (its price).
  *
  * The revised simplex method with the whole inverse of the basis, for some hundred limits. What it
- * says is as exact as its sums of doubles: whoever proves something with its prices proves it of
- * these numbers, whatever they are.
+ * says is as exact as its sums of doubles: a proof with its prices holds for these numbers, exact
+ * or not.
  */
 #ifndef CAIRN_REPLAN_BOUND_LP_H
 #define CAIRN_REPLAN_BOUND_LP_H

@@ -242,7 +242,8 @@ set_levels(struct cairn_parts *parts)
         level = &parts->levels[kind->size_index][at];
         level->adds = fmax(level->adds, alone - 1);
         level->cover = kind->cover > level->cover ? kind->cover : level->cover;
-        level->price = 2 * at > parts->parts ? 2 * at : parts->parts; /* not less than slow ones */
+        level->price = 2 * at > parts->parts ? 2 * at : parts->parts; /* not less than slow
+                                                                       * groups */
         /* However many there are, those that do more than MICROBATCHES cost more than they do. */
         while (level->price < level->adds * units_of(parts) * (1 + 1.0 / (MICROBATCHES - 1)))
             level->price++;
@@ -357,7 +358,7 @@ find_level(struct cairn_parts *parts, uint32_t price, uint32_t cover, uint32_t *
     return NULL;
 }
 
-/* Raises the price of the group of an entry that adds most. False where nothing is to be raised. */
+/* Raises the price of the group of an entry that adds most. False if nothing must be raised. */
 static bool
 raise_one(struct cairn_parts *parts, uint32_t price, uint32_t cover)
 {
@@ -377,7 +378,7 @@ raise_one(struct cairn_parts *parts, uint32_t price, uint32_t cover)
     return chosen != NULL;
 }
 
-/* Faster groups of a size never cost less than slower ones: what the best grouping rests on. */
+/* Faster groups of a size never cost less than slower groups: what the best grouping rests on. */
 static void
 make_monotone(struct cairn_parts *parts)
 {

@@ -35,7 +35,7 @@ struct cairn_parts_way {
 };
 
 /*
- * Finds prices such that no pipeline that keeps step_ms does more micro-batches than its groups'
+ * Finds prices so that no pipeline that keeps step_ms does more micro-batches than its groups'
  * prices sum to. False where none were found with little work.
  */
 bool cairn_parts_set_prices(struct cairn_parts *parts, double step_ms,

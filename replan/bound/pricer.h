@@ -66,7 +66,7 @@ struct cairn_prices {
 };
 
 /*
- * The least price of helpers with which the mains that were chosen (kinds, equal ones beside each
+ * The least price of helpers with which the mains that were chosen (kinds, equal kinds beside each
  * other) do prices->microbatches; INFINITY from `enough` on. *left: the layers on helpers. False
  * where there was too much to look at.
  */

@@ -24,8 +24,7 @@ enum {
     LOOK = 20,             /* the work of a look at a choice of mains; that of a choice is 1 */
     WORK_MAX = 1200000,    /* of looking for cheap pipelines once */
     WORK_ALL = 12000000,   /* of one fleet's prices */
-    WORK_ASK = 200,        /* after which `stop` is asked: ten looks, each of which may fill a
-                            * table */
+    WORK_ASK = 200,        /* after which `stop` is asked: ten looks, and each may fill a table */
     WORK_BAD = 40000       /* after which prices that are BAD are looked at no more */
 };
 

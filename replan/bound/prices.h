@@ -1,11 +1,11 @@
 /*
- * replan/bound/prices.h - prices of groups such that no pipeline within a time does more
+ * replan/bound/prices.h - prices of groups so that no pipeline within a time does more
  * micro-batches than its groups cost, checked on all pipelines that there can be: docs/PLANNER.md,
  * (F).
  *
- * Groups are of kinds: a size, and a range of rates, all of which count as the fastest of it. Those
- * of x >= 1 (docs/PLANNER.md) are the mains of a pipeline; the others are its helpers, which hold
- * layers.
+ * Groups are of kinds: a size, and a range of rates, which all count as the fastest of the kind.
+ * Those of x >= 1 (docs/PLANNER.md) are the mains of a pipeline; the others are its helpers, which
+ * hold layers.
  */
 #ifndef CAIRN_REPLAN_BOUND_PRICES_H
 #define CAIRN_REPLAN_BOUND_PRICES_H
@@ -45,7 +45,7 @@ double cairn_prices_alone(const struct cairn_prices *prices, uint32_t kind);
 void cairn_prices_set_time(struct cairn_prices *prices, double step_ms);
 
 /* Less than that the price of a kind is never; and of a size, faster kinds, which come first, never
- * cost less than slower ones. */
+ * cost less than slower kinds. */
 double cairn_prices_least(const struct cairn_prices *prices, uint32_t kind);
 bool cairn_prices_same_size(const struct cairn_prices *prices, uint32_t left, uint32_t right);
 
@@ -55,8 +55,8 @@ double cairn_prices_get(const struct cairn_prices *prices, uint32_t kind);
 
 /*
  * Finds pipelines that do more than they cost: the worst of them, and how many times more any
- * pipeline does at most (1 where none does). Prices times that are such that no pipeline does more
- * than it costs. False where there was too much to look at, or `stop` ended it.
+ * pipeline does at most (1 where none does). Prices times that, so that no pipeline does more than
+ * it costs. False where there was too much to look at, or `stop` ended it.
  */
 bool cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *stop,
                              struct cairn_priced_pipeline *found, uint32_t *found_count,

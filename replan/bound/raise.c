@@ -99,7 +99,7 @@ add_groupings(struct raise *raise, uint32_t place_count)
     return err;
 }
 
-/* What prices must be whatever pipelines there are. */
+/* What prices must be for any pipelines. */
 static cairn_err
 add_rules(struct raise *raise)
 {

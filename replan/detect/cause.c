@@ -234,7 +234,7 @@ belongs(const struct cairn_detector *detector, uint32_t index, const struct caus
                ((channel->source == cause->source && channel->target == cause->target) ||
                 (channel->source == cause->target && channel->target == cause->source) ||
                 between_same_nodes(detector->topology, channel, cause));
-    /* rings that are slow at the same time go over one slow link, whichever it is */
+    /* rings that are slow at the same time go over one slow link */
     return channel->members > 2 && detector->channels[cause->channel].members > 2 &&
            between_nodes(detector->topology, channel) ==
                between_nodes(detector->topology, &detector->channels[cause->channel]);
@@ -245,7 +245,7 @@ struct mean_shift {
     double size, error; /* NaN where there are fewer than two channels */
 };
 
-/* Of the channels between a node and others that are no part of a verdict, in the last steps. */
+/* Of the channels between a node and others outside any verdict, in the last steps. */
 static struct mean_shift
 others_shift(const struct cairn_detector *detector, uint32_t node, uint32_t index, uint32_t steps)
 {
@@ -272,7 +272,7 @@ others_shift(const struct cairn_detector *detector, uint32_t node, uint32_t inde
 /*
  * Several pairs of ranks between two nodes are one cause: what they share. It is the NIC of that
  * node whose channels to third nodes, too noisy each to be called slow, are late as well in the
- * mean, while those of the other are not. When more is known it is said anew.
+ * mean, while those of the other are not. When more is known it is reported again.
  */
 static cairn_err
 join_pairs(struct cairn_detector *detector, uint32_t index, const struct cause *cause)
@@ -289,11 +289,11 @@ join_pairs(struct cairn_detector *detector, uint32_t index, const struct cause *
     for (uint32_t i = 0; i < detector->channel_count; i++)
         if (detector->channels[i].verdict == index)
             detector->channels[i].vague = true;
-    snprintf(
-        verdict->evidence, sizeof verdict->evidence,
-        "transfers between node %u and node %u take %.2f times their normal time per byte, whoever "
-        "arrives last, those of several pairs of ranks alike: what they share",
-        ends[0], ends[1], verdict->rate);
+    snprintf(verdict->evidence, sizeof verdict->evidence,
+             "transfers between node %u and node %u take %.2f times their normal time per byte, "
+             "regardless of who "
+             "arrives last, those of several pairs of ranks alike: what they share",
+             ends[0], ends[1], verdict->rate);
     for (int i = 0; i < 2; i++)
         shift[i] =
             others_shift(detector, ends[i], index, steps < OTHERS_STEPS ? steps : OTHERS_STEPS);
@@ -364,7 +364,8 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
         if (rings > 0)
             verdict->confidence *= 0.5; /* one of several links, and nothing says which */
         snprintf(verdict->evidence, sizeof verdict->evidence,
-                 "transfers take %.2f times their normal time per byte, whoever arrives last%s",
+                 "transfers take %.2f times their normal time per byte, regardless of who arrives "
+                 "last%s",
                  verdict->rate,
                  rings > 0
                      ? "; a ring of more than two ranks is as slow as its slowest link, and no "
@@ -411,8 +412,8 @@ name_candidates(const struct cairn_detector *detector, uint32_t index, bool *min
         (void)snprintf(text + used, CAIRN_EVIDENCE_BYTES - used, ", or of %u more", more);
 }
 
-/* True where a pair was said to be slow, and something else that goes over one of its nodes has
- * been slow since the same time: it may be that node's NIC after all. */
+/* True if a pair was reported slow, and something else that goes over one of its nodes has been
+ * slow since the same time: it may be that node's NIC after all. */
 static bool
 is_in_doubt(const struct cairn_detector *detector, const struct cairn_channel *pair)
 {
@@ -434,7 +435,7 @@ is_in_doubt(const struct cairn_detector *detector, const struct cairn_channel *p
     return false;
 }
 
-/* What was said of rings without naming a link is said anew, with what is known by now; so is a
+/* What was reported of rings without a link is reported again, with what is known by now; so is a
  * pair that may be part of more. */
 static void
 take_back_vague(struct cairn_detector *detector)

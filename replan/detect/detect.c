@@ -55,7 +55,7 @@ note_span(struct cairn_detector *detector, const struct cairn_flight *flight)
         detector->spans_ns[detector->span_count++ % CAIRN_SPANS] = sum_ns / count;
 }
 
-/* Analyses the oldest step in flight and lets go of it. */
+/* Analyses the oldest step in flight and releases it. */
 static cairn_err
 analyse_first(struct cairn_detector *detector)
 {

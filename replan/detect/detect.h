@@ -7,7 +7,7 @@
  * ranks.
  *
  * A step is analysed when every rank of the job has gone past it, or when some rank is
- * steps_in_flight_max ahead of it, and then forgotten. Memory: 2.2 KiB per rank and 16 bytes per
+ * steps_in_flight_max ahead, and then forgotten. Memory: 2.2 KiB per rank and 16 bytes per
  * operation that it does in a step; 0.8 KiB per channel (a communicator and operation, or a pair of
  * ranks) and 12 bytes per operation in a step; 16 bytes per operation of the steps in flight. Of
  * records without steps see replan/trace/period.h.
@@ -66,7 +66,7 @@ CAIRN_MUST_CHECK cairn_err cairn_detector_take_step(struct cairn_detector *detec
 void cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank,
                                   const struct cairn_standing *standing);
 
-/* A rank of which nothing comes (any more) is not waited for, until a step of it comes. */
+/* A rank that sends nothing (any more) is not waited for, until one of its steps comes. */
 void cairn_detector_leave_out(struct cairn_detector *detector, uint32_t rank);
 
 /* Says what hangs as of what was fed so far, and ends the verdicts of a hang that is over.

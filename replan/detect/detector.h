@@ -86,7 +86,7 @@ struct cairn_rank_state {
     double slow_base;    /* … and what is normal by all that stands before it */
 };
 
-/* A node of which every rank's pipeline lies on it. */
+/* A node that holds the whole pipeline of each of its ranks. */
 struct cairn_whole_node {
     struct cairn_shift shift; /* of what its pipelines have in common, over the median of all */
     double base, base_values; /* what is normal for that, and from how many values it is known */
@@ -217,8 +217,8 @@ struct cairn_detector {
     uint32_t *pauses_now;            /* [2][world] lone late steps in … */
     struct cairn_watched watched[2]; /* the present run of steps, and the one before */
     bool hang_said, stop_said;
-    double hang_longest_ns;  /* that somebody has waited in the hang that was said */
-    double hang_outlived_ns; /* … in one that went on by itself: such waits are no news any more */
+    double hang_longest_ns;  /* that somebody has waited in the reported hang */
+    double hang_outlived_ns; /* … in one that went on by itself: such waits are known */
 
     struct cairn_verdicts verdicts;
 };

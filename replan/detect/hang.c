@@ -3,9 +3,9 @@
  *
  * A rank waits when one of its operations has been open for hang_ns on its own clock. If every
  * member of such an operation is in it, the transfer has stopped (hang_link). Otherwise somebody is
- * missing: whoever waits in another operation is a victim too; whoever waits in none and still
+ * missing: a rank that waits in another operation is a victim too; one that waits in none and still
  * gives signs of life never arrives (hang_compute), and so does one whose process is stopped; one
- * whose signs of life end long before the others' is gone (crash), whatever it was doing. Where
+ * whose signs of life end long before the others' is gone (crash). Where
  * ranks report (detector->by_reports) it is known which of them are not heard of, and one that is
  * busy with something else while others wait for it is not gone.
  */
@@ -19,9 +19,9 @@
 
 /* A rank hangs or waits when an operation has been open for the largest of these three. */
 static const double hang_ns = 8e9; /* 8 s: above usual pauses, below what an operator waits for */
-static const double hang_periods = 4;      /* steps, for jobs with long ones */
+static const double hang_periods = 4;      /* steps, for jobs with long steps */
 static const double outlived_factor = 1.5; /* times the longest wait that went on by itself, ... */
-static const double outlived_ns_max = 1.2e11; /* ... of which at most 120 s count */
+static const double outlived_ns_max = 1.2e11; /* ... at most 120 s count */
 /* A rank is dead when its last sign of life is older than the others' by this much. */
 static const double silent_ns = 3e9;
 
@@ -263,7 +263,8 @@ say_links(struct cairn_detector *detector, const struct standing *standings, dou
 
 /*
  * Nobody waits that long any more. Somebody who saves a checkpoint while the others wait for it
- * will do so again: that is said once. A process that was stopped says nothing of what is usual.
+ * will do so again: that is reported once. A process that was stopped says nothing of what is
+ * usual.
  */
 static void
 end_hangs(struct cairn_detector *detector)

@@ -12,7 +12,7 @@ static const double fades_slowly = 0.1, fades_fast = 0.3; /* of what is kept, fr
 static const double one_share = 0.6827, two_share = 0.9545, most_share = 0.99;
 static const double normal_margin = 1.35; /* of deviations by these shares: else not normal */
 static const double tail_margin =
-    1.15; /* averages that wander have longer tails than normal ones */
+    1.15; /* averages that wander have longer tails than a normal distribution */
 enum {
     VALUES_MIN = 8,
     STEPS_MIN = 8,
@@ -53,10 +53,10 @@ sum_kept(double fades, double n)
 }
 
 /*
- * What values have in common with the next ones, as a share of their variance: of squares about the
- * mean of `steps` values, and of products of those up to FAR_MAX apart. Some of it may stay long
- * and the rest not at all, so it is the sum over several distances that tells it. About the mean of
- * few steps that looks smaller than it is, by what the mean itself varies.
+ * What values have in common with the next values, as a share of their variance: of squares about
+ * the mean of `steps` values, and of products of those up to FAR_MAX apart. Some may stay long and
+ * the rest not at all, so it is the sum over several distances that tells it. About the mean of few
+ * steps that looks smaller than it is, by what the mean itself varies.
  */
 static double
 kept_of(double fades, double products, double squares, double steps)

@@ -100,7 +100,7 @@ by_sender(const struct cairn_detector *detector, const struct cairn_channel *cha
     return detector->buffered && channel->comm == CAIRN_COMM_NONE;
 }
 
-/* A channel's first steps are over: its normal, and its class's noise anew. */
+/* A channel's first steps are over: its normal, and its class's noise again. */
 static void
 calibrate(struct cairn_detector *detector, struct cairn_channel *channel)
 {
@@ -117,7 +117,7 @@ calibrate(struct cairn_detector *detector, struct cairn_channel *channel)
     detector->classes[channel->class_index].sigma = 0; /* to be found again */
 }
 
-/* Few values tell little of the noise: the fewer, the more of it is assumed. */
+/* Few values tell little of the noise: the fewer, the more noise is assumed. */
 static void
 find_class(struct cairn_detector *detector, uint32_t class_index)
 {
@@ -166,7 +166,7 @@ refine(const struct cairn_detector *detector, struct cairn_channel *channel)
 
 /*
  * The noise of one step of a channel. Of a class of one or two channels the first steps may show
- * too little of it by chance, and a job without anything wrong would be told of slow links again
+ * too little noise by chance, and a job without anything wrong would be told of slow links again
  * and again: there the channel's own later steps have a say. From one step to the next a slow
  * channel stays what it is, so that a shift adds nothing.
  */
@@ -240,8 +240,7 @@ cairn_detect_link_shifted(const struct cairn_detector *detector,
 }
 
 /* How much slower a hot channel is, as well as can be told: by all of its steps since the onset but
- * the last `tail`, over all of those before it. It stays what it was where none of these is
- * left. */
+ * the last `tail`, over all earlier steps. It stays as it was if none is left. */
 static void
 measure(const struct cairn_detector *detector, struct cairn_channel *channel, uint32_t tail)
 {
@@ -363,7 +362,7 @@ goes_with(const struct cairn_channel *first, const struct cairn_channel *channel
 }
 
 /*
- * Rings between nodes that are no evidence each are some together, where they have been slow since
+ * Rings between nodes that are not evidence each are some together, where they have been slow since
  * the same time: they go over the same links. Their scores add up as those of independent noise do.
  */
 static void

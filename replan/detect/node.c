@@ -92,7 +92,7 @@ merge_node(struct cairn_detector *detector, uint32_t node)
     return err;
 }
 
-/* Nodes of which all ranks are slow alike. */
+/* Nodes whose ranks are all slow alike. */
 cairn_err
 cairn_detect_nodes(struct cairn_detector *detector, bool last)
 {

@@ -30,7 +30,7 @@ static const double pair_gain = 0.6;      /* … of pairs, of whose noise less i
 static const double spread_floor = 0.006; /* of healthy devices of one kind */
 static const double excess_min = 0.06;    /* over the peers, from the first step on */
 static const double pause_min = 0.15;     /* of all ranks, a logarithm */
-static const double pause_rest = 0.1;     /* of a rank's computation at least is left of it */
+static const double pause_rest = 0.1;     /* of a rank's computation at least is left */
 enum {
     STEPS_MIN = 4,
     PEERS_MIN = 3,

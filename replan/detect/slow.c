@@ -24,7 +24,7 @@ static const double size_min = 0.0583;
  * 1,024 ranks looks up to 62,000 times per step (61 onsets per rank). */
 static const double score_min = 7;
 enum {
-    STEPS_MIN = 4 /* how long it lasts: a single pause, or two in a row, is no shift */
+    STEPS_MIN = 4 /* how long it lasts: a single pause, or two in a row, is not a shift */
 };
 
 /* A verdict ends when both hold. */
@@ -372,7 +372,7 @@ calibrate(struct cairn_detector *detector)
     }
     detector->now.step = step;
     for (uint32_t i = 0; i < detector->verdicts.count; i++)
-        detector->verdicts.items[i].detected_step = step; /* only now it could be said */
+        detector->verdicts.items[i].detected_step = step; /* known only now */
     return err ? err : cairn_detect_stages(detector);
 }
 

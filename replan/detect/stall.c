@@ -223,7 +223,7 @@ is_inside_any(const struct cairn_op_count *dumps, size_t count, uint32_t rank)
 }
 
 /* One group: who is behind and inside nothing joins *found; a group that is inside as a whole is
- * said by itself. */
+ * reported by itself. */
 static cairn_err
 look_at_group(const struct cairn_op_count *group, size_t group_count,
               const struct cairn_op_count *dumps, size_t count, struct cairn_verdict *found,

@@ -1,9 +1,9 @@
 /*
  * replan/detect/step.c - puts the ranks' parts of one step together.
  *
- * Whoever arrives last at an operation waits least, so the shortest part of any rank is the
- * transfer itself and what the others have beyond it is waiting. This holds whatever the clocks
- * show, since only durations are compared.
+ * The rank that arrives last at an operation waits least, so the shortest part of any rank is the
+ * transfer itself and what the others have beyond it is waiting. Clocks do not matter, since only
+ * durations are compared.
  */
 #include "replan/detect/detector.h"
 
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step's numbers lie close together. Reports hold the first few of a lane, and whoever writes
- * others makes nobody's memory grow. */
+/* A step's numbers lie close together. Reports hold the first few of a lane, and others do not make
+ * memory grow. */
 enum {
     SLOTS_MAX = 65536,
     SLOTS_OF_REPORTS_MAX = 64,
@@ -375,7 +375,7 @@ learn_sends(struct cairn_detector *detector, const struct cairn_flight *flight)
                 detector->sends_jumps_ns[i] += flight->ranks[rank]->jumps_ns[i];
         }
     if (aside != detector->sends_aside)
-        detector->calibrate_count = 0; /* begin anew */
+        detector->calibrate_count = 0; /* begin again */
     detector->sends_aside = aside;
 }
 

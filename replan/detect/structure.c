@@ -116,7 +116,7 @@ doubt_of(const struct cairn_detector *detector, const struct cairn_rank_state *s
 }
 
 /* A rank's work in this step, as it reports it; if some rank reports none, the time it computed.
- * NaN: unknown. *doubt: by how much operations may hide some of it, a logarithm. */
+ * NaN: unknown. *doubt: by how much operations may hide it, a logarithm. */
 static double
 load_of(const struct cairn_detector *detector, bool by_work, uint32_t rank, double *doubt)
 {
@@ -127,7 +127,7 @@ load_of(const struct cairn_detector *detector, bool by_work, uint32_t rank, doub
 }
 
 /* How differently the pipelines are loaded in this step: spread of the middle half, and the largest
- * over the mean, both less what operations may hide. False where it cannot be said. */
+ * over the mean, both less what operations may hide. False if it is unknown. */
 static bool
 pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
 {
@@ -167,7 +167,7 @@ pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
     return true;
 }
 
-/* A slow rank makes its pipeline the longest, and that is no matter of sequences. */
+/* A slow rank makes its pipeline the longest, which sequences do not explain. */
 static bool
 some_rank_slow(const struct cairn_detector *detector)
 {
@@ -325,7 +325,7 @@ cairn_detect_count_pauses(struct cairn_detector *detector)
  * A shift most of whose values are pauses is compared with how often the others pause. With p the
  * share of a rank's steps that are, k of the last n are by chance in about C(n, k) p^k of the
  * places where they could be; what is expected less than chance_max times in the whole job so far
- * is no chance.
+ * is not chance.
  */
 bool
 cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,

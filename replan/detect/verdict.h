@@ -1,7 +1,7 @@
 /*
  * replan/detect/verdict.h - what a detector says: one verdict per cause, with its evidence.
  *
- * Whoever only waits for the cause is a victim and no culprit. A list owns its verdicts and
+ * A rank that only waits for the cause is a victim, not a culprit. A list owns its verdicts and
  * everything in them; the indices of verdicts stay, their addresses do not.
  */
 #ifndef CAIRN_REPLAN_DETECT_VERDICT_H

@@ -2,11 +2,11 @@
  * replan/detect/whole.c - slow nodes that are whole pipelines.
  *
  * Where the ranks of a pipeline vary together (sequence lengths that nobody reported), what they
- * have in common is taken out of their deviations (normal.c), and with it a node that all of
- * a pipeline runs on. So that is watched by itself: for each node that holds nothing but whole
- * pipelines, the mean of what they have in common, over the median of all pipelines. Sequences come
- * anew in every step; what lasts is the node. Few of them may be very long, of which the first
- * steps show nothing: what steps as late as other nodes' could look like by chance has to go on.
+ * have in common is taken out of their deviations (normal.c), and with it a node that all of a
+ * pipeline runs on. So that is watched by itself: for each node that holds nothing but whole
+ * pipelines, the mean of what they have in common, over the median of all pipelines. Sequences
+ * differ in every step; what lasts is the node. A few may be very long, and the first steps may
+ * have none of those: what steps as late as other nodes' could look like by chance has to go on.
  */
 #include "replan/detect/detector.h"
 
@@ -66,7 +66,7 @@ find_wholes(struct cairn_detector *detector)
     }
 }
 
-/* Puts into each whole node's sum what detector->pipeline_common says of it. */
+/* Puts into each whole node's sum its detector->pipeline_common. */
 static void
 sum_pipelines(struct cairn_detector *detector)
 {

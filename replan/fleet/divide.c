@@ -9,7 +9,7 @@
 /* Layers are compared with this much tolerance, since limits are computed from them and back. */
 #define LAYER_TOLERANCE 1e-9
 enum {
-    STEPS_MAX = 65536,          /* limits tried for one pipeline: far beyond what real ones need */
+    STEPS_MAX = 65536,          /* limits tried for one pipeline: far beyond what real plans need */
     WORK_MAX = 16 * 1024 * 1024 /* steps times stages; bounds the time of absurd inputs */
 };
 

@@ -1,6 +1,6 @@
 /*
- * replan/fleet/plan.h - a plan: which devices form which stages of which pipelines, with which
- * layers and how many micro-batches.
+ * replan/fleet/plan.h - a plan: the devices of each stage of each pipeline, its layers and its
+ * micro-batches.
  *
  * A plan names devices by their ids and stands by itself; cairn_plan_check says whether it is one
  * for a problem. Stages of a pipeline and devices of a stage lie one after the other in the flat

@@ -85,7 +85,8 @@ check_pipeline(const struct cairn_plan *plan, const struct cairn_problem *proble
         cairn_err err;
 
         if (stage->layer_count == 0 || stage->first_layer != next_layer)
-            return wrong(fault, "pipeline %u, stage %u: its layers do not follow those before it",
+            return wrong(fault,
+                         "pipeline %u, stage %u: its layers do not follow the previous stage's",
                          pipeline, j);
         next_layer += stage->layer_count;
         err = check_stage(plan, problem, pipeline, j, used, fault);

@@ -1,4 +1,4 @@
-/* replan/fleet/stop.h - how whoever asks for long work ends it early. */
+/* replan/fleet/stop.h - how a caller of long work ends it early. */
 #ifndef CAIRN_REPLAN_FLEET_STOP_H
 #define CAIRN_REPLAN_FLEET_STOP_H
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What somebody waits in: whom he waits for must have entered as many of it. */
+/* What somebody waits in: the others must have entered as many. */
 struct live_wait {
     uint32_t comm; /* index */
     uint32_t peer; /* of sends and receives: his place */
@@ -215,7 +215,7 @@ look_at_collective(struct live_look *look, uint32_t index, uint8_t op)
         if (own > 0 && is_running(count) && count->running_seq > running)
             running = count->running_seq;
     }
-    if (running > 0) /* what has been entered behind it waits for it */
+    if (running > 0) /* what was entered after it waits for it */
         needed = running;
     wait = (struct live_wait){.comm = index,
                               .op = op,

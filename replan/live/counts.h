@@ -37,7 +37,7 @@ bool live_look_for_waiting(struct live_look *look);
 /* Who waits for whom in a communicator. */
 void live_look_at_comm(struct live_look *look, uint32_t index);
 
-/* True where all members of a communicator have last entered the same operation of it. */
+/* True where all members of a communicator have last entered the same of its operations. */
 bool live_look_is_level(const struct live_look *look, const struct live_comm *comm);
 
 #endif

@@ -1,5 +1,4 @@
-/* replan/live/enforce.c - whether the operator's command is to be run for a verdict; see
- * enforce.h. */
+/* replan/live/enforce.c - whether the operator's command must run for a verdict; see enforce.h. */
 #include "replan/live/enforce.h"
 
 #include <stdio.h>
@@ -219,8 +218,8 @@ cairn_enforce_describe(const struct cairn_enforcement *enforcement, char *out, s
         break;
     case CAIRN_ENFORCEMENT_UNKNOWN:
         (void)snprintf(out, out_bytes,
-                       "enforce_command: unknown: the agent of node %u ended before it said what "
-                       "came of it; it is not run again",
+                       "enforce_command: unknown: the agent of node %u ended before it reported "
+                       "the result; it is not run again",
                        node);
         break;
     case CAIRN_ENFORCEMENT_NOT_STARTED:

@@ -1,5 +1,5 @@
 /*
- * replan/live/enforce.h - whether, and for which verdict, the operator's command is to be run: once
+ * replan/live/enforce.h - whether, and for which verdict, the operator's command must run: once
  * each, within the budget.
  *
  *     NONE ── next ──► RUNNING ── end ──► EXITED, SIGNALLED, TIMEOUT, NOT_STARTED
@@ -32,7 +32,7 @@ struct cairn_enforcer {
     uint64_t exchange_ns; /* training stands still for that long when ranks are exchanged */
 };
 
-/* Decides: marks the entry RUNNING and returns its number; 0: nothing is to be run now. */
+/* Decides: marks the entry RUNNING and returns its number; 0: nothing must run now. */
 uint64_t cairn_enforce_next(struct cairn_ledger *ledger, const struct cairn_enforcer *by,
                             uint32_t exchanges_per_day, uint64_t wall_ns);
 

@@ -4,19 +4,19 @@
  *
  * For jobs whose operations are mostly not seen to end, as NCCL's: that one is entered says nothing
  * of when it is over, and a rank that waits cannot be told from one that computes. But when ranks
- * stand still and their counts of a communicator differ, those with more wait for those with less,
- * whatever they do. Who is waited for and waits for nobody is the cause; who is waited for and
- * waits himself is a victim. Where the causes are all members of a communicator, and have entered
- * the same operation of it last, it is that which does not end. Otherwise a transfer that has
- * stopped with everybody in it is only seen where the device was looked at: equal counts are what a
- * job looks like, too, that loads data, or saves. A process that has died is missed at equal counts
- * as well: its node knows that it has not left its session as one that finishes does.
+ * stand still and their counts of a communicator differ, those with more wait for those with less.
+ * Who is waited for and waits for nobody is the cause; who is waited for and waits himself is a
+ * victim. Where the causes are all members of a communicator, and have last entered the same of its
+ * operations, that operation does not end. Otherwise a transfer that has stopped with everybody in
+ * it is only seen where the device was looked at: equal counts are what a job looks like, too, that
+ * loads data, or saves. A process that has died is missed at equal counts as well: its node knows
+ * that it has not left its session as one that finishes does.
  *
  * Only lanes count that a rank has used shortly before it fell quiet: a communicator that was given
  * up with unequal counts is nobody's reason to wait. Where a member is not known, moves, or lost
  * records, its communicator says nothing but that its members may wait for that one. Counts of
  * different communicators are never compared. A process that is gone and has entered all that
- * others have may have finished, while another saves what came of it: unless it has died it is
+ * others have may have finished, while another saves the result: unless it has died it is
  * missed only where an operation was seen to begin and not to end.
  */
 #include "replan/live/counts.h"
@@ -30,7 +30,7 @@
 
 /* Ranks hang when they have stood still for the largest of these. */
 static const double hang_ns = 8e9; /* 8 s: above usual pauses, below what an operator waits for */
-static const double hang_periods = 4; /* steps, for jobs with long ones */
+static const double hang_periods = 4; /* steps, for jobs with long steps */
 static const double hang_gaps = 2;    /* times the longest time in which no operation began, where
                                        * no step is named */
 static const double outlived_factor = 1.5; /* times the longest wait that went on by itself */
@@ -63,7 +63,7 @@ limit_of(const struct cairn_live *live)
     return fmax(limit_ns, fmin(hang_gaps * gap_ns, longest_ns));
 }
 
-/* Adds the ranks of which exactly `marks` of `among` are set. */
+/* Adds the ranks with exactly `marks` of `among` set. */
 static cairn_err
 list_ranks(const struct live_look *look, uint8_t among, uint8_t marks, struct cairn_u32_list *out)
 {
@@ -118,8 +118,8 @@ say_dead(const struct live_look *look, struct cairn_verdict *verdict)
     return list_ranks(look, LIVE_WAITS | LIVE_DEAD, LIVE_WAITS, &verdict->victims);
 }
 
-/* The communicator all of whose members are in a verdict, and have entered the same operation of it
- * last; NULL. */
+/* The communicator all of whose members are in a verdict, and have last entered the same of its
+ * operations; NULL. */
 static const struct live_comm *
 level_comm(const struct live_look *look, const struct cairn_verdict *verdict)
 {
@@ -235,7 +235,7 @@ live_hang_forget(struct cairn_live *live)
     live->hang = (struct live_hang){.looked_ns = 0};
 }
 
-/* Looks for a hang, of which there was none. */
+/* Looks for a new hang. */
 static cairn_err
 find_hang(struct cairn_live *live, struct live_look *look)
 {
@@ -262,8 +262,8 @@ find_hang(struct cairn_live *live, struct live_look *look)
     return err;
 }
 
-/* For how long those have waited of whom that was said; 0: they go on. What others do is nothing to
- * it, nor is who has died meanwhile. */
+/* How long those in the reported hang have waited; 0: they go on. What others do is nothing to it,
+ * nor is who has died meanwhile. */
 static double
 waited_ns(const struct live_look *look, const struct cairn_verdict *verdict)
 {
@@ -278,14 +278,14 @@ waited_ns(const struct live_look *look, const struct cairn_verdict *verdict)
         if (rank->presence == CAIRN_PRESENCE_GONE || live_is_silent(rank, look->now_ns))
             continue;
         lives = true;
-        longest = fmax(longest, rank->is_idle /* its agent has begun anew, and does not know */
+        longest = fmax(longest, rank->is_idle /* its agent was restarted, and does not know */
                                     ? look->live->hang.longest_ns
                                     : live_look_stood_ns(look, waiting->items[i]));
     }
     return lives ? longest : look->live->hang.longest_ns;
 }
 
-/* Somebody who waited goes on. What ended by itself was no hang, and will be waited for again; a
+/* Somebody who waited goes on. What ended by itself was not a hang, and will be waited for again; a
  * process that was stopped says nothing of what is usual. */
 static void
 end_hang(struct cairn_live *live)

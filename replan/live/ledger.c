@@ -39,8 +39,8 @@ same_list(const struct cairn_u32_list *list, uint32_t unit, uint32_t units_max,
            (listed == 0 || memcmp(list->items, items, listed * unit * sizeof *items) == 0);
 }
 
-/* True where a verdict's links and an entry's have one in common: slow ones are found one after the
- * other. */
+/* True where a verdict's links and an entry's have one in common: slow links are found one after
+ * the other. */
 static bool
 shares_link(const struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict)
 {
@@ -223,8 +223,8 @@ merge_lasting(struct cairn_ledger *ledger, const struct cairn_verdict *verdict,
         said(context, entry, change);
 }
 
-/* How a verdict ended. While one rank is waited for nobody can tell a pause from a hang, so that
- * what was said is taken back here. */
+/* How a verdict ended. While one rank is waited for nobody can tell a pause from a hang, so the
+ * report is withdrawn here. */
 static void
 tell_end(const struct cairn_ledger_entry *entry, uint64_t wall_ns, char *out, size_t out_bytes)
 {
@@ -240,7 +240,7 @@ tell_end(const struct cairn_ledger_entry *entry, uint64_t wall_ns, char *out, si
         snprintf(out, out_bytes, "it went on by itself: a pause, no hang");
     else
         snprintf(out, out_bytes,
-                 "it went on by itself %" PRIu64 " s after this was said: a pause, no hang",
+                 "it went on by itself %" PRIu64 " s after this was reported: a pause, no hang",
                  lasted_s);
 }
 

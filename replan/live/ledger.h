@@ -3,7 +3,7 @@
  * for a while too.
  *
  * A detector's list changes with every step and ends with the detector. The ledger outlives both:
- * it is packed, stored, and handed to whoever analyses next. A verdict of the same kind on the same
+ * it is packed, stored, and handed to the next analyst. A verdict of the same kind on the same
  * culprits as an entry is that entry; one that comes back within a minute continues it. Each
  * detector has a number (a run), so that what an earlier one said can be told from what the present
  * one confirms. Runs are this process's own: they are not packed, and what is unpacked has none.
@@ -142,7 +142,7 @@ void cairn_ledger_close_others(struct cairn_ledger *ledger, uint64_t run, uint64
 uint32_t cairn_ledger_open_count(const struct cairn_ledger *ledger);
 
 /* True where an open entry blames a rank, a node or a link. An uneven plan is nobody's fault, lasts
- * as long as the job, and is no reason to look more closely at a price. */
+ * as long as the job, and does not need a closer look at a price. */
 bool cairn_ledger_suspects(const struct cairn_ledger *ledger);
 
 /* The listed ranks of open entries that call a rank or a node slow, each with its entry's rate, in
@@ -156,7 +156,7 @@ uint32_t cairn_ledger_slow_ranks(const struct cairn_ledger *ledger, uint32_t *ra
 bool cairn_ledger_is_unsure(const struct cairn_ledger *ledger, uint64_t rank, uint64_t run,
                             uint64_t since_wall_ns);
 
-/* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one
+/* What an entry would have exchanged: ranks, or nodes; 0 where that is not a cure, or there is one
  * kind of evidence alone. Where the command was run for it, what that was for. */
 uint32_t cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry);
 

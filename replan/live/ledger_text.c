@@ -149,6 +149,6 @@ cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger
     else if (!proposed)
         say(&text,
             "; no more than %u are proposed for exchange in a day (exchanges_per_day): look for "
-            "what the ill ones share",
+            "what the ill nodes share",
             exchanges_per_day);
 }

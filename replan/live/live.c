@@ -1,5 +1,5 @@
 /* replan/live/live.c - the analysis of a job while it trains: reports in, and when a detector
- * begins anew; see live.h. */
+ * begins again; see live.h. */
 #include "replan/live/state.h"
 
 #include <stdlib.h>
@@ -106,7 +106,7 @@ adopt_world(struct cairn_live *live, uint32_t world, uint64_t wall_ns)
     return CAIRN_OK;
 }
 
-/* A rank's process is new: what was known of the one before is over, and so is what was said. */
+/* A rank's process is new: what was known of the one before is over, and so are its reports. */
 static void
 adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *report,
            uint64_t wall_ns)
@@ -127,9 +127,8 @@ adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *re
     live_hang_forget(live);
     live->run++;
     live->newest_step = 0;
-    cairn_ledger_close_others(live->options.ledger, live->run, wall_ns,
-                              "trainers were started anew", live->options.said,
-                              live->options.context);
+    cairn_ledger_close_others(live->options.ledger, live->run, wall_ns, "trainers were restarted",
+                              live->options.said, live->options.context);
 }
 
 /* False where a report is not of the job that is analysed. */

@@ -4,12 +4,12 @@
  *
  * Nobody describes the job beforehand. Communicators are known by the ranks that use them, and
  * complete when as many were seen as they have; when a complete one has been used in four steps, a
- * topology is made of all complete ones and a detector begins. Where some ranks do not report, it
- * begins after 20 steps with what there is: computation is known without the others. It begins anew
- * when all of them report after all, when a further communicator has come into use, and when a
- * process of a rank is replaced. The roles of communicators are guessed: where ranks only send and
- * receive it is a pipeline; one within a node is tensor parallelism; another that is less than the
- * whole job joins replicas.
+ * topology is made of all complete steps and a detector begins. Where some ranks do not report, it
+ * begins after 20 steps with what there is: computation is known without the others. It begins
+ * again when all of them report after all, when a further communicator has come into use, and when
+ * a process of a rank is replaced. The roles of communicators are guessed: where ranks only send
+ * and receive it is a pipeline; one within a node is tensor parallelism; another that is less than
+ * the whole job joins replicas.
  *
  * Pure: no I/O; times are those of the caller. Memory: that of a detector, 32 bytes per rank and 8
  * per rank of each communicator.
@@ -32,8 +32,8 @@ struct cairn_live_options {
 };
 
 struct cairn_live_view {
-    uint32_t world;           /* 0: nothing has come */
-    uint32_t ranks_reporting; /* of which something came in the last ten seconds */
+    uint32_t world;                             /* 0: nothing has come */
+    uint32_t ranks_reporting;                   /* that sent something in the last ten seconds */
     uint32_t comms, comms_complete, comms_used; /* known; with all ranks; analysed */
     uint32_t steps, last_step; /* analysed by the present run; the newest that was reported */
     double period_ms;          /* 0: unknown */
@@ -59,8 +59,8 @@ CAIRN_MUST_CHECK cairn_err cairn_live_take(struct cairn_live *live, uint32_t nod
 CAIRN_MUST_CHECK cairn_err cairn_live_check(struct cairn_live *live, uint64_t now_ns,
                                             uint64_t wall_ns);
 
-/* True once after a job of another size was taken up: what its ranks take part in was said before,
- * and must be said again. */
+/* True once after a job of another size was taken up: its ranks' communicators were reported
+ * before, and must be reported again. */
 bool cairn_live_wants_announcements(struct cairn_live *live);
 
 /* The node whose agent reports of a rank; UINT32_MAX: none has. */

@@ -114,9 +114,9 @@ is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record 
 }
 
 /*
- * Whether the rank may have waited in a lane of which nobody sees the ends: some of its
- * communicator do end, or it is a transfer, and of no transfer an end is seen. (Otherwise it is
- * what the host sees of a device, whose ends another source sees.)
+ * Whether the rank may have waited in a lane whose ends nobody sees: some of its communicator do
+ * end, or it is a transfer, and of no transfer an end is seen. (Otherwise it is what the host sees
+ * of a device, whose ends another source sees.)
  */
 static bool
 hides_waiting(const struct cairn_reduce *reduce, uint32_t number)
@@ -145,8 +145,7 @@ close_step(struct cairn_reduce *reduce)
     return whole;
 }
 
-/* True where a record is to be taken in: its operation has ended, or is open and its end will be
- * seen. */
+/* True if a record counts: its operation has ended, or is open and its end will be seen. */
 static bool
 is_telling(const struct reduce_lane *lane, const struct cairn_timing_record *record)
 {

@@ -15,8 +15,8 @@
  * not be called slow for it. A record without a step belongs to the last step that any of the
  * rank's rings named.
  *
- * Operations that name no step are counted all the same (replan/live/tally.h), so that a job of
- * which NCCL's plugin alone writes can be said to hang.
+ * Operations that name no step are counted all the same (replan/live/tally.h), so that a hang is
+ * found even if NCCL's plugin alone writes.
  *
  * Pure: no clock, no I/O. About 180 KiB per rank, and 16 bytes per operation of the step under way.
  */
@@ -69,17 +69,17 @@ void cairn_reduce_lose(struct cairn_reduce *reduce, uint64_t count);
 void cairn_reduce_begin_late(struct cairn_reduce *reduce);
 
 /* Says what the rank waits in, when that is worth saying: it has been quiet for two seconds, its
- * process does not run, or the opposite was said before; and when it is busy and nothing was said
- * of it for two seconds, since it is in a long step and nobody else could tell that from an end; so
- * it is where this reader began late and the rank has done nothing since. */
+ * process does not run, or the opposite was reported before; and when it is busy and was not
+ * reported for two seconds, since it is in a long step and nobody else could tell that from an end;
+ * so it is where this reader began late and the rank has done nothing since. */
 void cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns);
 
-/* The rank's process ends, or has ended, without having said that it would: standings say so once
- * it is gone. */
+/* The rank's process ends, or has ended, without having announced it: standings tell once it is
+ * gone. */
 void cairn_reduce_die(struct cairn_reduce *reduce);
 
-/* Emits MEMBER of every communicator, and forgets what was said of the rank's standing: for
- * somebody who has heard nothing yet. */
+/* Emits MEMBER of every communicator, and forgets the reports of the rank's standing: for somebody
+ * who has heard nothing yet. */
 void cairn_reduce_announce(struct cairn_reduce *reduce);
 
 struct cairn_reduce_counts cairn_reduce_count(const struct cairn_reduce *reduce);

@@ -1,10 +1,11 @@
-/* replan/live/reduce_report.c - what is said of one rank: its communicators, steps, standings and
- * counts; see reduce.h. */
+/* replan/live/reduce_report.c - what is reported of one rank: its communicators, steps, standings
+ * and counts; see reduce.h. */
 #include "replan/live/reduce_state.h"
 
 #include <math.h>
 
-static const uint64_t quiet_ns = 2000000000; /* after which it is said what the rank waits in */
+static const uint64_t quiet_ns = 2000000000; /* after which the report names what the rank waits
+                                              * in */
 
 static struct cairn_report *
 begin_report(struct cairn_reduce *reduce, enum cairn_report_kind kind)
@@ -107,7 +108,7 @@ reduce_emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done
 
     /* recorded computation needs no ends of operations, only that no record was lost */
     report->is_measured = work.compute_ns > 0 && !reduce->done_lossy;
-    /* computation of an unknown amount of work is no measure */
+    /* computation of an unknown amount of work is not a measure */
     known = (known || report->is_measured) && (amount > 0 || !reduce->has_work);
     report->step = done->step;
     report->end_ns = end_ns;

@@ -41,7 +41,7 @@ struct reduce_work {
 struct reduce_lane {
     uint32_t outstanding;            /* entered since the last end */
     uint32_t step_begun, step_ended; /* in the step under way */
-    uint32_t next_begun;             /* in the one after it, of which nothing was taken in yet */
+    uint32_t next_begun;             /* in the one after it, which is empty yet */
     bool is_used, shows_ends, on_device;
 };
 
@@ -69,7 +69,7 @@ struct cairn_reduce {
     bool has_died;
     struct reduce_work work[REDUCE_WORK_STEPS]; /* by step modulo the size: threads may speak of
                                                  * several in turn */
-    bool has_work;                              /* it was said at all */
+    bool has_work;                              /* it was reported */
     struct cairn_tally tally;
     bool said_counts;           /* nothing was taken since */
     struct cairn_report report; /* room to make one */

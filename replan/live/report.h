@@ -1,11 +1,11 @@
 /*
- * replan/live/report.h - what a node says of one of its ranks to whoever analyses the job: one
- * report is a value, and a run of bytes.
+ * replan/live/report.h - what a node says of one of its ranks to the job's analyst: one report is a
+ * value, and a run of bytes.
  *
  * Four kinds. MEMBER: the rank takes part in a communicator. STEP: what it did in a step
  * (replan/trace/intake.h), its operations by lane. STANDING: what it waits in, and how its process
- * fares. COUNTS: how many operations it has entered (replan/live/tally.h), said when it falls
- * quiet, before the STANDING that says so. Times are on the clock of the rank's node and are
+ * fares. COUNTS: how many operations it has entered (replan/live/tally.h), sent when it falls
+ * quiet, before the STANDING that tells it. Times are on the clock of the rank's node and are
  * compared with nothing but each other. Communicators go by their hashes, since no node knows all
  * of them.
  *
@@ -23,8 +23,8 @@
 
 enum {
     CAIRN_REPORT_LANES_MAX = 64,
-    CAIRN_REPORT_LANE_SAMPLES_MAX = 16, /* of a lane, in one step: the first ones, the same on all
-                                         * ranks */
+    CAIRN_REPORT_LANE_SAMPLES_MAX = 16, /* of a lane, in one step: the first operations, the same on
+                                         * all ranks */
     CAIRN_REPORT_SAMPLES_MAX = CAIRN_REPORT_LANES_MAX * CAIRN_REPORT_LANE_SAMPLES_MAX,
     CAIRN_REPORT_COUNTS_MAX = 64,     /* lanes: those that were used last */
     CAIRN_REPORT_BYTES_MAX = 24 << 10 /* of one that is packed */
@@ -105,7 +105,7 @@ struct cairn_report {
     enum cairn_presence presence;
     bool has_died;     /* it is gone, and has not said that it would be: it cannot have finished */
     uint64_t life_ns;  /* the last sign of life */
-    uint64_t quiet_ns; /* for how long nothing of it has begun or ended, 0: less than two seconds */
+    uint64_t quiet_ns; /* for how long nothing has begun or ended, 0: less than two seconds */
     uint32_t open_count;
     struct cairn_report_open open[CAIRN_INTAKE_OPEN];
 

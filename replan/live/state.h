@@ -49,7 +49,7 @@ struct live_progress {
     struct cairn_report_count *counts;
 };
 
-/* What was said of a hang that counts show, and how long such waits were. */
+/* What was reported of a hang that counts show, and how long such waits were. */
 struct live_hang {
     bool is_said, was_stopped;
     struct cairn_verdict verdict; /* where is_said */
@@ -108,7 +108,7 @@ CAIRN_MUST_CHECK cairn_err live_take_counts(struct live_rank *rank,
 void live_take_quiet(struct live_rank *rank, const struct cairn_report *standing);
 
 /* ---- hang.c ---- */
-/* Looks for a hang, or whether the one that was said is over; CAIRN_NOMEM: it was not looked. */
+/* Looks for a hang, or whether the reported hang is over; CAIRN_NOMEM: it was not looked. */
 CAIRN_MUST_CHECK cairn_err live_hang_check(struct cairn_live *live, uint64_t now_ns);
 void live_hang_forget(struct cairn_live *live);
 
@@ -117,7 +117,7 @@ void live_comms_fini(struct live_comms *comms);
 /* NULL where there is none. */
 struct live_comm *live_comms_find(const struct live_comms *comms, uint64_t hash);
 /* CAIRN_NOMEM; CAIRN_FULL: there are too many communicators, or another size of this one was
- * said. */
+ * reported. */
 CAIRN_MUST_CHECK cairn_err live_comms_join(struct live_comms *comms, uint32_t world,
                                            const struct cairn_report *report);
 /* A rank's process is another now, which has joined nothing. What live_comms_find has given is

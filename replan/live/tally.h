@@ -3,9 +3,9 @@
  * what tells who never came when a job stands still.
  *
  * Only operations of a source that numbers each operation of a communicator for itself are counted,
- * as NCCL's plugin does: of collectives the last number is the count, whatever was lost on the way.
- * Sends and receives have no number and are counted here, per peer, so that their counts hold as
- * long as no record was lost. A number that is higher than what came can explain is not believed.
+ * as NCCL's plugin does: of collectives the last number is the count, even if some were lost. Sends
+ * and receives have no number and are counted here, per peer, so that their counts hold as long as
+ * no record was lost. A number that is higher than what came can explain is not believed.
  *
  * Pure: times are those of the records. A plain value of fixed size; all of it zero is an empty
  * one.

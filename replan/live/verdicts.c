@@ -13,9 +13,9 @@ enum {
     VERDICTS_MAX = 256  /* of one run, those that ended included */
 };
 static const uint64_t confirm_ns = 150000000000; /* the same of a job without steps: above all waits
-                                                  * that are no hang */
-static const uint64_t away_ns = 5000000000;      /* whoever has not looked for longer was stopped
-                                              * himself */
+                                                  * that are not a hang */
+static const uint64_t away_ns = 5000000000;      /* an analyst that did not look for longer was
+                                                  * stopped itself */
 static const uint64_t absent_ns = 30000000000; /* after which verdicts on a job that nobody reports
                                                 * of are closed */
 
@@ -90,7 +90,7 @@ merge(struct cairn_live *live, uint64_t wall_ns)
     return is_merged ? CAIRN_OK : CAIRN_NOMEM;
 }
 
-/* Time in which nobody looked is nobody's silence: reports of it may still be waiting. */
+/* Time in which nobody looked is nobody's silence: its reports may still be waiting. */
 static void
 forgive_absence(struct cairn_live *live, uint64_t now_ns)
 {

@@ -201,8 +201,8 @@ cairn_fit_link(const struct cairn_link_sample *samples, uint32_t count, double *
     }
     free(equations);
     if (!err && !(found[0] > 0))
-        err = open_unknown(fault,
-                           "by these transfers more bytes take no longer: measure larger ones");
+        err = open_unknown(
+            fault, "by these transfers more bytes take no longer: measure larger transfers");
     if (err)
         return err;
     *gbps = 8e-6 / found[0];
@@ -244,7 +244,7 @@ is_independent(const struct equation *all, uint32_t count, unsigned set, struct 
     return count >= columns && solve(chosen, count, columns, found);
 }
 
-/* Those unknowns whose column is no sum of the others'. *basis: as many as can be fitted, these
+/* Those unknowns whose column is not a sum of the others'. *basis: as many as can be fitted, these
  * among them. */
 static unsigned
 told_unknowns(const struct equation *all, uint32_t count, struct equation *chosen, unsigned *basis)

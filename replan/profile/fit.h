@@ -27,8 +27,8 @@ struct cairn_stage_sample {
 
 /*
  * Sets layer_ms, embed_layers and head_layers; the latter two stay as they are where no sample has
- * such a stage. CAIRN_INVAL with *fault: too few samples, or alike ones, which leave a coefficient
- * open; what to measure. CAIRN_NOMEM.
+ * such a stage. CAIRN_INVAL with *fault: too few samples, or alike samples, which leave a
+ * coefficient open; what to measure. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_fit_stages(const struct cairn_stage_sample *samples,
                                             uint32_t count, struct cairn_problem *problem,
@@ -61,9 +61,9 @@ struct cairn_memory_told {
 /*
  * Sets those of layer_bytes, activation_bytes and reserved_bytes that the samples tell apart from
  * the others, none below nothing: stages with as many layers per device each, say, tell activations
- * alone, and what layers and the reserve come to together. The others stay as they are. Of the fit
- * nothing is said where nothing is told. CAIRN_INVAL with *fault: no samples, or a sample that
- * cannot be. CAIRN_NOMEM.
+ * alone, and what layers and the reserve come to together. The others stay as they are. There is no
+ * fit if nothing is known. CAIRN_INVAL with *fault: no samples, or a sample that cannot be.
+ * CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_fit_memory(const struct cairn_memory_sample *samples,
                                             uint32_t count, struct cairn_problem *problem,

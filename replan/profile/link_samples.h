@@ -50,7 +50,7 @@ struct cairn_link_samples {
     struct cairn_link_sample *fitted; /* [sample_count + 1] */
 };
 
-/* Fills an empty one; both are borrowed until the fini. CAIRN_NOMEM: it is to be ended all the
+/* Fills an empty one; both are borrowed until the fini. CAIRN_NOMEM: it must be ended all the
  * same. */
 CAIRN_MUST_CHECK cairn_err cairn_link_samples_make(struct cairn_link_samples *samples,
                                                    const struct cairn_problem *problem,

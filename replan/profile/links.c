@@ -58,7 +58,7 @@ by_kind(const void *left, const void *right)
     return a->nodes[1] < b->nodes[1] ? -1 : a->nodes[1] > b->nodes[1];
 }
 
-/* Pairs by nodes, of each first what the largest transfers say of it. */
+/* Pairs by nodes, first what the largest transfers say. */
 static int
 by_nodes(const void *left, const void *right)
 {
@@ -188,9 +188,8 @@ is_known(const struct cairn_link_kind *kind)
     return kind->transfers >= TRANSFERS_MIN && kind->gbps >= GBPS_MIN && kind->gbps <= GBPS_MAX;
 }
 
-/* Whoever writes the bytes of the whole buffer where one rank's are meant makes a ring of n ranks n
- * times as fast in all_gather. In reduce_scatter both are the same, and whoever has one has the
- * other. */
+/* Writing the bytes of the whole buffer instead of one rank's makes a ring of n ranks n times as
+ * fast in all_gather. In reduce_scatter both are the same. */
 static bool
 is_at_odds(const struct work *work, const struct cairn_link_kind *kind)
 {

@@ -8,7 +8,7 @@
 #include "replan/profile/fit.h"
 
 struct cairn_profiled_memory {
-    uint32_t devices; /* of the plan that were measured; 0: nothing was said */
+    uint32_t devices; /* of the plan that were measured; 0: unknown */
     uint32_t outside; /* measured, but in no stage of the plan */
     struct cairn_memory_told told;
     bool contradicts;     /* by them layers hold nothing: they are not layers alone, and nothing was

@@ -26,12 +26,11 @@ struct cairn_profiled {
  * which is the plan that ran: loads[rank_count] are of its steps, and a device's id is its rank. A
  * stage's time is the lower median of its ranks', so that one slow device is its own rate and not
  * the layers'; a device has rate 1 where it is less than 5 %, or three standard errors, off its
- * stage's time; one that the problem says is dead stays so, whatever it did before.
- * Where the stages are too much alike, or too few, to tell the vocabulary apart from layers,
- * embed_layers and head_layers stay as they are. What a rank computes beside its micro-batches (its
- * optimizer's step) counts as theirs. CAIRN_INVAL with *fault where there is no such plan, too
- * little was measured, or most stages' times are far off any fit: what to do; the problem may be
- * changed. CAIRN_NOMEM.
+ * stage's time; one that the problem says is dead stays so. Where the stages are too much alike, or
+ * too few, to tell the vocabulary apart from layers, embed_layers and head_layers stay as they are.
+ * What a rank computes beside its micro-batches (its optimizer's step) counts as theirs.
+ * CAIRN_INVAL with *fault where there is no such plan, too little was measured, or most stages'
+ * times are far off any fit: what to do; the problem may be changed. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_profile_take(struct cairn_problem *problem,
                                               const struct cairn_load *loads, uint32_t rank_count,

@@ -1,7 +1,7 @@
 /*
  * replan/profile/transfers.c - the operations with the highest numbers of each channel. They are
- * found by their number, whichever rank says it first: a trace may give one rank after the other,
- * and the last operations of each are put together. Which numbers a channel has does not matter: a
+ * found by their number, from any rank first: a trace may give one rank after the other, and the
+ * last operations of each are put together. Which numbers a channel has does not matter: a
  * communicator counts all that it does, so those of one kind of operation may be 32 apart, always.
  */
 #include "replan/profile/transfers.h"

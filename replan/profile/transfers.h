@@ -3,10 +3,10 @@
  * bytes.
  *
  * A channel is an ordered pair of ranks, or a communicator with an operation. Of an operation's
- * parts the shortest counts: whoever arrives last waits least, so that is the transfer itself, and
- * times of two clocks are never compared. Only operations all of whose parts have ended, and say
- * the same bytes, count. Parts belong together by their number (seq) where there is one, else by
- * their order on each rank. Memory is bounded by the number of channels. Pure.
+ * parts the shortest counts: the rank that arrives last waits least, so that is the transfer
+ * itself, and times of two clocks are never compared. Only operations all of whose parts have
+ * ended, and say the same bytes, count. Parts belong together by their number (seq) where there is
+ * one, else by their order on each rank. Memory is bounded by the number of channels. Pure.
  */
 #ifndef CAIRN_REPLAN_PROFILE_TRANSFERS_H
 #define CAIRN_REPLAN_PROFILE_TRANSFERS_H
@@ -14,7 +14,7 @@
 #include "replan/trace/record.h"
 #include "replan/trace/topology.h"
 
-enum { CAIRN_TRANSFERS_KEPT = 32 }; /* of each channel: the last ones */
+enum { CAIRN_TRANSFERS_KEPT = 32 }; /* of each channel: the last transfers */
 
 struct cairn_transfer_channel {
     uint32_t ends[2]; /* of a pair: from which rank to which */
@@ -34,8 +34,8 @@ CAIRN_MUST_CHECK cairn_err cairn_transfers_create(const struct cairn_topology *t
                                                   struct cairn_transfers **out);
 void cairn_transfers_destroy(struct cairn_transfers *transfers); /* NULL is allowed */
 
-/* Takes a record; one rank's in their order, ranks in any. Those that are no ended operation are
- * passed over. CAIRN_NOMEM. */
+/* Takes a record; one rank's in their order, ranks in any. Records that are not ended operations
+ * are passed over. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_transfers_feed(struct cairn_transfers *transfers,
                                                 const struct cairn_record *record);
 

@@ -93,7 +93,7 @@ take(struct cairn_answer_plan *answer, struct cairn_plan *plan, double step_ms)
     answer->step_ms = step_ms;
 }
 
-/* Takes the groups that run, divided anew, unless the answer's plan moves less; owns the plan. */
+/* Takes the running groups, divided again, unless the answer's plan moves less; owns the plan. */
 static cairn_err
 take_lighter(const struct cairn_problem *problem, struct cairn_answer_plan *answer,
              struct cairn_plan *redivided, double redivided_ms)
@@ -127,7 +127,7 @@ price_move(const struct cairn_problem *problem, struct cairn_answer_plan *answer
 }
 
 /* Of what is nearly as fast as the answer's plan, takes what moves least: the plan that runs, its
- * stages with other numbers of micro-batches, its groups divided anew; else lets alike groups of
+ * stages with other numbers of micro-batches, its groups divided again; else lets alike groups of
  * the answer's plan keep what they hold. */
 static cairn_err
 prefer_near(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
@@ -233,8 +233,8 @@ cairn_answer_plan_make(const struct cairn_problem *problem, const struct cairn_s
     err = cairn_answer_plan_best(problem, stop, &answer);
     if (!err && answer.plan && !is_healthy(problem)) {
         err = plan_healthy(problem, stop_healthy, &answer.healthy_ms);
-        /* What slow devices do, healthy ones do as well: a search that was cut short may not have
-         * seen it. */
+        /* What slow devices do, healthy devices do as well: a search that was cut short may not
+         * have seen it. */
         if (answer.healthy_ms > answer.step_ms && !is_faster(problem))
             answer.healthy_ms = answer.step_ms;
     }

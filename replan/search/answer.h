@@ -31,7 +31,7 @@ struct cairn_answer_plan {
 
 /* Plans. Of plans within half a per cent of the best found, the current one comes first, then its
  * stages with other numbers of micro-batches, since they move nothing; then its groups divided
- * anew, which move layers, where that is not more than the best plan moves. `stop` ends the search
+ * again, which move layers, where that is not more than the best plan moves. `stop` ends the search
  * early, `stop_healthy` that of the healthy plan after it; never before there is a plan. The caller
  * ends *out with cairn_answer_plan_fini. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_answer_plan_make(const struct cairn_problem *problem,

@@ -159,8 +159,8 @@ find_sequence(struct exhaust *exhaust, uint32_t subset, struct sequence *best)
     }
 }
 
-/* The most micro-batches within the time; false where that is not all of them, or `stop` says
- * so. */
+/* The most micro-batches within the time; false where that is not all of them, or `stop` stops
+ * it. */
 static bool
 beat(struct exhaust *exhaust)
 {

@@ -130,7 +130,7 @@ group_holds(const struct holding *group, uint32_t count, const struct cairn_plan
     return held;
 }
 
-/* Orders a group's devices: each part goes to the device that holds most of it. */
+/* Orders a group's devices: each part goes to the device that holds most bytes. */
 static void
 settle_parts(const struct cairn_problem *problem, struct cairn_plan *plan,
              const struct holding *was, const struct cairn_plan_stage *stage)

@@ -45,7 +45,7 @@ CAIRN_MUST_CHECK cairn_err cairn_migration_settle(const struct cairn_problem *pr
                                                   struct cairn_plan *plan);
 
 /*
- * The plan with the stages of `from` as they are, its micro-batches given out anew: nothing moves.
+ * The plan with the stages of `from` as they are, its micro-batches given out again: nothing moves.
  * *out NULL as below, and where a pipeline of `from` does not fit. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_migration_shift(const struct cairn_problem *problem,
@@ -54,7 +54,7 @@ CAIRN_MUST_CHECK cairn_err cairn_migration_shift(const struct cairn_problem *pro
 
 /*
  * The plan with the groups, pipelines and order of `from`, its layers and micro-batches divided
- * anew; *out NULL where `from` names a device that is dead or unknown, or does not fit.
+ * again; *out NULL where `from` names a device that is dead or unknown, or does not fit.
  * CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_migration_redivide(const struct cairn_problem *problem,

@@ -31,7 +31,7 @@ insert(const struct cairn_division *division, struct cairn_pipeline *pipeline, u
     pipeline->members[at] = unit;
 }
 
-/* Whether a group goes before one that stands already, and is no faster. */
+/* Whether a group goes before one that stands already, and is not faster. */
 static bool
 goes_before(enum cairn_order order, const struct cairn_group *group,
             const struct cairn_group *standing)

@@ -4,7 +4,7 @@
  *
  * A division is judged at a target time: how many micro-batches all its pipelines can do within it.
  * The groups of a pipeline stand slowest first, since early stages hold more activations per layer
- * and slow ones get fewer layers. Where groups differ in memory three more orders are tried:
+ * and slow groups get fewer layers. Where groups differ in memory three more orders are tried:
  * slowest first with most memory last among equals, most memory first, for stages of equal layers,
  * and most memory last, which holds most layers altogether.
  */
@@ -55,7 +55,7 @@ struct cairn_division {
 enum cairn_deal {
     CAIRN_DEAL_SPEED,  /* each to the slowest pipeline so far: pipelines of equal speed */
     CAIRN_DEAL_MEMORY, /* each to the one with least memory: for when that is what lacks */
-    CAIRN_DEAL_EVEN,   /* as many to each, slow ones to where they slow least */
+    CAIRN_DEAL_EVEN,   /* as many to each, slow devices to where they slow least */
     CAIRN_DEAL_ALIKE,  /* in order of speed: slow units together, pipelines of different speed */
     CAIRN_DEAL_APART,  /* what holds the model alone by itself, the others as few together as hold
                         * it */
@@ -85,7 +85,7 @@ void cairn_division_set_target(struct cairn_division *division, double target_ms
 
 /*
  * Moves and swaps units between pipelines until the target is reached (true), no move helps,
- * `moves_max` were tried, or `stop` says so.
+ * `moves_max` were tried, or `stop` stops it.
  */
 bool cairn_division_improve(struct cairn_division *division, uint32_t moves_max,
                             const struct cairn_stop *stop);

@@ -399,9 +399,9 @@ sort_kept(struct search *search)
     }
 }
 
-/* All that were kept, until the bound says that nothing better is to be found: the best, then a
- * little of each, since one that leads on does so within few moves, and nobody sees before which
- * one that is. */
+/* All that were kept, until the bound says that nothing better exists: the best, then a little of
+ * each, since one that leads on does so within few moves, and nobody sees before which one that
+ * is. */
 static cairn_err
 improve_all(struct search *search)
 {

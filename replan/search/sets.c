@@ -39,7 +39,7 @@ worth_of(const void *context, uint32_t size_index, double rate, uint64_t memory_
         return (double)bytes * (1 + 1e-6 / (1 + rate)); /* of equal memory the fastest */
     if (worth->aim == AIM_SPEED)
         return (1 + 1e-6 * size->size) / (size->cost * rate);
-    if (worth->aim == AIM_WHOLE) /* fractions only where whole ones are equal */
+    if (worth->aim == AIM_WHOLE) /* fractions only where whole numbers are equal */
         return layers < problem->layers ? 0 : floor(alone) + 1e-3 * alone;
     return alone < 1 ? 0 : alone - 1 + (double)layers / problem->layers;
 }

@@ -189,7 +189,8 @@ begins_inside(uint64_t start_ns, uint64_t outer_start_ns, uint64_t outer_end_ns)
     return start_ns > outer_start_ns + apart_ns && start_ns + apart_ns < outer_end_ns;
 }
 
-/* An operation inside of which another one begins went on behind what the rank did meanwhile. */
+/* If another operation begins inside an operation, that one went on behind what the rank did
+ * meanwhile. */
 static void
 note_recent(struct cairn_intake *intake, const struct cairn_record *record, uint32_t lane)
 {

@@ -101,7 +101,7 @@ struct cairn_intake {
     uint64_t step_end_ns; /* the last end of the step before; 0: none */
     uint64_t span_ns;     /* of the last whole step */
     uint64_t life_ns;     /* the last sign of life, of any kind */
-    uint64_t life_marks;  /* signs of life that were no operation */
+    uint64_t life_marks;  /* signs of life that were not operations */
     struct cairn_open open[CAIRN_INTAKE_OPEN];
     uint32_t open_count;
     uint32_t step;

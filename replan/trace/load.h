@@ -1,4 +1,4 @@
-/* replan/trace/load.h - how long a rank computes: what its last steps say of it. */
+/* replan/trace/load.h - how long a rank computes, by its last steps. */
 #ifndef CAIRN_REPLAN_TRACE_LOAD_H
 #define CAIRN_REPLAN_TRACE_LOAD_H
 

@@ -86,7 +86,7 @@ repeats_after(const struct cairn_period *period, uint32_t lag)
     return used > 0;
 }
 
-/* The rarest operation of a period; of equally rare ones, the last. */
+/* The rarest operation of a period; of equally rare operations, the last. */
 static void
 choose_anchor(struct cairn_period *period)
 {
@@ -145,7 +145,8 @@ find_rarest(struct cairn_period *period)
         counts[k]++;
     }
     for (uint32_t k = 1; k < used; k++)
-        rarest = counts[k] <= counts[rarest] ? k : rarest; /* of equally rare ones, the last */
+        rarest = counts[k] <= counts[rarest] ? k : rarest; /* of equally rare operations, the
+                                                            * last */
     if (used == 0 || is_pair(seen[rarest]) || counts[rarest] < repeats + 2)
         return false;
     for (uint32_t i = 0; i < period->kept_count; i++) {

@@ -3,9 +3,9 @@
  * operations.
  *
  * The first records are kept back until the sequence has repeated three times; the shortest
- * distance at which it repeats, for rare operations as for frequent ones, is a step. Steps then end
- * with the last operation that is rarest in the sequence, counted by its sequence number where it
- * has one, so that a lost record does not move them. Steps are numbered from 0.
+ * distance at which it repeats, for rare operations as for frequent operations, is a step. Steps
+ * then end with the last operation that is rarest in the sequence, counted by its sequence number
+ * where it has one, so that a lost record does not move them. Steps are numbered from 0.
  */
 #ifndef CAIRN_REPLAN_TRACE_PERIOD_H
 #define CAIRN_REPLAN_TRACE_PERIOD_H
@@ -28,7 +28,7 @@ struct cairn_period {
     uint32_t kept_max;
     uint32_t period;       /* operations of a step; 0 while unknown */
     uint64_t anchor;       /* the operation that ends a step */
-    uint32_t anchor_count; /* how many of it there are in a step */
+    uint32_t anchor_count; /* how many there are in a step */
     uint64_t anchor_seq;   /* of its first */
     uint64_t anchors;      /* seen so far, where it has no number */
     bool anchor_numbered;

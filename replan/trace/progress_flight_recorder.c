@@ -83,7 +83,7 @@ cairn_progress_read_flight_recorder(const char *text, size_t text_bytes, cairn_p
     }
     if (!found)
         cairn_json_reader_fail(
-            &json, "this is no dump of PyTorch's Flight Recorder: it has no \"pg_status\"");
+            &json, "this is not a dump of PyTorch's Flight Recorder: it has no \"pg_status\"");
     err = cairn_json_reader_done(&json);
     if (err)
         *fault = (struct cairn_progress_fault){json.why, json.at};

@@ -226,7 +226,7 @@ cairn_progress_read_ras(char *text, size_t text_bytes, cairn_progress_sink *sink
     }
     if (!found)
         cairn_json_reader_fail(&reading.json,
-                               "this is no answer of NCCL's RAS: it has no \"communicators\"");
+                               "this is not an answer of NCCL's RAS: it has no \"communicators\"");
     err = cairn_json_reader_done(&reading.json);
     if (err)
         *fault = (struct cairn_progress_fault){reading.json.why, reading.json.at};

@@ -12,7 +12,7 @@
 
 enum {
     NUMBER_BYTES = 48,
-    DIGITS_SAFE = 19,       /* of 64 bits, whatever they are */
+    DIGITS_SAFE = 19,       /* of 64 bits, not interpreted */
     DECIMAL_DIGITS_MAX = 15 /* a double holds all of these */
 };
 
@@ -337,7 +337,7 @@ check(struct scan *scan, const struct cairn_topology *topology, const struct fie
         fail(scan, "the operation lacks \"comm\"");
     else if (record->comm != CAIRN_COMM_NONE &&
              !cairn_topology_member(topology, record->rank, record->comm))
-        fail(scan, "the rank is no member of that communicator");
+        fail(scan, "the rank is not a member of that communicator");
     record->is_backward = fields->has_end && record->end_ns < record->start_ns;
     if (fields->has_end && record->end_ns == 0)
         record->end_ns = 1; /* 0 means open */

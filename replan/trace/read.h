@@ -36,8 +36,8 @@ CAIRN_MUST_CHECK cairn_err cairn_trace_read_header(const char *line, size_t line
                                                    struct cairn_trace_fault *fault);
 
 /* Reads any other line into *out. CAIRN_CORRUPT with *fault filled. Allocates nothing. An operation
- * that ends before it starts is read (is_backward): its clock was set back, which is no fault of
- * the file's. */
+ * that ends before it starts is read (is_backward): its clock was set back, not a fault of
+ * the file. */
 CAIRN_MUST_CHECK cairn_err cairn_trace_read_line(const struct cairn_topology *topology,
                                                  const char *line, size_t line_bytes,
                                                  struct cairn_record *out,

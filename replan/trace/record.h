@@ -22,8 +22,8 @@ struct cairn_record {
     uint64_t seq;      /* where has_seq */
     uint64_t bytes;    /* 0 where unknown */
     double work;       /* 0 where unknown */
-    uint64_t memory_bytes; /* 0, but of a line that says this alone: whoever judges times is not
-                            * given such */
+    uint64_t memory_bytes; /* 0, except for a line that says this alone; judges of times do not get
+                            * such */
     uint32_t rank;
     uint32_t comm; /* index in the topology; CAIRN_COMM_NONE for send and recv without one */
     uint32_t peer; /* of send and recv, else CAIRN_PEER_NONE */

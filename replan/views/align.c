@@ -32,7 +32,7 @@ compare_operations(const void *left, const void *right)
         keys[i][0] = pair;
         keys[i][1] = !pair ? span->comm : span->op == CAIRN_SEND ? span->rank : span->peer;
         keys[i][2] = !pair ? span->op : span->op == CAIRN_SEND ? span->peer : span->rank;
-        keys[i][3] = span->has_seq ? UINT32_MAX : span->step; /* numbers of a step begin anew */
+        keys[i][3] = span->has_seq ? UINT32_MAX : span->step; /* numbers of a step begin again */
         keys[i][4] = span->seq;
     }
     for (int k = 0; k < 5; k++)

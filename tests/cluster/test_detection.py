@@ -351,7 +351,7 @@ class Detection(unittest.TestCase):
             self.explained(
                 cluster,
                 number,
-                "unknown: the agent of node 0 ended before it said what came of it; it is not run "
+                "unknown: the agent of node 0 ended before it reported the result; it is not run "
                 "again",
             )
             cluster.start(0)

@@ -258,7 +258,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         [CAIRN, "inspect", tmp_path / "in"], capture_output=True, text=True, timeout=60
     )
     assert (
-        done.returncode == 65 and "model.safetensors is no regular file" in done.stderr
+        done.returncode == 65 and "model.safetensors: not a regular file" in done.stderr
     ), done.stderr
 
 

@@ -106,7 +106,7 @@ def test_missing_and_cut(
     missing = broken(source, tmp_path / "missing")
     (missing / "__1_0.distcp").unlink()
     said = cairn("convert", missing, tmp_path / "out", "--to", "dcp", status=65).stderr
-    assert "__1_0.distcp is missing" in said
+    assert "__1_0.distcp: missing" in said
     cut = broken(source, tmp_path / "cut")
     whole = (cut / "__1_0.distcp").read_bytes()
     (cut / "__1_0.distcp").write_bytes(whole[:-700])

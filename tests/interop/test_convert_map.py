@@ -527,7 +527,7 @@ def test_refusals(models: pathlib.Path, tmp_path: pathlib.Path) -> None:
     refused(whole, 64, "heads", "multiple", options=("--set", "heads=5,groups=2"))
     refused(whole, 64, "--set", "heads=N", "norms=fused", options=("--set", "depth=3"))
     refused(whole, 64, "--set groups=N", "beside a single file none is looked for", options=())
-    refused({"weight": torch.zeros(2)}, 64, "is it the right map?")
+    refused({"weight": torch.zeros(2)}, 64, "the right map")
     # half the heads and half the groups fit all shapes, with heads of twice the rows: the plan says
     # what was assumed
     torch.save(whole, tmp_path / "in.pt")
@@ -543,7 +543,7 @@ def test_refusals(models: pathlib.Path, tmp_path: pathlib.Path) -> None:
         "--set",
     )
     assert (
-        "head_dim is 16 by the shapes, given heads = 2, groups = 1"
+        "head_dim: is 16 by the shapes, given heads = 2, groups = 1"
         in cairn(*halved, "heads=2,groups=1").stderr
     )
     assert "by the shapes" not in cairn(*halved, "heads=4,groups=2,head_dim=8").stderr

@@ -428,7 +428,7 @@ def test_bad_input(checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
     for i, (edit, words) in enumerate(
         [
-            (remove("__1_0.distcp"), "__1_0.distcp is missing"),
+            (remove("__1_0.distcp"), "__1_0.distcp: missing"),
             (remove("common.pt"), "common.pt is missing"),
             (cut("common.pt"), "common.pt"),
             (cut("__0_0.distcp"), "truncated"),

@@ -360,8 +360,7 @@ def test_rounded(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
     torch.save(state, path)
     refused = deepspeed.cairn("convert", tmp_path / "two", tmp_path / "off", *again)
     assert (
-        refused.returncode == 64
-        and "down.weight has other elements than fp32.down.weight" in refused.stderr
+        refused.returncode == 64 and "down.weight: has other elements" in refused.stderr
     ), refused.stderr
     assert not (tmp_path / "off" / "latest").exists()
 
@@ -397,17 +396,10 @@ def test_refused(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
     attempt(
         65, "has no exp_avg.embed.weight", "--zero", 2, *said, "--drop", "exp_avg*", source="dcp"
     )
+    attempt(65, "nowhere", "--zero", 2, *said, param_groups=[{"params": ["nowhere"], "lr": 1.0}])
     attempt(
         65,
-        "nowhere, which is no parameter",
-        "--zero",
-        2,
-        *said,
-        param_groups=[{"params": ["nowhere"], "lr": 1.0}],
-    )
-    attempt(
-        65,
-        "have up.bias twice",
+        "duplicate up.bias",
         "--zero",
         2,
         *said,

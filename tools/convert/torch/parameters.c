@@ -200,8 +200,7 @@ cairn_torch_reading_name_parameters(struct cairn_torch_reading *reading,
     cairn_torch_reading_forget_parameters(reading);
     return err ? err
                : cairn_checkpoint_warn(reading->checkpoint,
-                                       "the optimizer knows its parameters by number, and which "
-                                       "they are is unknown for sure%s; its state keeps the "
-                                       "numbers",
+                                       "the optimizer knows its parameters by number, and their "
+                                       "names are uncertain%s; its state keeps the numbers",
                                        groups->count > 1 ? ", since it has several groups" : "");
 }

@@ -647,7 +647,7 @@ test_gone_and_restarted(void **state)
         attach(&job, rank);
     steps(&job, 1, NULL);
     assert_int_equal(cairn_ledger_open_count(&job.ledger), 0);
-    assert_string_equal(job.ledger.entries[0].closed_why, "trainers were started anew");
+    assert_string_equal(job.ledger.entries[0].closed_why, "trainers were restarted");
     steps(&job, 60, NULL);
     assert_int_equal(job.ledger.count, 1);
     end(&job);

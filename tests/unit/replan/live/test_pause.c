@@ -50,8 +50,9 @@ test_one_rank_saves(void **state)
             assert_int_equal(only_entry(&job)->kind, CAIRN_HANG_COMPUTE);
             assert_int_equal(only_entry(&job)->rank_count, 1);
             assert_int_equal(only_entry(&job)->ranks[0], 0);
-            assert_string_equal(only_entry(&job)->closed_why,
-                                "it went on by itself 52 s after this was said: a pause, no hang");
+            assert_string_equal(
+                only_entry(&job)->closed_why,
+                "it went on by itself 52 s after this was reported: a pause, no hang");
         }
     }
     end(&job);

@@ -163,8 +163,8 @@ test_wrong(void **state)
         bool is_ras;
         const char *text, *why;
     } wrong[] = {
-        {true, "{}", "no answer of NCCL's RAS"},
-        {false, "{}", "no dump of PyTorch's Flight Recorder"},
+        {true, "{}", "not an answer of NCCL's RAS"},
+        {false, "{}", "not a dump of PyTorch's Flight Recorder"},
         {true, "ERROR: busy\n", ""},
         {true, "{\"communicators\":[{\"ranks\":[{\"rank\":1}]}]}", "no hash before its ranks"},
         {true, "{\"communicators\":[{\"hash\":\"0x1\",\"ranks\":[{\"pid\":1}]}]}", "has no number"},
