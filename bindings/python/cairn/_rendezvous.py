@@ -44,7 +44,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
-from . import _agent, _round
+from . import _agent, _round, _warm
 
 POLL_S = 0.2  # in which what the agents know is looked at again
 DOOR_S = 1.0  # in which a launcher's host answers if it lives
@@ -52,6 +52,7 @@ CONNECT_S = 10
 AGENT_S = 10.0  # for an answer of the agent, which gives its peers one second
 WORKING_AGENT_S = 3.0  # while workers run, which torchrun does not look after meanwhile
 AGENT_STARTS_S = 10.0  # for an agent that is being started
+PARK_AFTER_S = 5.0  # in which the workers have their own imports to do
 STORE_S = 300  # what torchrun's own backends give their store
 RESTORE_S = 3600.0
 NOTHING_RESTORABLE, TRY_AGAIN, DENIED = 4, 75, 77  # exit codes of the agent's answers
@@ -174,6 +175,10 @@ class CairnRendezvous(RendezvousHandler):
         self._ignored: Set[str] = set()  # tokens of rounds that have no seat for this node
         self._said = ""
         self._closed = False
+        self._warm = _warm.Warm()
+        self._parks = bool(params.get_as_bool("warm", True)) and self._warm.install()
+        self._began = 0.0  # the round
+        self._expected_workers = 0  # of this node, if it took part
 
     # ---- what torchrun asks ----
 
@@ -202,6 +207,8 @@ class CairnRendezvous(RendezvousHandler):
         """1 if the next round is due: a node is dead, a launcher has left or joins, a free seat can
         be taken."""
         if self._runs and not self._due:
+            if self._warm.started and time.monotonic() - self._began > PARK_AFTER_S:
+                self._park(self._warm.started)
             self._due = self._round_is_over()
         return int(self._due)
 
@@ -229,6 +236,7 @@ class CairnRendezvous(RendezvousHandler):
                 return self._complete()
             if isinstance(plan, _round.Wait) and not plan.counts:
                 begun = time.monotonic()
+                self._park(self._expected_workers)
             if time.monotonic() - begun > self._timeout_s:
                 raise RendezvousTimeoutError(
                     f"cairn: no round of the job began within {self._timeout_s} s "
@@ -247,8 +255,16 @@ class CairnRendezvous(RendezvousHandler):
         self._end_round()
         self._store = None
         self._door.close()
+        self._warm.close()
         self._agent.close()
         return True
+
+    def _park(self, workers: int) -> None:
+        """Has as many workers wait for the next round as take part in this one."""
+        if self._note.workers != workers:
+            self._tell(workers=workers)
+        if self._parks:
+            self._warm.keep(workers)
 
     # ---- the agent ----
 
@@ -304,6 +320,8 @@ class CairnRendezvous(RendezvousHandler):
         for peer in peers:
             if peer.note is not None and peer.attached and peer.note.run == self._note.run:
                 self._jobs_seen |= {peer.note.job} - {""}
+                if peer.note.state == _round.TRAINS:
+                    self._expected_workers = peer.note.workers
         return peers
 
     def _plan(self, may_complete: bool) -> _round.Plan:
@@ -484,6 +502,7 @@ class CairnRendezvous(RendezvousHandler):
         if resumes:  # also on a standby, whose workers start for the first time
             os.environ["CAIRN_RESUME"] = "1"
         self._runs, self._due, self._looked = True, False, time.monotonic()
+        self._began, self._warm.started = time.monotonic(), 0
 
     def _complete(self) -> RendezvousInfo:
         assert self._store is not None

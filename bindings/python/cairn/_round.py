@@ -37,6 +37,7 @@ class Note(NamedTuple):
     door: int = 0
     opens: Tuple[int, int, str] = (0, 0, "")  # of a leader: term, port of the store, token
     failed: bool = False  # CLOSED: not all workers ended well
+    workers: int = 0  # that the launcher has started in the round
 
     def text(self) -> str:
         return json.dumps(self, separators=(",", ":"))
@@ -49,7 +50,7 @@ def note_of(text: Any) -> Optional[Note]:
         note = Note(*values)
         opens = (int(note.opens[0]), int(note.opens[1]), str(note.opens[2]))
         texts = (note.run, note.nodes, note.state, note.job, note.host)
-        numbers = (note.term, note.rank, note.door)
+        numbers = (note.term, note.rank, note.door, note.workers)
     except (TypeError, ValueError, IndexError, KeyError):
         return None
     if not all(isinstance(each, str) for each in texts):
@@ -161,7 +162,7 @@ def plan(
             f"{own.nodes}; start it with the job's"
         )
     if training and own.term == 0:
-        return Wait(f"stands by: the job trains on {some(training)}", counts=False)
+        return Wait("stands by while the job trains", counts=False)
     if leader != me:
         if joining[leader][1].opens[0]:
             return Follow(joining[leader][0])
