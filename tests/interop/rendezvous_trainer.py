@@ -4,7 +4,8 @@ number, the rank, the number of ranks and the state before.
     rendezvous_trainer.py STEPS LOG
 
 Each rank appends to LOG one line per update, `update RANK WORLD STEP LOSS STATE SECONDS`: the loss
-as a hexadecimal float, a digest of the parameters after it, the clock. It begins with a line
+as a hexadecimal float, a digest of the parameters after it, the clock. If there is a file
+LOG.end, the job ends after the update whose number it has. A rank begins with a line
 `begins RANK WORLD STEP - STATE SECONDS`.
 """
 
@@ -46,6 +47,8 @@ def main():
     with open(path, "a", buffering=1) as log:
         log.write(f"begins {rank} {world} {job.step} - {digest(model)} {time.time():.3f}\n")
         for step in range(job.step, steps):
+            if os.path.exists(path + ".end") and step >= int(open(path + ".end").read()):
+                break
             generator = torch.Generator().manual_seed(1000 * step + rank)
             inputs = torch.randn(16, 32, generator=generator)
             loss = F.cross_entropy(parallel(inputs), torch.arange(16) % 8)

@@ -22,6 +22,8 @@ from cairn import _round, _warm  # noqa: E402
 from cairn._round import Follow, Form, Note, Over, Peer, Refuse, Seat, Wait  # noqa: E402
 
 TRAINER = str(ROOT / "tests" / "interop" / "rendezvous_trainer.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "cairn"]
+TORCHRUN += ["--nproc-per-node", "1"]
 STEPS = 90
 PAUSE_S = 0.1
 FAULT_TO_STEP_S = 20
@@ -67,6 +69,14 @@ def remove_network():
         ip("netns", "del", name)
 
 
+def make_spare(cluster, number):
+    """Makes the last node of the list a spare, in the file of this one."""
+    path = pathlib.Path(cluster.path(f"node{number}.yaml"))
+    lines = path.read_text().splitlines()
+    lines[-1] = lines[-1].replace("}", ", spare: true}")
+    path.write_text("\n".join(lines) + "\n")
+
+
 class Job:
     """A launcher on each node, in a namespace of its own."""
 
@@ -84,16 +94,13 @@ class Job:
         (folder / "key").write_bytes(os.urandom(32))
         (folder / "key").chmod(0o600)
         for node in range(NODES):
-            path = pathlib.Path(self.cluster.path(f"node{node}.yaml"))
-            last = f'  - {{address: "10.77.1.{NODES}:7431"'
-            path.write_text(path.read_text().replace(last, last + ", spare: true"))
+            make_spare(self.cluster, node)
         self.cluster.start()
         self.launchers = [self.launch(node) for node in range(NODES)]
 
     def launch(self, node, *words):
-        command = [harness.CAIRN, "run", "--agent", self.cluster.socket(node), "--"]
-        command += [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "cairn"]
-        command += ["--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "9", *words]
+        command = [harness.CAIRN, "run", "--agent", self.cluster.socket(node), "--", *TORCHRUN]
+        command += ["--nnodes", "2:3", "--max-restarts", "9", *words]
         settings = (f"TRAINER_PAUSE_S={PAUSE_S}", "GLOO_SOCKET_IFNAME=link0", "OMP_NUM_THREADS=1")
         return harness.spawn(
             [*command, TRAINER, str(STEPS), self.log],
@@ -212,6 +219,56 @@ def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
     for rank, world, step, loss, state, _ in job.lines():
         if world == "3":
             assert (loss, state) == expected[int(rank), int(step)], (rank, step)
+
+
+def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
+    """An agent dies while its node trains on; then a worker dies; then the job ends."""
+    harness.build()
+    cluster = harness.Cluster(3, 1, state="1MiB")
+    for node in range(3):
+        make_spare(cluster, node)
+    log = str(tmp_path / "steps")
+    outputs = [str(tmp_path / f"out{node}") for node in range(3)]
+
+    def lines(kind):
+        return [line.split() for line in harness.text_of(log).splitlines() if line.startswith(kind)]
+
+    def said():
+        return "".join(map(harness.text_of, outputs))
+
+    def step():
+        return max((int(each[3]) for each in lines("update")), default=0)
+
+    try:
+        cluster.start()
+        command = [*TORCHRUN, "--nnodes", "2:2", "--max-restarts", "9", TRAINER, "100000", log]
+        launchers = [
+            harness.spawn(
+                [harness.CAIRN, "run", "--agent", cluster.socket(node), "--", *command],
+                outputs[node],
+                prefix=("env", "OMP_NUM_THREADS=1", "TRAINER_PAUSE_S=0.1"),
+            )
+            for node in range(3)
+        ]
+        harness.wait_for("training", lambda: step() > 5 and cluster.committed() >= (1, 3), 60)
+        cluster.kill_agent(1)
+        harness.wait_for("the death is known", lambda: not cluster.status(0)["nodes"][1]["alive"])
+        mark = step()
+        harness.wait_for("training goes on", lambda: step() > mark + 15)
+        assert len(lines("begins")) == 2
+        cluster.start(1)
+        worker = next(pid for pid in harness.pids_with(TRAINER, log) if os.getsid(pid) == pid)
+        os.kill(worker, signal.SIGKILL)
+        harness.wait_for("they restart", lambda: len(lines("begins")) == 4)
+        last = step() + 50
+        (tmp_path / "new").write_text(str(last))
+        (tmp_path / "new").rename(log + ".end")
+        for launcher in launchers:
+            assert launcher.wait(60 * harness.PATIENCE) == 0, said()
+        assert step() == last and len(lines("begins")) == 4, said()
+        assert "the job has ended" in said()
+    finally:
+        cluster.close()
 
 
 # ---- workers that wait ----

@@ -47,6 +47,7 @@ from torch.distributed.elastic.rendezvous.api import (
 from . import _agent, _round, _warm
 
 POLL_S = 0.2  # in which what the agents know is looked at again
+GATHER_S = 60.0  # in which the nodes of a round come to its store
 DOOR_S = 1.0  # in which a launcher's host answers if it lives
 CONNECT_S = 10
 AGENT_S = 10.0  # for an answer of the agent, which gives its peers one second
@@ -92,7 +93,11 @@ class Door:
     stopped, so whoever is refused, or gets no answer, knows that it or its host is dead."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("", 0), backlog=4096)
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        self._listener = socket.create_server(
+            ("", 0), family=family, backlog=4096, dualstack_ipv6=both
+        )
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._lines = selectors.DefaultSelector()  # with what each has said
@@ -347,6 +352,12 @@ class CairnRendezvous(RendezvousHandler):
             return False
         most = int(self._note.nodes.split(":")[1])
         seats = _round.choose(self._me, again.joining, self._seats, most)
+        bare = [peer.node for peer in again.joining if peer.node in seats and not peer.holds]
+        if resumes and bare:
+            _say(
+                f"{_round.some(bare)} takes part although its agent holds no part of the state: its "
+                "workers read all of it from others; `cairn status` tells why nothing was rebuilt"
+            )
         self._store = TCPStore(
             self._note.host,
             0,
@@ -381,9 +392,17 @@ class CairnRendezvous(RendezvousHandler):
         """All of them have come; False: one of them does not, since it ended or has left again."""
         assert self._store is not None
         keys = [f"here/{node}" for node in nodes]
-        looked = time.monotonic()
+        looked = begun = time.monotonic()
         while keys and not self._store.check(keys):
             if self._door.ended():
+                return False
+            if time.monotonic() - begun > GATHER_S:
+                late = [node for node in nodes if not self._store.check([f"here/{node}"])]
+                _say(
+                    f"node {self._me} begins again: {_round.some(late)} did not come to its store "
+                    f"at {self._note.host} port {self._store.port}, nor to its door at port "
+                    f"{self._door.port}; look at that node's log"
+                )
                 return False
             if time.monotonic() - looked > 1:
                 looked = time.monotonic()
