@@ -281,10 +281,12 @@ cluster:
 interop:
 	$(Q)python3 tests/runner.py interop
 # A PyTorch job protected by Cairn beside one that saves with torch's own means: 20 GiB, a quarter
-# of an hour. ARGS=--json | --small | --rounds N
+# of an hour. ARGS=--json | --small | --rounds N. Then how jobs come back after the loss of a node,
+# beside torchrun with c10d and torchft: ten minutes. COMEBACK_ARGS=--json | --rounds N | --only WORD
 bench-peers: all
 	$(Q)python3 tests/runner.py environment && \
-	    build/venv/bin/python tests/interop/bench_peers.py $(ARGS)
+	    build/venv/bin/python tests/interop/bench_peers.py $(ARGS) && \
+	    build/venv/bin/python tests/interop/bench_comeback.py $(COMEBACK_ARGS)
 # The agents of two builds in turns, half an hour: OLD=build folder of the other, ARGS="--rounds N"
 bench-releases: all cluster-bins
 	$(Q)python3 tests/cluster/bench_releases.py $(ARGS) $(OLD) $(BUILD)
