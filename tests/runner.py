@@ -104,6 +104,7 @@ LONGEST_FIRST = [
     "test_convert_deepspeed",
     "test_torch",
     "test_fsdp1",
+    "test_rendezvous",
     "test_convert_megatron_dist",
     "test_megatron_live",
     "test_convert_dcp",
