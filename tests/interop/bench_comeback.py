@@ -113,7 +113,9 @@ class Job:
 
     def updates(self) -> List[Tuple[int, float]]:
         lines = [line.split() for line in harness.text_of(str(self.log)).splitlines()]
-        return [(int(step), float(at)) for _, step, at in (each for each in lines if len(each) == 3)]
+        return [
+            (int(step), float(at)) for _, step, at in (each for each in lines if len(each) == 3)
+        ]
 
     def fail(self, node: int) -> None:
         kill(self.nodes[node])
@@ -123,7 +125,9 @@ class Job:
 
     def measure(self, node: int) -> Dict[str, float]:
         harness.wait_for(
-            f"step {FAULT_STEP}", lambda: max([0, *(s for s, _ in self.updates())]) >= FAULT_STEP, 60
+            f"step {FAULT_STEP}",
+            lambda: max([0, *(s for s, _ in self.updates())]) >= FAULT_STEP,
+            60,
         )
         at = time.time()
         self.fail(node)

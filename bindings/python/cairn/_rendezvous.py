@@ -115,9 +115,7 @@ class Door:
             self._lines.register(line, selectors.EVENT_READ, "")
         found = False
         for key, _ in self._lines.select(0):
-            line, part = cast(socket.socket, key.fileobj), _read(
-                cast(socket.socket, key.fileobj)
-            )
+            line, part = cast(socket.socket, key.fileobj), _read(cast(socket.socket, key.fileobj))
             if part:
                 self._lines.modify(line, selectors.EVENT_READ, (key.data + part)[:64])
             elif part == "":
@@ -158,9 +156,7 @@ class CairnRendezvous(RendezvousHandler):
         self._last_call_s = params.get_as_int("last_call_timeout", 30)
         self._agent = _agent.Agent(self._path)
         self._note = _round.Note(
-            run=params.run_id,
-            nodes=f"{params.min_nodes}:{params.max_nodes}",
-            state=_round.JOINS,
+            run=params.run_id, nodes=f"{params.min_nodes}:{params.max_nodes}", state=_round.JOINS
         )
         self._left = ""  # the note that the agent has
         answer = self._first_answer()
@@ -172,23 +168,17 @@ class CairnRendezvous(RendezvousHandler):
         self._note = self._note._replace(
             host=params.local_addr or _host_of(address), door=self._door.port
         )
-        if (
-            len(self._note.text().encode()) > _round.NOTE_BYTES_MAX - 128
-        ):  # the rest comes later
+        if len(self._note.text().encode()) > _round.NOTE_BYTES_MAX - 128:  # the rest comes later
             raise ValueError(f"--rdzv-id {params.run_id}: at most 200 characters fit")
         self._seats: Dict[int, _round.Seat] = {}  # of the newest round
-        self._line: Optional[
-            socket.socket
-        ] = None  # to the leader; None: this is the leader
+        self._line: Optional[socket.socket] = None  # to the leader; None: this is the leader
         self._leader = -1
         self._store: Optional[TCPStore] = None
         self._runs = False  # in a round
         self._due = False  # the next one
         self._looked = 0.0
         self._jobs_seen: Set[str] = set()
-        self._ignored: Set[
-            str
-        ] = set()  # tokens of rounds that have no seat for this node
+        self._ignored: Set[str] = set()  # tokens of rounds that have no seat for this node
         self._said = ""
         self._closed = False
         self._warm = _warm.Warm()
@@ -320,9 +310,7 @@ class CairnRendezvous(RendezvousHandler):
         text = note.text()
         if text == self._left and self._agent.is_open():
             return
-        code, answer = self._agent.ask(
-            WORKING_AGENT_S, verb="launch", local=1, note=text
-        )
+        code, answer = self._agent.ask(WORKING_AGENT_S, verb="launch", local=1, note=text)
         if code == DENIED:
             raise _agent.Unreachable(f"{self._path}: {answer.get('error')}")
         self._left = text
@@ -336,11 +324,7 @@ class CairnRendezvous(RendezvousHandler):
             raise _agent.Unreachable(f"{self._path}: {answer.get('error')}")
         peers = _round.peers_of(answer)
         for peer in peers:
-            if (
-                peer.note is not None
-                and peer.attached
-                and peer.note.run == self._note.run
-            ):
+            if peer.note is not None and peer.attached and peer.note.run == self._note.run:
                 self._jobs_seen |= {peer.note.job} - {""}
                 if peer.note.state == _round.TRAINS:
                     self._expected_workers = peer.note.workers
@@ -355,9 +339,7 @@ class CairnRendezvous(RendezvousHandler):
         if isinstance(plan, _round.Follow):
             assert plan.leader.note is not None
             if plan.leader.note.opens[2] in self._ignored:
-                return _round.Wait(
-                    "stands by: the round has all its nodes", counts=False
-                )
+                return _round.Wait("stands by: the round has all its nodes", counts=False)
         return plan
 
     # ---- leading a round ----
@@ -371,9 +353,7 @@ class CairnRendezvous(RendezvousHandler):
             return False
         most = int(self._note.nodes.split(":")[1])
         seats = _round.choose(self._me, again.joining, self._seats, most)
-        bare = [
-            peer.node for peer in again.joining if peer.node in seats and not peer.holds
-        ]
+        bare = [peer.node for peer in again.joining if peer.node in seats and not peer.holds]
         if resumes and bare:
             _say(
                 f"{_round.some(bare)} takes part although its agent holds no part of the state: its "
@@ -418,9 +398,7 @@ class CairnRendezvous(RendezvousHandler):
             if self._door.ended():
                 return False
             if time.monotonic() - begun > GATHER_S:
-                late = [
-                    node for node in nodes if not self._store.check([f"here/{node}"])
-                ]
+                late = [node for node in nodes if not self._store.check([f"here/{node}"])]
                 _say(
                     f"node {self._me} begins again: {_round.some(late)} did not come to its store "
                     f"at {self._note.host} port {self._store.port}, nor to its door at port "
@@ -453,10 +431,7 @@ class CairnRendezvous(RendezvousHandler):
                 break
             if code == 0 and answer.get("ready"):
                 return True
-            considered = [
-                *answer.get("considered", []),
-                f"the restore ended with exit code {code}",
-            ]
+            considered = [*answer.get("considered", []), f"the restore ended with exit code {code}"]
             why = str(answer.get("error") or considered[0])
             if code == NOTHING_RESTORABLE:
                 if not self._has_committed():
@@ -478,9 +453,7 @@ class CairnRendezvous(RendezvousHandler):
             _, answer = self._agent.ask(AGENT_S, verb="snapshots")
         except _agent.Unreachable:
             return True
-        return any(
-            each.get("state") == "committed" for each in answer.get("generations", [])
-        )
+        return any(each.get("state") == "committed" for each in answer.get("generations", []))
 
     # ---- following ----
 
@@ -545,9 +518,7 @@ class CairnRendezvous(RendezvousHandler):
 
     # ---- in a round ----
 
-    def _take(
-        self, term: int, job: str, resumes: bool, seats: Dict[int, _round.Seat]
-    ) -> None:
+    def _take(self, term: int, job: str, resumes: bool, seats: Dict[int, _round.Seat]) -> None:
         self._seats = seats
         self._jobs_seen.add(job)
         rank = seats[self._me].rank
@@ -591,20 +562,14 @@ class CairnRendezvous(RendezvousHandler):
         self._looked = time.monotonic()
         try:
             peers = self._look(self._line is not None, WORKING_AGENT_S)
-        except (
-            _agent.Unreachable
-        ):  # a dead agent never restarts a job, nor one that hangs
+        except _agent.Unreachable:  # a dead agent never restarts a job, nor one that hangs
             self._looked += WORKING_AGENT_S
             return False
         for node in self._seats:
             if not self._lives(node, peers):
                 _say(f"node {node} is dead: the workers restart")
                 return True
-        found = (
-            _round.newcomers(self._note, peers, self._seats)
-            if self._line is None
-            else []
-        )
+        found = _round.newcomers(self._note, peers, self._seats) if self._line is None else []
         if found:
             _say(f"{_round.some(found)} can take part: the workers restart")
         return bool(found)
@@ -640,9 +605,7 @@ class CairnRendezvous(RendezvousHandler):
                 "to be started again (--max-restarts); its log tells why"
             )
         _say(f"node {self._me}: the job has ended, as node {plan.node} says")
-        raise SystemExit(
-            0
-        )  # torchrun cannot take RendezvousGracefulExitError for an end
+        raise SystemExit(0)  # torchrun cannot take RendezvousGracefulExitError for an end
 
 
 def _is_joining(peer: _round.Peer) -> bool:
