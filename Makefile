@@ -282,7 +282,7 @@ interop:
 	$(Q)python3 tests/runner.py interop
 # A PyTorch job protected by Cairn beside one that saves with torch's own means: 20 GiB, a quarter
 # of an hour. ARGS=--json | --small | --rounds N. Then how jobs come back after the loss of a node,
-# beside torchrun with c10d and torchft: ten minutes. COMEBACK_ARGS=--json | --rounds N | --only WORD
+# beside torchrun with c10d and torchft: ten minutes. COMEBACK_ARGS=--json | --rounds N
 bench-peers: all
 	$(Q)python3 tests/runner.py environment && \
 	    build/venv/bin/python tests/interop/bench_peers.py $(ARGS) && \

@@ -1,11 +1,11 @@
 """A worker that waits to be needed, started by _warm.py.
 
 It imports what CAIRN_PRELOAD names (`module,module`) beside torch and torch._dynamo, which torch
-itself imports when the first optimizer is made. Then it reads from the socket whose descriptor it was given what to
-become: arguments, environment, folder and standard outputs. What is left to do is what Python does
-at its start with such an environment, so Cairn's hooks come in only then. It runs the script as
-__main__, in its own process and session, as if torchrun had just started it. If the socket ends
-first, so does the process.
+itself imports when the first optimizer is made. Then it reads from a socket, whose descriptor it
+was given, what to become: arguments, environment, folder and standard outputs. What is left to do
+is what Python does at its start with such an environment, so Cairn's hooks come in only then. It
+runs the script as __main__, in its own process and session, as if torchrun had just started it. If
+the socket ends first, so does the process.
 """
 
 from __future__ import annotations

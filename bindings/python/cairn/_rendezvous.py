@@ -356,8 +356,8 @@ class CairnRendezvous(RendezvousHandler):
         bare = [peer.node for peer in again.joining if peer.node in seats and not peer.holds]
         if resumes and bare:
             _say(
-                f"{_round.some(bare)} takes part although its agent holds no part of the state: its "
-                "workers read all of it from others; `cairn status` tells why nothing was rebuilt"
+                f"{_round.some(bare)} takes part although its agent holds no part of the state: "
+                "its workers read all of it from others; `cairn status` tells why"
             )
         self._store = TCPStore(
             self._note.host,
