@@ -172,14 +172,15 @@ class Job(unittest.TestCase):
         self.assertEqual((code, foreseen["lost_members"], foreseen["dry_run"]), (OK, 1, True))
         name = f"{foreseen['generation']['epoch']}:{foreseen['generation']['step']}"
         code, answer, err = cairn("restore", "--generation", f"{name}1", *self.agent)
-        self.assertEqual(code, LOST)
-        self.assertIn("is not what a restore takes now", err)
+        self.assertEqual((code, answer["result"], answer["generation"]), (LOST, "CAIRN_LOST", None))
+        self.assertIn(f"step {foreseen['generation']['step']}1", err)
         code, answer, err = self.cluster.restore(0, "--generation", name)
         self.assertEqual(code, OK, err)
         self.assertEqual(answer["generation"], foreseen["generation"])
         self.assertEqual((answer["from"], answer["lost_members"]), ("memory", 1))
         self.assertGreater(answer["rebuilt_bytes"], 0)
-        self.assertIn("chosen as the newest", "\n".join(answer["considered"]))
+        self.assertIn("chosen as the newest", "\n".join(foreseen["considered"]))
+        self.assertIn("chosen as the wanted one", "\n".join(answer["considered"]))
         self.assertEqual(cairn("status", *self.agent)[1]["protection"]["missing_parts"], 0)
 
     def test_restores_at_the_same_time(self):
