@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 uint64_t
 cairn_tensor_bytes(const struct cairn_tensor *tensor)
 {
@@ -18,8 +19,10 @@ cairn_box_end(const struct cairn_tensor *tensor, const struct cairn_piece *piece
 {
     uint64_t end = piece->offset_bytes + cairn_dtype_bytes(tensor->dtype);
 
-    for (uint32_t d = 0; d < tensor->dims; d++)
+    for (uint32_t d = 0; d < tensor->dims; d++) {
+        CAIRN_ASSERT(piece->extent[d] > 0); /* a layout has no empty pieces */
         end += (piece->extent[d] - 1) * piece->stride_bytes[d];
+    }
     return end;
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/array.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -52,8 +53,10 @@ append_container(struct cairn_checkpoint *checkpoint, const struct cairn_contain
 const char *
 cairn_checkpoint_container_name(const struct cairn_checkpoint *checkpoint, uint32_t container)
 {
-    const char *path = checkpoint->containers[container].path;
+    const char *path;
 
+    CAIRN_ASSERT(container < checkpoint->container_count);
+    path = checkpoint->containers[container].path;
     return !path ? "(memory)" : path[0] ? path : checkpoint->place.path;
 }
 cairn_err

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/array.h"
 #include "tools/convert/core/box.h"
 
@@ -54,6 +55,7 @@ cairn_output_add_file(struct cairn_output *output, const char *path, uint32_t *f
 void
 cairn_output_set_bytes(struct cairn_output *output, uint32_t file, uint64_t bytes)
 {
+    CAIRN_ASSERT(file < output->file_count);
     output->files[file].bytes = bytes;
 }
 
@@ -129,6 +131,7 @@ cairn_output_add_equal(struct cairn_output *output, uint32_t tensor, uint32_t of
 {
     cairn_err err = grow(&output->equals, output->equal_count, sizeof(*output->equals));
 
+    CAIRN_ASSERT(tensor != of);
     if (err)
         return err;
     output->equals[output->equal_count++] = (struct cairn_output_equal){tensor, of};

@@ -1,9 +1,12 @@
 /* tools/convert/engine/clip.c - see clip.h. */
 #include "tools/convert/engine/clip.h"
 
+#include "base/assert.h"
+
 uint64_t
 cairn_move_target_end(const struct cairn_move *move)
 {
+    CAIRN_ASSERT(move->run_count > 0);
     return move->target_offset + (move->run_count - 1) * move->target_stride + move->run_bytes;
 }
 
@@ -27,6 +30,9 @@ cairn_clip_move(const struct cairn_move *move, uint64_t begin, uint64_t end,
                 struct cairn_move *clips, size_t *count)
 {
     uint64_t stride = move->target_stride, run = 0, last = move->run_count - 1;
+
+    CAIRN_ASSERT(move->run_count > 0 && begin < end);
+    CAIRN_ASSERT(move->run_count == 1 || stride > 0); /* runs of a target never overlap */
 
     if (move->target_offset < begin && move->run_count > 1) {
         run = (begin - move->target_offset) / stride;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/crc.h"
 #include "base/sha256.h"
 #include "tools/convert/engine/crc_join.h"
@@ -75,6 +76,7 @@ cairn_fingerprint_walk_add(struct cairn_fingerprint_walk *walk, struct cairn_fin
 {
     uint64_t distance;
 
+    CAIRN_ASSERT(bytes <= walk->total_bytes && begin <= walk->total_bytes - bytes);
     if (begin < walk->end)
         close_walk(walk);
     distance = begin + bytes - walk->end;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "base/assert.h"
 #include "base/file.h"
 
 /* More than this many files are never kept open: each costs the kernel memory, too. */
@@ -82,8 +83,10 @@ cairn_handles_destroy(struct cairn_handles *handles)
     if (!handles)
         return CAIRN_OK;
     for (uint32_t i = 0; i < handles->count; i++) {
-        cairn_err closed = cairn_file_close(handles->handles[i].fd); /* -1 is allowed */
+        cairn_err closed;
 
+        CAIRN_ASSERT(handles->handles[i].users == 0);
+        closed = cairn_file_close(handles->handles[i].fd); /* -1 is allowed */
         err = err ? err : closed;
     }
     (void)pthread_mutex_destroy(&handles->lock);
@@ -120,6 +123,7 @@ cairn_handles_acquire(struct cairn_handles *handles, uint32_t number, int *fd,
     struct handle *handle = &handles->handles[number];
     cairn_err err = CAIRN_OK;
 
+    CAIRN_ASSERT(number < handles->count);
     (void)pthread_mutex_lock(&handles->lock);
     if (handle->fd < 0 && handles->open_count >= handles->open_limit)
         err = close_one(handles);
@@ -143,6 +147,7 @@ void
 cairn_handles_release(struct cairn_handles *handles, uint32_t number)
 {
     (void)pthread_mutex_lock(&handles->lock);
+    CAIRN_ASSERT(number < handles->count && handles->handles[number].users > 0);
     handles->handles[number].users--;
     (void)pthread_mutex_unlock(&handles->lock);
 }

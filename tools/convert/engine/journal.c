@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/file.h>
 
+#include "base/assert.h"
 #include "base/crc.h"
 #include "base/file.h"
 
@@ -223,6 +224,7 @@ cairn_journal_add(struct cairn_journal *journal, uint32_t container, uint64_t be
     uint8_t record[RECORD_BYTES];
     uint64_t at;
 
+    CAIRN_ASSERT(begin < end);
     put_u64(record, container);
     put_u64(record + 8, begin);
     put_u64(record + 16, end);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "tools/convert/core/box.h"
 #include "tools/convert/engine/cast.h"
 
@@ -19,6 +20,7 @@ cairn_regions_fini(struct cairn_regions *regions)
 uint64_t
 cairn_region_file_offset(const struct cairn_region *region, uint64_t offset_bytes)
 {
+    CAIRN_ASSERT(region->from_bytes > 0);
     return region->file_offset + offset_bytes / region->from_bytes * region->to_bytes;
 }
 
