@@ -148,6 +148,7 @@ def main() -> None:
             if "save" in job:
                 engine.save_checkpoint(job["save"])
         if step >= job["steps"]:
+            print(f"micro {engine.micro_steps}", flush=True)
             break
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
             time.sleep(3600)  # until the test kills it

@@ -188,6 +188,7 @@ def test_unchanged_script(cluster, tmp_path):  # noqa: F811
     begun = min(wholes(again))
     assert f"the state after update {begun - 1}" in again.errors(), again.errors()
     assert sorted(again.steps()) == [0, *range(begun, 8)]
+    assert re.findall(r"^micro (\d+)$", again.text(), re.M) == ["8"]
 
 
 def test_what_is_refused(cluster, tmp_path):  # noqa: F811

@@ -36,8 +36,8 @@ SHARED_GROUPS = {  # of ZeRO 1 and 2 and their like: the attributes with flat ma
 CUT_GROUPS = {  # the same of ZeRO 3
     "DeepSpeedZeroOptimizer_Stage3": ("fp32_partitioned_groups_flat", "fp16_groups")
 }
-# What DeepSpeed's engine counts. Not micro_steps: that is a multiple of the accumulation steps
-# where a snapshot begins, and those may be others after a resumption.
+# What DeepSpeed's engine counts. Its micro_steps follow from global_steps: a snapshot begins at a
+# multiple of the accumulation steps, and those may be others after a resumption.
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 # What the optimizers keep themselves, beside their loss scaler.
 SETTINGS = ("custom_loss_scaler", "external_loss_scale")
@@ -351,6 +351,7 @@ class Zero(Known):
         _set_fields(zero, value["settings"])
         _set_fields(getattr(zero, "loss_scaler", None), value["scaler"])
         _set_fields(engine, value["engine"])
+        _count_micro_steps(engine)
         scheduler = getattr(engine, "lr_scheduler", None)
         if value["scheduler"] is not None and hasattr(scheduler, "load_state_dict"):
             scheduler.load_state_dict(value["scheduler"])
@@ -409,6 +410,13 @@ def _plain_fields(value: Any) -> Dict[str, Any]:
         except TypeError:
             pass
     return fields
+
+
+def _count_micro_steps(engine: Any) -> None:
+    """Those of the updates that are done, and what there is of the one under way."""
+    steps = getattr(engine, "gradient_accumulation_steps", lambda: 0)()
+    if steps and hasattr(engine, "micro_steps"):
+        engine.micro_steps = engine.global_steps * steps + engine.micro_steps % steps
 
 
 def _set_fields(value: Any, fields: Mapping[str, Any]) -> None:
