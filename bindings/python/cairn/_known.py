@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Set,
+    Tuple,
+)
 
 from . import _blob, _lib, _megatron, _optimizers, _plain, _tensors
 from ._coverage import Problems
@@ -12,6 +24,12 @@ from ._ranks import Place
 
 if TYPE_CHECKING:
     from ._layout import Layout
+
+
+def _like(parameter: Any, state: Mapping[Any, Any]) -> Tuple[int, FrozenSet[Any]]:
+    """What parameters have in common of which an optimizer keeps the same."""
+    types = (getattr(each, "dtype", None) for each in state.values())
+    return parameter.dim(), frozenset(each for each in types if each is not None)
 
 
 class Known:
@@ -106,7 +124,8 @@ class Known:
         """Parameters that were updated and have no moments, or have lost some that their like have.
 
         Their like: the parameters of as many dimensions in the same group, as some optimizers keep
-        other moments of matrices than of vectors.
+        other moments of matrices than of vectors, whose moments are of the same types, as those of
+        8 bits leave small matrices alone.
         """
         optimizer = self.holder()
         found = list(self.without_moments)
@@ -114,11 +133,14 @@ class Known:
             states = [(parameter, optimizer.state.get(parameter)) for parameter in group["params"]]
             # none: it may not even have a shape yet
             states = [(parameter, state) for parameter, state in states if state]
-            counts: Dict[int, int] = {}
+            counts: Dict[Any, int] = {}
             for parameter, state in states:
-                counts[parameter.dim()] = max(counts.get(parameter.dim(), 0), len(state))
+                like = _like(parameter, state)
+                counts[like] = max(counts.get(like, 0), len(state))
             found += [
-                parameter for parameter, state in states if len(state) < counts[parameter.dim()]
+                parameter
+                for parameter, state in states
+                if len(state) < counts[_like(parameter, state)]
             ]
         return found
 
