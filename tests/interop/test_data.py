@@ -111,6 +111,7 @@ ALONE = [
     (13, "random", ["ahead"]),
     (13, "generator", ["attach", "workers"]),
     (11, "generator", []),
+    (7, "distributed", []),
     (14, "stream", ["workers"]),
     (13, "megatron", ["attach", "workers"]),
     (13, "stateful", ["attach", "workers"]),

@@ -230,7 +230,7 @@ class Cursor:
             if not why and not state["finished"]:
                 self._samples = now.samples()
         if self._shift and now.again is None and epoch is not None:
-            now.again = _sampling.Again(loader, {}, epoch + self._shift)
+            now.again = _sampling.Again(loader, None, epoch + self._shift)
         return why
 
 

@@ -167,12 +167,16 @@ def start_of(loader: Any, shape: Shape) -> Dict[str, Any]:
 
 class Again:
     """While it is open the generators and the epoch are those with which a pass began. The script's
-    own generators stay where the pass leaves them; the global ones go back."""
+    own generators stay where the pass leaves them; the global ones go back. A pass that is new
+    (start is None) has only its epoch set."""
 
-    def __init__(self, loader: Any, start: Mapping[str, Any], epoch: Optional[int]) -> None:
+    def __init__(
+        self, loader: Any, start: Optional[Mapping[str, Any]], epoch: Optional[int]
+    ) -> None:
         self._loader, self._epoch = loader, epoch
-        self._generators = start.get("generators", ())
-        self._random = start.get("random")
+        self._is_new = start is None
+        self._generators = (start or {}).get("generators", ())
+        self._random = (start or {}).get("random")
         self._before: Dict[str, Any] = {}
         self._epoch_before: Optional[int] = None
 
@@ -191,7 +195,8 @@ class Again:
         if self._random is not None:
             self._random = _plain.random_state()
         # without a state of its own, too: what the loader draws for its workers is drawn already
-        _plain.set_random_state(self._before)
+        if not self._is_new:
+            _plain.set_random_state(self._before)
         if self._epoch is not None and self._epoch_before is not None:
             set_epoch(self._loader, self._epoch_before)
 
