@@ -69,7 +69,7 @@ ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)
 LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
 .PHONY: all FORCE clean deps test-deps demo test check sim placements cluster interop fuzz bench
-.PHONY: bench-peers
+.PHONY: bench-peers interop-apps
 .PHONY: gpu bench-convert bench-releases explore style layers headers format install uninstall
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -280,6 +280,10 @@ cluster:
 # Real safetensors and PyTorch (CPU, gloo), in build/venv.
 interop:
 	$(Q)python3 tests/runner.py interop
+# Programs of libraries from PyPI, unmodified, under `cairn run`: killed, resumed and compared, in
+# build/venv-apps (6 GB with torch for CUDA, 10 minutes). ARGS=WORD: only programs with it.
+interop-apps: all
+	$(Q)python3 tests/runner.py apps && build/venv-apps/bin/python tests/interop/apps.py $(ARGS)
 # A PyTorch job protected by Cairn beside one that saves with torch's own means: 20 GiB, a quarter
 # of an hour. ARGS=--json | --small | --rounds N. Then how jobs come back after the loss of a node,
 # beside torchrun with c10d and torchft: ten minutes. COMEBACK_ARGS=--json | --rounds N

@@ -505,6 +505,7 @@ def install_torch(python, venv):
         open(marker, "w").close()
         # where they cannot be had, their test says so
         run([python, "-m", "pip", "install", "-q", "transformers", "accelerate"], 600)
+        run([python, "-m", "pip", "install", "-q", "torchdata", "datasets"], 600)
     return None
 
 
@@ -583,6 +584,13 @@ def install_oldest_torch():
     )
 
 
+APPS = [
+    *("torch", "torchvision", "numpy", "safetensors", "pytest", "setuptools", "transformers"),
+    *("accelerate", "lightning", "peft", "schedulefree", "bitsandbytes", "timm", "torchao"),
+    *("torchdata", "datasets"),
+]
+
+
 def interop_environment():
     """A virtual environment with the stock tools and PyTorch: (its python or None, why there is
     none of it or not all)."""
@@ -616,6 +624,32 @@ def suite_environment():
     """Only makes the environment of interop, for `make bench-peers` and `make bench-convert`."""
     python, missing = interop_environment()
     return [Result("environment", failed=1, output=missing)] if missing else []
+
+
+def install_apps():
+    """A virtual environment with what tests/interop/apps.py runs, once; the reason where there is
+    none. It has a torch of its own, since torchvision wants that of its own build."""
+    venv = os.path.join(ROOT, "build", "venv-apps")
+    marker = os.path.join(venv, "ready")
+    if os.path.exists(marker):
+        return None
+    install = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "-q"]
+    cpu = ["--index-url", "https://download.pytorch.org/whl/cpu", "--retries", "0"]
+    status, output = run([sys.executable, "-m", "venv", venv], 120)
+    if status == 0:
+        run([*install, "torch", "torchvision", *cpu], 900)  # else those for CUDA, which do, too
+        status, output = run([*install, *APPS], 1800)
+    if status != 0:
+        shutil.rmtree(venv, ignore_errors=True)
+        return "no build/venv-apps: " + (output.strip().splitlines() or ["?"])[-1]
+    open(marker, "w").close()
+    return None
+
+
+def suite_apps():
+    """Only makes the environment of `make interop-apps`."""
+    missing = install_apps()
+    return [Result("apps", failed=1, output=missing)] if missing else []
 
 
 def together(programs):
@@ -724,7 +758,7 @@ def parse(arguments):
             if not rest or not rest[0]:
                 raise ValueError("-k: the name is missing; give a part of a program's name")
             name = rest.pop(0)
-        elif word == "all" or word in ORDER or word == "environment":
+        elif word == "all" or word in ORDER or word in ("environment", "apps"):
             suites += ORDER if word == "all" else [word]
         else:
             raise ValueError(f"{word}: unknown suite; the suites are {', '.join(ORDER)}")
