@@ -526,6 +526,8 @@ def _passed(job: "Job", loader: Any, count: int) -> None:
 @quiet
 def _ended(_job: "Job", now: Pass) -> None:
     now.ended = True
+    if now.again is not None and now.shape.kind == _sampling.STREAM:
+        now.again.put_epoch_back()
 
 
 def _follow_those_that_look_ahead() -> None:

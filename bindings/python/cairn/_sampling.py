@@ -197,6 +197,12 @@ class Again:
         # without a state of its own, too: what the loader draws for its workers is drawn already
         if not self._is_new:
             _plain.set_random_state(self._before)
+        # a stream reads its epoch when its first sample is asked for, in workers, too
+        if not isinstance(self._loader.dataset, IterableDataset):
+            self.put_epoch_back()
+
+    def put_epoch_back(self) -> None:
+        """The pass has ended, or reads its epoch no more."""
         if self._epoch is not None and self._epoch_before is not None:
             set_epoch(self._loader, self._epoch_before)
 
