@@ -37,9 +37,12 @@ class Points(torch.utils.data.Dataset):
         return self.x[i], self.y[i]
 
 
-def network():
+def network(hidden=32):
     return torch.nn.Sequential(
-        torch.nn.Linear(WIDTH, 32), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(32, 1)
+        torch.nn.Linear(WIDTH, hidden),
+        torch.nn.GELU(),
+        torch.nn.Dropout(0.1),
+        torch.nn.Linear(hidden, 1),
     )
 
 

@@ -5,7 +5,7 @@ from torch.utils.data import DataLoader
 from torchao.optim import AdamW8bit
 
 start()
-model = network()
+model = network(512)
 optimizer = AdamW8bit(model.parameters(), lr=1e-2)
 loader, done = DataLoader(Points(), batch_size=8, shuffle=True), 0
 while done < STEPS:
