@@ -172,24 +172,12 @@ seals_make(struct stream *stream)
     return err;
 }
 
-static cairn_err record_add(struct stream *stream, const uint8_t *bytes, size_t bytes_len);
-
-/* The key of this side's tags, and the record that tells it: the first one that is sent. */
+/* What makes this side's tags. */
 static cairn_err
 tagger_make(struct stream *stream)
 {
-    uint8_t record[KEY_RECORD_BYTES] = {KEY_MARK};
-    cairn_err err = CAIRN_OK;
-
     stream->tagger = stream->owner->tagger;
-    if (!stream->tagger)
-        err = cairn_tagger_create(stream->owner->cipher, &stream->tagger);
-    if (err)
-        return err;
-    memcpy(record + 1, cairn_tagger_key(stream->tagger), CAIRN_CIPHER_KEY_BYTES);
-    err = record_add(stream, record, sizeof record);
-    explicit_bzero(record, sizeof record);
-    return err;
+    return stream->tagger ? CAIRN_OK : cairn_tagger_create(stream->owner->cipher, &stream->tagger);
 }
 
 /* Memory and keys for a peer that is proved. */
@@ -741,6 +729,24 @@ block_bytes(const struct stream_part *part, uint32_t block)
     return rest < CAIRN_BLOCK_BYTES ? rest : CAIRN_BLOCK_BYTES;
 }
 
+/* Adds the record that tells the key of this side's tags: before its first payload. A peer that
+ * refuses us closes before it has read more than the handshake and a frame, and must get to say
+ * why. */
+static cairn_err
+key_add(struct stream *stream)
+{
+    uint8_t record[KEY_RECORD_BYTES] = {KEY_MARK};
+    cairn_err err;
+
+    if (stream->told)
+        return CAIRN_OK;
+    memcpy(record + 1, cairn_tagger_key(stream->tagger), CAIRN_CIPHER_KEY_BYTES);
+    err = record_add(stream, record, sizeof record);
+    explicit_bzero(record, sizeof record);
+    stream->told = !err;
+    return err;
+}
+
 /* Adds the header of a payload. Returns it. */
 static const uint8_t *
 head_add(struct stream *stream, const struct stream_part *part)
@@ -821,9 +827,11 @@ static cairn_err
 payload_add(struct stream *stream, struct stream_part *part, size_t *room)
 {
     uint32_t len = part->bytes_len - part->at;
-    const uint8_t *head = part->at ? NULL : head_add(stream, part);
-    cairn_err err = CAIRN_OK;
+    cairn_err err = authenticates(stream) ? key_add(stream) : CAIRN_OK;
+    const uint8_t *head = part->at || err ? NULL : head_add(stream, part);
 
+    if (err)
+        return err;
     if (authenticates(stream)) {
         err = tags_make(stream, part, room, &len);
         piece_add(&stream->batch, part->bytes + part->at, len);

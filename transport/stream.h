@@ -21,8 +21,8 @@
  *
  * With `authenticate` the tags of all blocks (tag.h) follow the payload in a TLS record:
  *   'T', the first 24 bytes of the payload's header, then 16 bytes per block
- * So they belong to this payload of this session. The frame behind them says what it is. The first
- * record of each side tells the key of its tags: 'K', then 32 bytes.
+ * So they belong to this payload of this session. The frame behind them says what it is. Before its
+ * first payload each side tells the key of its tags in a record: 'K', then 32 bytes.
  *
  * Before the peer is proved a stream has STREAM_IN_UNPROVED bytes of memory and parses TLS records
  * only. A payload is received straight into the buffer that its header names, if that buffer is
@@ -127,6 +127,7 @@ struct stream {
     bool refused; /* one side does not take the other's key or certificate, or has none */
     bool refuses; /* and it is this one: `failed` says why */
     bool clear;   /* no TLS */
+    bool told;    /* the peer: the key of this side's tags */
     const char *failed;
     uint32_t node; /* CAIRN_BACKEND_ALL: unknown */
     uint64_t deadline_ns;
