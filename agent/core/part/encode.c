@@ -208,12 +208,6 @@ encode_waits_for(const struct part *part)
     return UINT32_MAX;
 }
 
-bool
-encode_is_forwarded(const struct part *part)
-{
-    return encode_waits_for(part) == UINT32_MAX;
-}
-
 /* Tells a member how far its chunk has arrived, and how far it may send. */
 static void
 answer(struct env *env, struct part *part, uint32_t position)

@@ -36,9 +36,8 @@ void encode_fold(struct env *env, struct part *part, const struct cairn_message 
 uint64_t encode_until(const struct env *env, const struct part *part, uint32_t position);
 /* Sends finished lines, as far as the owners have room. */
 void encode_forward(struct env *env, struct part *part);
-/* All owners have reported all lines. Needs the lengths. */
-bool encode_is_forwarded(const struct part *part);
-/* The position of an owner that has not, UINT32_MAX: there is none. Needs the lengths. */
+/* The position of an owner that has not reported all lines, UINT32_MAX: there is none. Needs the
+ * lengths. */
 uint32_t encode_waits_for(const struct part *part);
 /*
  * Takes an owner's RECEIVED, sends more, and lets members go on. False: it asks for lines that have
