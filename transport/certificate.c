@@ -202,6 +202,40 @@ read_authorities(struct cairn_certificate *certificate, const struct cairn_pem *
     return err;
 }
 
+/* Reads the revocation lists among the authorities. Where there is one, a node's certificate counts
+ * only if its authority has a list that does not name it. */
+static cairn_err
+read_lists(struct cairn_certificate *certificate, const struct cairn_pem *pem, char *why,
+           size_t why_bytes)
+{
+    BIO *bio = BIO_new_mem_buf(pem->text, (int)pem->len);
+    X509_CRL *list = NULL;
+    unsigned long code;
+    bool added = bio != NULL, any = false;
+
+    ERR_clear_error();
+    while (added && (list = PEM_read_bio_X509_CRL(bio, NULL, no_passphrase, NULL)) != NULL) {
+        added = X509_STORE_add_crl(certificate->authorities, list) == 1;
+        X509_CRL_free(list);
+        any = true;
+    }
+    code = ERR_peek_last_error();
+    ERR_clear_error();
+    BIO_free(bio);
+    if (!added)
+        return CAIRN_NOMEM;
+    if (ERR_GET_LIB(code) != ERR_LIB_PEM || ERR_GET_REASON(code) != PEM_R_NO_START_LINE) {
+        (void)snprintf(why, why_bytes,
+                       "%s holds a damaged revocation list: fetch the authority's list again",
+                       pem->name);
+        return CAIRN_CONFIG;
+    }
+    if (any)
+        (void)X509_STORE_set_flags(certificate->authorities,
+                                   X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_certificate_create(const struct cairn_transport_certificate *pem, uint32_t node,
                          struct cairn_certificate **out, char *why, size_t why_bytes)
@@ -224,6 +258,8 @@ cairn_certificate_create(const struct cairn_transport_certificate *pem, uint32_t
         err = read_key(certificate, pem, why, why_bytes);
     if (!err)
         err = read_authorities(certificate, &pem->authorities, why, why_bytes);
+    if (!err)
+        err = read_lists(certificate, &pem->authorities, why, why_bytes);
     if (!err && !names_match(certificate, certificate->leaf, node, names, sizeof names)) {
         (void)snprintf(why, why_bytes,
                        "the certificate in %s %s: give this node its own certificate, or mend "
@@ -321,6 +357,25 @@ is_about_authorities(int code)
            code == X509_V_ERR_CERT_SIGNATURE_FAILURE;
 }
 
+static bool
+is_about_lists(int code)
+{
+    return code == X509_V_ERR_UNABLE_TO_GET_CRL || code == X509_V_ERR_CRL_HAS_EXPIRED ||
+           code == X509_V_ERR_CRL_NOT_YET_VALID || code == X509_V_ERR_CRL_SIGNATURE_FAILURE;
+}
+
+/* Authorities need no list of their own: to end one, take it out of the file. */
+static int
+authority_unlisted(int good, X509_STORE_CTX *shown)
+{
+    if (!good && X509_STORE_CTX_get_error_depth(shown) > 0 &&
+        X509_STORE_CTX_get_error(shown) == X509_V_ERR_UNABLE_TO_GET_CRL) {
+        X509_STORE_CTX_set_error(shown, X509_V_OK);
+        return 1;
+    }
+    return good;
+}
+
 /* What is wrong with the certificate that a verification has stopped at. */
 static void
 explain(X509_STORE_CTX *shown, char *why, size_t why_bytes)
@@ -337,6 +392,13 @@ explain(X509_STORE_CTX *shown, char *why, size_t why_bytes)
         cairn_certificate_time(time_of(X509_get0_notBefore(at)), when);
         (void)snprintf(why, why_bytes, "%s is not valid before %s: compare the nodes' clocks",
                        whose, when);
+    } else if (code == X509_V_ERR_CERT_REVOKED) {
+        (void)snprintf(why, why_bytes, "%s has been revoked: give the node another", whose);
+    } else if (is_about_lists(code)) {
+        (void)snprintf(why, why_bytes,
+                       "%s cannot be looked up in a revocation list (%s): put its authority's "
+                       "present list in ca_file",
+                       whose, X509_verify_cert_error_string(code));
     } else if (is_about_authorities(code)) {
         (void)snprintf(why, why_bytes,
                        "%s does not lead to an authority in ca_file (%s): give all nodes the same "
@@ -352,6 +414,7 @@ explain(X509_STORE_CTX *shown, char *why, size_t why_bytes)
 static bool
 chain_good(X509_STORE_CTX *shown, char *why, size_t why_bytes)
 {
+    X509_STORE_CTX_set_verify_cb(shown, authority_unlisted);
     if (X509_verify_cert(shown) != 1) {
         explain(shown, why, why_bytes);
         return false;

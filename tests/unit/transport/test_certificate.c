@@ -9,6 +9,7 @@
 
 static struct authority authority, stranger, between;
 static const struct cairn_transport_key no_keys[2];
+static char trusted[3 * PEM_BYTES]; /* what node 0 has in place of the authority; "": nothing */
 
 static int
 authorities_make(void **state)
@@ -45,7 +46,7 @@ pair_prepare(const struct leaf *shown, const char *pattern)
     use_certificates(NULL);
     ends_prepare(2);
     leaf_of_node(&authority, 0, &leaf);
-    certificates[0] = leaf_use(&leaf, authority.pem, TEST_IDENTITY);
+    certificates[0] = leaf_use(&leaf, trusted[0] ? trusted : authority.pem, TEST_IDENTITY);
     certificates[1] = leaf_use(shown, authority.pem, pattern);
     for (uint32_t i = 0; i < 2; i++)
         ends[i].options.certificate = &certificates[i];
@@ -98,6 +99,67 @@ right_certificates(void **state)
     leaf_of_node(&between, 1, &chained);
     strcat(chained.certificate, between.pem);
     accepted(&chained);
+}
+
+/* Adds an authority's revocation list to what node 0 trusts. It names a leaf (NULL: none). */
+static void
+list_add(const struct authority *of, const struct leaf *revoked, long begins_s, long ends_s)
+{
+    X509_CRL *list = X509_CRL_new();
+    ASN1_TIME *now = X509_gmtime_adj(NULL, begins_s), *next = X509_gmtime_adj(NULL, ends_s);
+    BIO *bio = BIO_new(BIO_s_mem());
+    char text[PEM_BYTES];
+
+    X509_CRL_set_version(list, 1);
+    X509_CRL_set_issuer_name(list, X509_get_subject_name(of->certificate));
+    X509_CRL_set1_lastUpdate(list, now);
+    X509_CRL_set1_nextUpdate(list, next);
+    if (revoked) {
+        BIO *from = BIO_new_mem_buf(revoked->certificate, -1);
+        X509 *certificate = PEM_read_bio_X509(from, NULL, NULL, NULL);
+        X509_REVOKED *entry = X509_REVOKED_new();
+
+        X509_REVOKED_set_serialNumber(entry, X509_get_serialNumber(certificate));
+        X509_REVOKED_set_revocationDate(entry, now);
+        X509_CRL_add0_revoked(list, entry);
+        X509_free(certificate);
+        BIO_free(from);
+    }
+    X509_CRL_sort(list);
+    certificates_must(X509_CRL_sign(list, of->key, EVP_sha256()) > 0);
+    certificates_must(PEM_write_bio_X509_CRL(bio, list) == 1);
+    bio_text(bio, text);
+    strcat(trusted, text);
+    X509_CRL_free(list);
+    ASN1_TIME_free(now);
+    ASN1_TIME_free(next);
+}
+
+/* Node 0 has revocation lists: those of its authority count, and it needs one. */
+static void
+revoked_certificates(void **state)
+{
+    struct leaf leaf, other, chained;
+
+    (void)state;
+    leaf_of_node(&authority, 1, &leaf);
+    leaf_of_node(&authority, 1, &other);
+    leaf_of_node(&between, 1, &chained);
+    strcat(chained.certificate, between.pem);
+    strcpy(trusted, authority.pem);
+    list_add(&authority, &other, -60, 3600);
+    accepted(&leaf);
+    refused(&other, TEST_IDENTITY, "has been revoked");
+    refused(&chained, TEST_IDENTITY, "cannot be looked up in a revocation list");
+    list_add(&between, NULL, -60, 3600);
+    accepted(&chained);
+    strcpy(trusted, authority.pem);
+    list_add(&authority, NULL, -7200, -3600);
+    refused(&leaf, TEST_IDENTITY, "cannot be looked up in a revocation list");
+    strcpy(trusted, authority.pem); /* a list that another authority of this name has signed */
+    list_add(&stranger, NULL, -60, 3600);
+    refused(&leaf, TEST_IDENTITY, "cannot be looked up in a revocation list");
+    trusted[0] = '\0';
 }
 
 /* Chains of RSA are some KiB long: more than a connection keeps before its peer is proved. */
@@ -474,6 +536,7 @@ main(void)
 #define TEST(function) cmocka_unit_test_teardown(function, ends_close)
     const struct CMUnitTest tests[] = {
         TEST(right_certificates),
+        TEST(revoked_certificates),
         TEST(long_chains),
         TEST(wrong_dates),
         TEST(wrong_authority),
