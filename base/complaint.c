@@ -8,6 +8,9 @@
 #include "base/file.h"
 #include "base/text.h"
 
+static void put(struct cairn_complaint *complaint, const char *format, va_list arguments,
+                const char *reason) __attribute__((format(printf, 2, 0)));
+
 static void
 put(struct cairn_complaint *complaint, const char *format, va_list arguments, const char *reason)
 {
