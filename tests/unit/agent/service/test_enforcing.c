@@ -231,7 +231,7 @@ test_an_agent_that_dies_meanwhile(void **state)
         "\"enforcement\":{\"result\":\"running\",\"what\":\"enforce_command runs on node 0\"");
     start_again(node, SIGKILL);
     await_status(node, "\"enforcement\":{\"result\":\"unknown\",\"what\":\"enforce_command: "
-                       "unknown: the agent of node 0 ended before it said");
+                       "unknown: the agent of node 0 ended before it");
     ask_status(node, text, sizeof text);
     says("\"timeout\":0,\"not_started\":0,\"unknown\":1}");
     assert_int_equal(kill(-pid, SIGKILL), 0);
