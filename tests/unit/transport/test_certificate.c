@@ -153,6 +153,9 @@ revoked_certificates(void **state)
     refused(&chained, TEST_IDENTITY, "cannot be looked up in a revocation list");
     list_add(&between, NULL, -60, 3600);
     accepted(&chained);
+    strcpy(trusted, authority.pem); /* an authority needs no list of its own */
+    list_add(&between, NULL, -60, 3600);
+    accepted(&chained);
     strcpy(trusted, authority.pem);
     list_add(&authority, NULL, -7200, -3600);
     refused(&leaf, TEST_IDENTITY, "cannot be looked up in a revocation list");
