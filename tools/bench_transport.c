@@ -8,20 +8,16 @@
 
 #include <stdio.h>
 
-enum {
-    ROUND_BYTES_DEFAULT = 512 << 20,
-    PARITY_OWNERS = 2 /* as with the default of `parity` */
-};
+enum { ROUND_BYTES_DEFAULT = 512 << 20 };
 
 static cairn_err
 measure(const struct cairn_bench_options *options, size_t message_bytes,
-        enum cairn_protection protection, uint32_t receivers, struct cairn_measure *out)
+        enum cairn_protection protection, struct cairn_measure *out)
 {
     struct cairn_measure_options how = {.provider = "tcp",
                                         .keyed = protection != CAIRN_PROTECTION_NONE,
                                         .protection = protection,
                                         .beside_unprotected = protection != CAIRN_PROTECTION_NONE,
-                                        .receivers = receivers,
                                         .message_bytes = message_bytes,
                                         .round_bytes =
                                             options->bytes ? options->bytes : ROUND_BYTES_DEFAULT,
@@ -53,10 +49,10 @@ add(const struct cairn_bench_options *options, const char *name,
 /* Payloads that are protected, in turns with those that are not. */
 static cairn_err
 add_protected(const struct cairn_bench_options *options, enum cairn_protection protection,
-              uint32_t receivers, const char *name, double bound, struct cairn_bench_report *report)
+              const char *name, double bound, struct cairn_bench_report *report)
 {
     struct cairn_measure measured;
-    cairn_err err = measure(options, CAIRN_BULK_BYTES_MAX, protection, receivers, &measured);
+    cairn_err err = measure(options, CAIRN_BULK_BYTES_MAX, protection, &measured);
 
     if (!err)
         add(options, name, &measured, measured.bare.bytes_per_s, "the transport without protection",
@@ -94,7 +90,7 @@ cairn_bench_transport(const struct cairn_bench_options *options, struct cairn_be
     cairn_err err;
 
     report->stage = "transport";
-    err = measure(options, CAIRN_BULK_BYTES_MAX, CAIRN_PROTECTION_NONE, 1, &none);
+    err = measure(options, CAIRN_BULK_BYTES_MAX, CAIRN_PROTECTION_NONE, &none);
     if (err)
         return err;
     add(options, "messages of 1024 KiB", &none, none.bare.bytes_per_s, bare, 0.95, report);
@@ -103,15 +99,11 @@ cairn_bench_transport(const struct cairn_bench_options *options, struct cairn_be
     cairn_bench_note(report, "sender_cpu_seconds_per_gib", none.transport.sender_cpu_s_per_gib);
     cairn_bench_note(report, "receiver_cpu_seconds_per_gib", none.transport.receiver_cpu_s_per_gib);
     cairn_bench_note(report, "half_round_trip_us", none.half_round_trip_ns / 1e3);
-    err = add_protected(options, CAIRN_PROTECTION_AUTHENTICATE, PARITY_OWNERS,
-                        "authenticated, to 2 parity owners", 0.80, report);
+    err = add_protected(options, CAIRN_PROTECTION_AUTHENTICATE, "authenticated", 0.80, report);
     if (!err)
-        err = add_protected(options, CAIRN_PROTECTION_AUTHENTICATE, 1, "authenticated, to one", 0,
-                            report);
+        err = add_protected(options, CAIRN_PROTECTION_ENCRYPT, "encrypted", 0.55, report);
     if (!err)
-        err = add_protected(options, CAIRN_PROTECTION_ENCRYPT, 1, "encrypted", 0.55, report);
-    if (!err)
-        err = measure(options, 4 * CAIRN_BLOCK_BYTES, CAIRN_PROTECTION_NONE, 1, &small);
+        err = measure(options, 4 * CAIRN_BLOCK_BYTES, CAIRN_PROTECTION_NONE, &small);
     if (!err)
         add(options, "messages of 256 KiB", &small, small.bare.bytes_per_s, bare, 0, report);
     return err ? err : note_ciphers(report);

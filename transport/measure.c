@@ -27,7 +27,6 @@ enum {
     ROUNDS_MAX = 64,
     PINGS = 1000,
     WARM_BYTES = 64 * 1048576,
-    SUMS_BYTES = 8 * (WARM_BYTES / CAIRN_BLOCK_BYTES),
     LOST_S = 60 /* a round that takes longer is given up */
 };
 
@@ -198,7 +197,6 @@ done:
 struct end {
     struct cairn_transport *transport;
     const struct round *round;
-    uint64_t receivers; /* of each payload */
     bool up;
     uint64_t sent;
     uint64_t acknowledged; /* by on_sent */
@@ -335,37 +333,21 @@ transport_receiver(const struct round *round, const struct cairn_measure_options
     _exit(end.finished && !end.unanswered ? 0 : 1);
 }
 
-/* Sends a payload, which is a new one after `receivers` sends. The checksums of its blocks, as far
- * as the transport can tell: they change with it. */
-static cairn_err
-payload_send(struct end *end, const uint8_t *buffer, uint64_t number)
-{
-    static uint64_t sums[SUMS_BYTES / 8];
-    size_t len = end->round->message_bytes,
-           blocks = (len + CAIRN_BLOCK_BYTES - 1) / CAIRN_BLOCK_BYTES;
-    uint64_t captured = number / end->receivers, slot = captured % (WARM_BYTES / len);
-    uint64_t *first = &sums[slot * len / CAIRN_BLOCK_BYTES];
-
-    if (len % CAIRN_BLOCK_BYTES)
-        return cairn_transport_send(end->transport, 1, &number, sizeof number, buffer + slot * len,
-                                    len, number);
-    for (size_t i = 0; i < blocks && number % end->receivers == 0; i++)
-        first[i] = captured + 1;
-    return cairn_transport_send_summed(end->transport, 1, &number, sizeof number,
-                                       buffer + slot * len, len, (const uint8_t *)first, number);
-}
-
 /* Sends `count` payloads and waits for the receiver's answer to the last. */
 static cairn_err
 payloads_send(struct end *end, const uint8_t *buffer, uint64_t count)
 {
+    size_t slots = WARM_BYTES / end->round->message_bytes;
     uint64_t give_up_ns = clock_ns(CLOCK_MONOTONIC) + LOST_S * (uint64_t)1000000000;
     uint32_t answers = end->answers;
     uint64_t sent = 0;
 
     while (end->answers == answers) {
         while (sent < count) {
-            cairn_err err = payload_send(end, buffer, end->sent);
+            cairn_err err =
+                cairn_transport_send(end->transport, 1, &sent, sizeof sent,
+                                     buffer + (sent % slots) * end->round->message_bytes,
+                                     end->round->message_bytes, sent);
 
             if (err == CAIRN_AGAIN)
                 break;
@@ -442,7 +424,7 @@ transport_round(struct round *round, const struct cairn_measure_options *how, co
 {
     char texts[2][32];
     const char *const addresses[2] = {texts[0], texts[1]};
-    struct end end = {.round = round, .receivers = how->receivers ? how->receivers : 1};
+    struct end end = {.round = round};
     struct sockaddr_in ports[2];
     int listeners[2];
     pid_t child;

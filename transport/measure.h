@@ -17,7 +17,6 @@ struct cairn_measure_options {
     bool beside_unprotected;          /* `bare` is the transport without protection, not bare TCP */
     size_t message_bytes; /* payload of one message, 1 … CAIRN_BULK_BYTES_MAX; 0: the maximum */
     uint64_t round_bytes; /* sent in one round; 0: 2 GiB */
-    uint32_t receivers;   /* each payload is sent so often, as to so many receivers; 0: 1 */
     uint32_t rounds;      /* of each kind, alternating; 0: 5. At most 64 */
 };
 
