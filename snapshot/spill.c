@@ -187,8 +187,8 @@ compare_data(struct cairn_spill *spill, int fd, uint64_t at, size_t bytes)
     return err;
 }
 
-/* Compares the whole file with what was written. The kernel is told to drop its copy first, so that
- * the bytes come from the disk; all buffers are free by now. */
+/* Compares the whole file with what was written. Has the kernel drop its copy first, so that the
+ * bytes come from the disk; all buffers are free by now. */
 static cairn_err
 verify_part(struct cairn_spill *spill, bool *given_up)
 {

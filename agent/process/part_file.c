@@ -243,7 +243,7 @@ write_new(int dir_fd, const char *name, const struct part_file *part, const uint
     return err ? err : closed;
 }
 
-/* The kernel is told to drop its copy first, so that the bytes come from the disk. */
+/* Has the kernel drop its copy first, so that the bytes come from the disk. */
 static cairn_err
 read_back(int dir_fd, const char *name, const struct part_file *part, const uint8_t *head,
           struct output *output)

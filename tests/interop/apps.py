@@ -24,7 +24,7 @@ import harness  # noqa: E402
 
 APPS = ROOT / "tests" / "interop" / "apps"
 STEPS, KILLED_AT = 24, 13
-# what comes back: state, then losses too. "refused": no snapshots are taken, and that is said.
+# what comes back: state, then losses too. "refused": Cairn takes no snapshots and reports why.
 EXPECTED = {"torchao_8bit": "refused", "nanogpt": "state"}
 PACKAGES = {
     "hf_trainer": "transformers",

@@ -124,7 +124,7 @@ ALONE = [
 @pytest.mark.parametrize("hold_at, source, words", ALONE)
 def test_goes_on_bit_for_bit(cluster, tmp_path, hold_at, source, words):  # noqa: F811
     """Killed in a pass, and right behind its last batch: samples and losses are those of the run
-    that was not killed, whatever has been prefetched."""
+    that was not killed, however much was prefetched."""
     if missing(source):
         pytest.skip("its package is not installed here")
     plain = [word for word in words if word != "attach"]

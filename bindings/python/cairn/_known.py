@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _like(parameter: Any, state: Mapping[Any, Any]) -> Tuple[int, FrozenSet[Any]]:
-    """What parameters have in common of which an optimizer keeps the same."""
+    """What parameters share if an optimizer keeps the same for them."""
     types = (getattr(each, "dtype", None) for each in state.values())
     return parameter.dim(), frozenset(each for each in types if each is not None)
 

@@ -12,8 +12,8 @@ _round.plan decides what follows. In a round:
     new one, so nothing is left of the workers before.
  4. While the workers run, a line that ends is a launcher that ended, at either side, and known at
     once. A node whose agent is silent is dead if its door does not answer either: a dead agent
-    alone never restarts a job. Either way the next round begins, and everybody is told by the
-    leader's lines.
+    alone never restarts a job. Either way the next round begins, and the leader's lines
+    tell all launchers.
 
 A launcher's death, or its node's, costs no time-out but the agents' own (`dead_after_ms`).
 """
@@ -90,7 +90,7 @@ def _host_of(address: str) -> str:
 
 class Door:
     """Listens for lines of other launchers. The kernel answers also while this process is busy or
-    stopped, so whoever is refused, or gets no answer, knows that it or its host is dead.
+    stopped, so a launcher without an answer, or with a refusal, knows that it or its host is dead.
     """
 
     def __init__(self) -> None:

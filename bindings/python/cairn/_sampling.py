@@ -160,7 +160,7 @@ def start_of(loader: Any, shape: Shape) -> Dict[str, Any]:
         return start
     if type(last).__module__.startswith("torch.utils.data"):
         start["random"] = {"cpu": torch.get_rng_state()}
-    else:  # whatever it draws from
+    else:  # another sampler may draw from any generator
         start["random"] = _plain.random_state()
     return start
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from typing import Any, Dict, IO, List, NamedTuple, Optional, Sequence
 
-# What torchrun, or _rendezvous.py, sets anew for each start of a worker, and no import reads.
+# What torchrun, or _rendezvous.py, sets again for each start of a worker, and no import reads.
 PER_START = (
     "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE "
     "ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCH_NCCL_ASYNC_ERROR_HANDLING CAIRN_RESUME"
