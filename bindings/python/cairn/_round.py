@@ -1,5 +1,5 @@
-"""Who trains next: the decision of a job's launchers (torchrun). Each launcher asks its agent who is
-alive, who holds a part of the state, and which notes the launchers left there.
+"""Who trains next: the decision of a job's launchers (torchrun). Each launcher asks its agent who
+is alive, who holds a part of the state, and which notes the launchers left there.
 
 Pure: no clock, no I/O. Every launcher decides from what it sees with `plan`:
 
