@@ -10,7 +10,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 struct world *world;
 struct agent *agents[AGENTS_MAX];

@@ -5,7 +5,6 @@
  * ways.
  */
 #include <setjmp.h>
-#include <stdarg.h>
 
 #include "tests/support/cases.h"
 #include "tests/support/failing_calls.h"

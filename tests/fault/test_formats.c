@@ -8,7 +8,11 @@
  * under a sanitizer it takes larger steps. Where it starts differs from case to case.
  * test_convert.c fails every single call of the engine.
  */
+#include "tests/support/cmocka.h"
 #include "tests/support/failing_calls.h"
+
+#include <string.h>
+
 #include "tools/convert/formats.h"
 #include "tools/convert/dcp/format.h"
 #include "tools/convert/deepspeed/format.h"
@@ -18,14 +22,6 @@
 #include "tools/convert/engine/conversion.h"
 
 #include "base/log.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/support/cases.h"
 #include "tests/support/remove_path.h"

@@ -6,14 +6,10 @@
 #include "replan/live/live.h"
 #include "replan/live/reduce.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/support/cmocka.h"
 #include "tests/support/failing_calls.h"
 
 enum {

@@ -4,17 +4,14 @@
  */
 #include "tools/convert/maps/map.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/array.h"
 #include "base/log.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/engine/whole.h"
+#include "tests/support/cmocka.h"
 
 enum { ATTEMPTS_MAX = 100000, CONTAINER_BYTES = 4096 };
 

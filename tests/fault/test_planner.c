@@ -12,17 +12,10 @@
 #include "replan/assign/pack.h"
 #include "replan/profile/links.h"
 #include "replan/profile/memory.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <malloc.h>
-
-#include <cmocka.h>
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);

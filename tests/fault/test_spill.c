@@ -6,12 +6,6 @@
  * bytes that were written; and when the spill said that it succeeded, the new one does. Leaks are
  * seen by the address sanitizer's build.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,13 +14,13 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "snapshot/spill.h"
+#include "tests/support/cmocka.h"
 
 enum { CALLS_MAX = 5000 };
 

@@ -10,17 +10,13 @@
 #include "snapshot/arena.h"
 #include "snapshot/capture.h"
 #include "snapshot/mem.h"
+#include "tests/support/cmocka.h"
 
 #include <dlfcn.h>
-#include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 enum { BLOCK = CAIRN_BLOCK_BYTES, BLOCKS = 2048, BYTES = BLOCKS * BLOCK, SKIPPED = 77 };
 

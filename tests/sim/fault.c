@@ -5,8 +5,6 @@
  */
 #include "tests/sim/sim.h"
 
-#include <string.h>
-
 bool
 fault_may_lose(const struct world *world, uint32_t node)
 {

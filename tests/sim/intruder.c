@@ -8,8 +8,6 @@
  */
 #include "tests/sim/sim.h"
 
-#include <string.h>
-
 static void
 wake(struct world *world, const struct node *node, uint64_t after_ns)
 {

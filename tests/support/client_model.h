@@ -7,16 +7,12 @@
 #ifndef CAIRN_TESTS_CLIENT_MODEL_H
 #define CAIRN_TESTS_CLIENT_MODEL_H
 
+#include "tests/support/cmocka.h"
 #include "tests/support/fake_agent.h"
 
 #include "cairn/client.h"
 
 #include "base/crc.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 enum { TENSORS = 6, SHORT_MS = 300 };
 

@@ -5,6 +5,7 @@
 #ifndef CAIRN_TESTS_MARKER_CONVERSION_H
 #define CAIRN_TESTS_MARKER_CONVERSION_H
 
+#include "tests/support/cmocka.h"
 #include "tests/support/marker_format.h"
 #include "tests/support/remove_path.h"
 #include "tools/convert/engine/conversion.h"
@@ -13,8 +14,6 @@
 #include "base/log.h"
 
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 static char base[256], source[300], target[300];
 

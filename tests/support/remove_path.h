@@ -5,13 +5,12 @@
 #ifndef CAIRN_TESTS_REMOVE_PATH_H
 #define CAIRN_TESTS_REMOVE_PATH_H
 
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <ftw.h>
+
+#include "tests/support/cmocka.h"
 
 static int
 remove_one(const char *path, const struct stat *found, int kind, struct FTW *walk)

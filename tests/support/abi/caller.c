@@ -5,17 +5,14 @@
  * behind the caller's size is seen with and without AddressSanitizer.
  */
 #include "tests/support/abi/caller.h"
+#include "tests/support/cmocka.h"
 
 #include "cairn/client.h"
 
 #include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 enum { CANARY = 0x5a, CANARY_BYTES = 64, TRIES_MAX = 60000, NAP_NS = 1000000 };
 

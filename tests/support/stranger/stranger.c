@@ -32,7 +32,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { AGENTS_MAX = 16, ATTEMPT = 1, BUFFERS = 32 };
 enum { EXIT_USAGE = 64, EXIT_AGAIN = 75 };

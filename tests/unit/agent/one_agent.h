@@ -13,16 +13,14 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "client/session.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/loopback.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +29,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define HELPER __attribute__((unused)) static
 

@@ -1,12 +1,8 @@
 /* tests/unit/base/test_array.c - an array has room for one more element, whatever its count. */
 #include "base/array.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 /* The address sanitizer's build finds an element that has no room. */
 static void

@@ -1,13 +1,8 @@
 /* tests/unit/base/test_clock.c - time of the calling thread alone. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <time.h>
 
 #include "base/clock.h"
+#include "tests/support/cmocka.h"
 
 /* Waiting takes no processor time, work does; and no more than passes. */
 static void

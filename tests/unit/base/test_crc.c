@@ -1,14 +1,9 @@
 /* tests/unit/base/test_crc.c - the checksum against the polynomial, bit by bit. */
 #include "base/crc.h"
 #include "base/crc_x86.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { BYTES = 5000 };
 

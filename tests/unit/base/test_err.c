@@ -2,15 +2,11 @@
 #include "base/log.h"
 #include "cairn/err.h"
 #include "cairn/types.h"
+#include "tests/support/cmocka.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const struct {
     cairn_err err;

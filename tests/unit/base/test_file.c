@@ -1,11 +1,5 @@
 /* tests/unit/base/test_file.c - files: atomic save with every call failing, loads, lists, and the
  * translation of errors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "tests/support/cmocka.h"
 
 static char root[64];
 static int root_fd = -1;

@@ -1,17 +1,11 @@
 /* tests/unit/base/test_json.c - the JSON writer, and the reader on good and on hostile text. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
+#include "tests/support/cmocka.h"
 
 static void
 expect(struct cairn_json_writer *writer, const char *expected)

@@ -1,20 +1,14 @@
 /* tests/unit/base/test_loop.c - the event loop and its timers, signals, posts and sources. */
 #include "base/loop.h"
+#include "tests/support/cmocka.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { TIMERS = 2000, THREADS = 4, POSTS_PER_THREAD = 2000 };
 

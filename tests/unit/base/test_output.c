@@ -1,13 +1,8 @@
 /* tests/unit/base/test_output.c - what the filter lets through, whole and cut into pieces. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "base/output.h"
+#include "tests/support/cmocka.h"
 
 enum { TEXT_BYTES_MAX = 256 };
 

@@ -1,19 +1,15 @@
 /* tests/unit/base/test_ring.c - the ring: order, overflow, hostile headers, threads, processes. */
 #include "base/ring.h"
+#include "tests/support/cmocka.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { WRITERS = 4, RECORDS_PER_WRITER = 20000, READ_BATCH = 32 };
 

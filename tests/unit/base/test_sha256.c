@@ -1,14 +1,9 @@
 /* tests/unit/base/test_sha256.c - SHA-256 against the published vectors, in one and in many
  * updates. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "base/sha256.h"
+#include "tests/support/cmocka.h"
 
 static void
 expect(struct cairn_sha256 *sha, const char *expected)

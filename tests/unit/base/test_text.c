@@ -2,14 +2,9 @@
 #include "base/text.h"
 
 #include "base/json.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void
 test_plain(void **state)

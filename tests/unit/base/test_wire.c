@@ -1,13 +1,9 @@
 /* tests/unit/base/test_wire.c - the bounded reader and writer, at every length. */
 #include "base/wire.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* One of everything, as the writer must lay it out. */
 static const uint8_t packed[] = {

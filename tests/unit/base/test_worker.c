@@ -1,16 +1,12 @@
 /* tests/unit/base/test_worker.c - the pool of workers. */
 #include "base/worker.h"
+#include "tests/support/cmocka.h"
 
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { JOBS = 5000, JOBS_MAX = 32 };
 

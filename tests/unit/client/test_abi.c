@@ -6,15 +6,12 @@
  * through the stand-in agent. Each rule of cairn/client.h on structs that grow is then broken.
  */
 #include "tests/support/abi/caller.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/fake_agent.h"
 
 #include "cairn/client.h"
 
 #include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 enum { LIBRARIES = 2, MARKS = CALLER_TENSORS * CALLER_ELEMENTS };
 

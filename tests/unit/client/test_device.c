@@ -5,17 +5,14 @@
  */
 #include "cairn/client.h"
 
+#include "tests/support/cmocka.h"
 #include "tests/support/fake_agent.h"
 #include "tests/support/fakecuda.h"
 
 #include "base/crc.h"
 
 #include <dlfcn.h>
-#include <setjmp.h>
 #include <spawn.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 enum { SMALL = 64, SMALL_BYTES = 5000, LARGE_BYTES = 256 << 10, SLICES = SMALL + 4 };
 enum { NOT_READY = 600 }; /* of the driver */

@@ -8,14 +8,10 @@
  */
 #include "cairn/client.h"
 
+#include "tests/support/cmocka.h"
 #include "tests/support/fake_agent.h"
 
 #include "snapshot/capture.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
 
 enum { SLICE_BYTES = 2 * CAIRN_BLOCK_BYTES, SLICES = 3, MARGIN_MS = 2000 };
 

@@ -4,17 +4,12 @@
  * are late, lost, damaged or differ, agents that die, fills that fail, and a collective that breaks
  * with some ranks informed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/placement.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 
 enum { RANKS = 6, REPLICAS = 3, TOTAL = 12, STEPS = 40, SCHEDULES = 10000, STAGES = 2, LAYERS = 6 };
 

@@ -2,17 +2,14 @@
  * checked. */
 #include "cairn/client.h"
 
+#include "tests/support/cmocka.h"
 #include "tests/support/fake_agent.h"
 
 #include "base/crc.h"
 
 #include <pthread.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-
-#include <cmocka.h>
 
 /*
  * The state: a matrix ROWS x COLUMNS of u32 markers (each element its own number), a vector of

@@ -1,16 +1,11 @@
 /* tests/unit/client/test_sequences.c - the sequences of a step: each in one micro-batch, none over
  * the cap, the same from the same arguments, near the bound for machines of different speed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "cairn/client.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 
 enum { STEPS = 300, COUNT_MAX = 4096, REPLICAS_MAX = 64, CAP = 8192 };
 

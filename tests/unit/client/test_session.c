@@ -4,21 +4,17 @@
 
 #include "base/limits.h"
 #include "base/wire.h"
+#include "tests/support/cmocka.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* A writer whose bytes are moved into a reader without a socket. */
 struct pair {

@@ -3,13 +3,7 @@
 #include "client/sink.h"
 
 #include "base/limits.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -2,20 +2,16 @@
 #include "cairn/timing.h"
 
 #include "base/ring.h"
+#include "tests/support/cmocka.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { RECORDS = 8 };
 

@@ -3,14 +3,11 @@
  * which shares nothing with the product, and ISA-L's own base path.
  */
 #include "erasure/code.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <isa-l/erasure_code.h>
 
 enum { SMALL_BYTES = 97, GUARD_BYTES = 64, GUARD = 0xa5 };

@@ -1,14 +1,10 @@
 /* tests/unit/erasure/test_group.c - placement against brute force over all placements. */
 #include "erasure/group.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 enum { SMALL_MAX = 9 };
 

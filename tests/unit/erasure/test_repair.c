@@ -4,13 +4,10 @@
  */
 #include "erasure/code.h"
 #include "erasure/repair.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { BLOCK_BYTES = 24 };
 

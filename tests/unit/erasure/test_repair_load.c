@@ -1,12 +1,9 @@
 /* tests/unit/erasure/test_repair_load.c - the repair schedule spreads its load and refuses wrong
  * requests. */
 #include "erasure/repair.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static uint64_t random_state = 11;
 

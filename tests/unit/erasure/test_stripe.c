@@ -1,12 +1,6 @@
 /* tests/unit/erasure/test_stripe.c - every position, stripe, chunk and block of many groups. */
 #include "erasure/stripe.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 static uint64_t random_state = 7;
 

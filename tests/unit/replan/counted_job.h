@@ -6,17 +6,12 @@
 #ifndef CAIRN_TESTS_REPLAN_COUNTED_JOB_H
 #define CAIRN_TESTS_REPLAN_COUNTED_JOB_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "replan/live/live.h"
 #include "replan/live/reduce.h"
+#include "tests/support/cmocka.h"
 
 enum {
     WORLD = 4,

@@ -2,12 +2,10 @@
 #include "snapshot/arena.h"
 
 #include "base/log.h"
+#include "tests/support/cmocka.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +14,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { BYTES = 3 * 1024 * 1024 + 5 };
 

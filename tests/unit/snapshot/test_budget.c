@@ -1,14 +1,10 @@
 /* tests/unit/snapshot/test_budget.c - the sum, its text, and what counts as free. */
 #include "snapshot/budget.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-#include <cmocka.h>
 
 #define GIB (UINT64_C(1) << 30)
 

@@ -5,13 +5,12 @@
 #include "snapshot/capture.h"
 
 #include "base/crc.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/fakecuda.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +19,6 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #ifndef MADV_POPULATE_READ /* headers older than Linux 5.14 */
 #define MADV_POPULATE_READ 22

@@ -2,12 +2,6 @@
  * tests/unit/snapshot/test_catalog.c - the catalog over both stores: batches, order, reopening, and
  * every kind of damage that RocksDB passes over in silence.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +16,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "snapshot/catalog.h"
+#include "tests/support/cmocka.h"
 
 enum { RECORDS = 200 };
 

@@ -2,13 +2,10 @@
 #include "snapshot/copy.h"
 
 #include "base/crc.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { BUFFER_BYTES = 160 * 1024, GUARD = 0xa5 };
 

@@ -5,14 +5,11 @@
 #include "snapshot/manifest.h"
 
 #include "base/limits.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static struct cairn_layout *
 new_layout(void)

@@ -5,14 +5,10 @@
 
 #include "base/crc.h"
 #include "base/limits.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ENTRIES = 5, RANKS = 2, BLOCKS = 4 };
 

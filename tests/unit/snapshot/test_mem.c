@@ -1,19 +1,16 @@
 /* tests/unit/snapshot/test_mem.c - the backends: host, and cuda against the fake driver. */
 #include "snapshot/mem.h"
 
+#include "tests/support/cmocka.h"
 #include "tests/support/fakecuda.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { PIECE = 64 * 1024, HOST_BYTES = 24 << 20 };
 

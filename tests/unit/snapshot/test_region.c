@@ -4,21 +4,16 @@
 #include "base/log.h"
 #include "snapshot/arena.h"
 #include "snapshot/region.h"
+#include "tests/support/cmocka.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum {
     ARENA_BYTES = 8 << 20,

@@ -7,15 +7,12 @@
  * there, each byte of a piece written once and no other byte at all.
  */
 #include "snapshot/reshard.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 enum { CONTAINERS = 6, TENSORS_MAX = 8, POISON = 0xee };
 

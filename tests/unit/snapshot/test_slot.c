@@ -3,20 +3,16 @@
 #include "snapshot/slot.h"
 
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 enum { SLOTS = 3, PAYLOAD_BYTES = 5000, MEMORY_BYTES = 64 * 1024, KILLS = 3000 / CASE_STRIDE };
 

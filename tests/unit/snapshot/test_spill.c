@@ -1,11 +1,5 @@
 /* tests/unit/snapshot/test_spill.c - the writer of a spilled file, its checked reader, and the
  * directory of generations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +20,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "snapshot/spill.h"
+#include "tests/support/cmocka.h"
 
 enum { HEADER_BYTES = 8192, WAIT_MS = 20000 };
 

@@ -1,11 +1,5 @@
 /* tests/unit/snapshot/test_store.c - both stores behave the same: the table's contract, and a
  * random history against each other. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +7,7 @@
 
 #include "base/log.h"
 #include "snapshot/store.h"
+#include "tests/support/cmocka.h"
 
 static char root[64];
 

@@ -7,15 +7,12 @@
 
 #include "base/limits.h"
 #include "snapshot/manifest.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 enum { PARTS = 3, ENTRIES_MAX = 400, NAMES = 8, ROUNDS = 400 };
 

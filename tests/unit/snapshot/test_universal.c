@@ -1,11 +1,5 @@
 /* tests/unit/snapshot/test_universal.c - the plan, the headers, the index and the directory of a
  * universal checkpoint. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +13,7 @@
 #include "snapshot/reshard.h"
 #include "snapshot/spill.h"
 #include "snapshot/universal.h"
+#include "tests/support/cmocka.h"
 
 enum { NODES = 4 };
 

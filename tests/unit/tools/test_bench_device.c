@@ -1,15 +1,12 @@
 /* tests/unit/tools/test_bench_device.c - `cairn bench device` without a device, and with the fake
  * driver's. */
 #include "tools/bench.h"
+#include "tests/support/cmocka.h"
 
 #include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct cairn_bench_report report;
 

@@ -4,14 +4,11 @@
 
 #include "base/clock.h"
 #include "tools/verb.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static void
 shows_durations(void **state)

@@ -2,18 +2,13 @@
  * Tests of tools/demo_fault.c: when the faults of `cairn demo` are due. What they do to real
  * processes is shown by tests/cluster/test_demo.py.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 
 #include "tools/common.h"
 #include "tools/demo.h"
 #include "tools/verb.h"
+#include "tests/support/cmocka.h"
 
 enum { FIRST = 15, SECOND = 35 };
 

@@ -1,12 +1,9 @@
 /* tests/unit/tools/test_metrics.c - a status in Prometheus' text format. */
 #include "tools/metrics.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static char *
 written(const char *status, enum cairn_metrics_format format)

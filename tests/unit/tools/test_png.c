@@ -1,11 +1,5 @@
 /* tests/unit/tools/test_png.c - a picture is written as its format says: chunks, checksums, and the
  * pixels as they were. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +7,7 @@
 
 #include "base/crc.h"
 #include "tools/png.h"
+#include "tests/support/cmocka.h"
 
 enum { WIDTH = 700, HEIGHT = 200 }; /* 140,200 bytes with their filters: three blocks */
 

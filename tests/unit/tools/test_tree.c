@@ -1,14 +1,10 @@
 /* tests/unit/tools/test_tree.c - the tree of a JSON text: what it finds, what it refuses, random
  * bytes. */
 #include "tools/tree.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const char text[] =
     " {\"schema\":1, \"a\":{\"b\":{\"c\":-5}}, \"list\":[1,[2],{\"x\":\"y\\n\\u00e9\"},null,true],"

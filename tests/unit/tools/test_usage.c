@@ -3,14 +3,11 @@
 #include "tools/usage.h"
 
 #include "tools/verb.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const char *to, *output;
 static bool dry_run;

@@ -10,14 +10,8 @@
 
 #include "base/log.h"
 #include "tests/support/certificates.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/loopback.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

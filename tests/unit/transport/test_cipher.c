@@ -3,13 +3,7 @@
 #include "transport/cipher.h"
 
 #include "base/limits.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,13 +3,7 @@
 #include "transport/fabric.h"
 
 #include "base/log.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 #include <signal.h>
 #include <stdbool.h>

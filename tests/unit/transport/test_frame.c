@@ -1,12 +1,6 @@
 /* Frames: what is packed comes back, and no bytes from outside pass for a frame that is none. */
 #include "transport/frame.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 #include <string.h>
 

@@ -3,13 +3,9 @@
  * which names of a certificate count.
  */
 #include "transport/identity.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SPIFFE "spiffe://example.org/cairn/{job}/{node}"
 #define DNS "{job}-{node}.cairn.example.org"

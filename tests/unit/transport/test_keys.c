@@ -3,12 +3,9 @@
  * accepted, and that what is derived differs by key, job, direction and node.
  */
 #include "transport/keys.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const struct cairn_transport_key one = {"the first key of this job", 25};
 static const struct cairn_transport_key two = {"the second key of this job", 26};

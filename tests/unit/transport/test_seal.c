@@ -1,13 +1,7 @@
 /* Encrypted payload blocks: what is changed, repeated, left out, moved or brought from another
  * connection is found, whichever library each of the two sides uses. */
 #include "transport/seal.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 #include <string.h>
 

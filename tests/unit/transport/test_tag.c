@@ -2,13 +2,7 @@
 #include "transport/tag.h"
 
 #include "base/limits.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 #include <string.h>
 

@@ -2,14 +2,8 @@
  * What a peer that is proved may do over a fabric, and what it may not: the backend `rdma` over two
  * backends that exist in memory alone.
  */
+#include "tests/support/cmocka.h"
 #include "tests/support/fabric.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 enum { PAYLOAD_BYTES = CAIRN_BLOCK_BYTES + 1000, SEED = 7 };
 

@@ -7,12 +7,10 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "tools/convert/torch/file.h"
 
 enum {

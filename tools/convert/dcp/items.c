@@ -5,7 +5,6 @@
  */
 #include "tools/convert/dcp/dcp.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

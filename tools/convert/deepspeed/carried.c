@@ -3,7 +3,6 @@
  * model_states: put there when files are written, and found there when they are read.
  */
 #include "tools/convert/deepspeed/make.h"
-#include "tools/convert/deepspeed/plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* tools/convert/deepspeed/fill.c - files made from carried objects: what their words stand for, and
  * which pieces of tensors that makes. */
-#include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/deepspeed/target.h"
 
 #include <inttypes.h>
 #include <stdio.h>

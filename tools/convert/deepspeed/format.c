@@ -13,9 +13,7 @@
 #include "tools/convert/deepspeed/format.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/file.h"
 #include "tools/convert/deepspeed/files.h"

@@ -2,7 +2,6 @@
  * from DeepSpeed, and both objects among the tensors. */
 #include "tools/convert/deepspeed/objects.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

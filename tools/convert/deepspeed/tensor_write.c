@@ -3,7 +3,6 @@
 #include "tools/convert/deepspeed/target.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -14,7 +14,6 @@
  */
 #include "tools/convert/deepspeed/format.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

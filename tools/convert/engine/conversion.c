@@ -9,14 +9,11 @@
  */
 #include "tools/convert/engine/conversion.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/crc.h"
-#include "base/file.h"
 #include "tools/convert/core/format.h"
 #include "tools/convert/core/box.h"
 #include "tools/convert/engine/memory_limit.h"

@@ -6,13 +6,10 @@
  */
 #include "tools/convert/engine/execute.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "base/file.h"

@@ -2,9 +2,7 @@
 #include "tools/convert/engine/memory_limit.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/file.h"

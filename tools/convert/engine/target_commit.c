@@ -2,7 +2,6 @@
  * tools/convert/engine/target_commit.c - makes what was written final: contents on the disk, then
  * names, then the small files, the marker last.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"

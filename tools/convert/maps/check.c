@@ -6,7 +6,6 @@
  * the same on both sides, each once.
  */
 #include <inttypes.h>
-#include <string.h>
 
 #include "tools/convert/maps/rule.h"
 

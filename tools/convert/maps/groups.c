@@ -4,7 +4,6 @@
  */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tools/convert/maps/stage.h"
 #include "tools/convert/state/param_groups.h"

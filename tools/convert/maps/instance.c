@@ -4,7 +4,6 @@
  * become pieces.
  */
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/core/box.h"
 #include "tools/convert/maps/stage.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/state/reserved.h"

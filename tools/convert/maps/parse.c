@@ -4,8 +4,6 @@
  * Files that are included are a stack, so nothing recurses. A rule is checked when it is complete:
  * each axis of one side is one of the other, so that every element has exactly one place.
  */
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* tools/convert/megatron/args.c - Megatron-LM's args. */
 #include "tools/convert/megatron/args.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/state/opaque_tree.h"

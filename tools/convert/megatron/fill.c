@@ -2,7 +2,6 @@
  * that makes. */
 #include "tools/convert/megatron/fill.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

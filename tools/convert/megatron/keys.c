@@ -2,7 +2,6 @@
  * which order: as it is carried, or by the table. */
 #include "tools/convert/megatron/target.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -10,7 +10,6 @@
  */
 #include "tools/convert/megatron_dist/buckets.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

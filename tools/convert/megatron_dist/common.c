@@ -2,8 +2,6 @@
  * tools/convert/megatron_dist/common.c - reads common.pt of a checkpoint of Megatron-Core: a dict
  * of what is not an array (arguments, iteration, schedules), each value as opaque state.
  */
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,6 @@
 #include "tools/convert/megatron_dist/format.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/megatron_dist/read.h"

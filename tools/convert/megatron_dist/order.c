@@ -1,8 +1,6 @@
 /* tools/convert/megatron_dist/order.c - see megatron_dist/order.h. */
 #include "tools/convert/megatron_dist/order.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"

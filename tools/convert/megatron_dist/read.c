@@ -3,8 +3,6 @@
  * Megatron-Core into logical tensors: one per layer and expert, each chunk a box of one or more of
  * them.
  */
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,8 +5,6 @@
  */
 #include "tools/convert/pickle/read.h"
 
-#include <string.h>
-
 #include "tools/convert/pickle/machine.h"
 #include "tools/convert/pickle/values.h"
 

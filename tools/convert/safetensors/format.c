@@ -9,7 +9,6 @@
 #include "tools/convert/safetensors/format.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,13 +1,9 @@
 /* tools/convert/state/job_file.c - see state/job_file.h. */
 #include "tools/convert/state/job_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/file.h"
 #include "tools/convert/pickle/json_tree.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/state/opaque_tree.h"

@@ -12,7 +12,6 @@
  */
 #include "tools/convert/torch/building.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <inttypes.h>
-
 #include "base/file.h"
 #include "base/wire.h"
 #include "tools/convert/pickle/read.h"

@@ -7,7 +7,6 @@
  */
 #include "tools/convert/universal/format.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

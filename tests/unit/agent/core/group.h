@@ -10,15 +10,10 @@
 #include "agent/core/repair/repair.h"
 #include "base/crc.h"
 #include "erasure/code.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum {
     AGENTS_MAX = 6,

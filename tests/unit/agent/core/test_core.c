@@ -5,16 +5,10 @@
  * tests/sim.
  */
 #include "agent/core/core.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { AGENTS_MAX = 8, QUEUE_MAX = 4096, BLOCKS = 6 };
 static const uint64_t second_ns = 1000000000;

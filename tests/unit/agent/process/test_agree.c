@@ -2,14 +2,9 @@
  * messages. */
 #include "agent/process/agree.h"
 #include "agent/process/service_message.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void
 options_that_differ_are_named(void **state)

@@ -8,17 +8,13 @@
 
 #include "agent/process/credentials.h"
 #include "agent/process/config_table.h"
+#include "tests/support/cmocka.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { BIG_BYTES = (1 << 20) + 1 };
 

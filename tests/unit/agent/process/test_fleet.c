@@ -1,12 +1,6 @@
 /* tests/unit/agent/process/test_fleet.c - changes of nodes, packed and applied. */
 #include "agent/process/fleet.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,14 +5,12 @@
 #include "agent/process/keeper.h"
 #include "agent/process/keeper_packet.h"
 #include "base/clock.h"
+#include "tests/support/cmocka.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +21,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { TIMEOUT_MS = 60000, ITEMS = 150, ITEM_BYTES = 70001, OTHER_USER = 65534 };
 

@@ -4,19 +4,15 @@
 
 #include "base/crc.h"
 #include "base/log.h"
+#include "tests/support/cmocka.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { SOCKETS_MAX = 8, PATH_BYTES = 128 };
 

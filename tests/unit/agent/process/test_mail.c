@@ -12,18 +12,14 @@
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/wire.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/loopback.h"
 #include "transport/transport.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { NODES = 2, TIMEOUT_MS = 60000, HOSTED = 2 };
 

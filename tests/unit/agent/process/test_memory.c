@@ -8,20 +8,16 @@
 #include "agent/process/memory_region.h"
 #include "base/log.h"
 #include "snapshot/arena.h"
+#include "tests/support/cmocka.h"
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum {
     TIMEOUT_MS = 60000,

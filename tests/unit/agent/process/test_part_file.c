@@ -7,18 +7,14 @@
 #include "agent/process/memory.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "tests/support/cmocka.h"
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { SLOTS = 3, DATA_BLOCKS = 70, PARITY_BLOCKS = 4, RECORD_BYTES = 5000, JOB = 7 };
 

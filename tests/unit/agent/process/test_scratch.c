@@ -6,13 +6,10 @@
 #include "agent/process/memory.h"
 #include "base/worker.h"
 #include "transport/transport_loop.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SHARD_BYTES = CAIRN_MESSAGE_BLOCKS_MAX * CAIRN_BLOCK_BYTES };
 

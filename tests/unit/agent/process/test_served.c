@@ -3,16 +3,12 @@
 #include "agent/process/served.h"
 
 #include "agent/process/listing.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 struct place {
     struct cairn_config config;

@@ -5,15 +5,12 @@
 #include "agent/service/analyst.h"
 
 #include "base/clock.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MS CAIRN_NS_PER_MS
 enum { STAGES = 2, LAYER_BYTES = 1000, ROUND_MS = 500, STEP_MS = 100 };

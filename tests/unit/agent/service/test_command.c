@@ -2,20 +2,16 @@
  * it ends, and that it ends. */
 #include "agent/service/command.h"
 #include "base/clock.h"
+#include "tests/support/cmocka.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { LONG_S = 60 };
 

@@ -10,17 +10,14 @@
 #include "agent/service/operator_report.h"
 
 #include "tools/tree.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { NODES = 6, PARITY = 2 };
 

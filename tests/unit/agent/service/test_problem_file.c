@@ -1,17 +1,12 @@
 /* tests/unit/agent/service/test_problem_file.c - the problem that a configuration names: taken, or
  * refused with file, line and reason. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "agent/service/problem_file.h"
+#include "tests/support/cmocka.h"
 
 static const char right[] =
     "{\"layers\": 4, \"layer_ms\": 10, \"microbatches\": 4, \"tp_cost\": {\"1\": 1}, "

@@ -7,14 +7,11 @@
 
 #include "base/clock.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define S CAIRN_NS_PER_S
 #define DAY (UINT64_C(86400) * S)

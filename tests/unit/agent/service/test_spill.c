@@ -9,15 +9,11 @@
 #include "agent/service/spill_fill.h"
 
 #include "base/limits.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { POISON = 0xee, SOURCES_MAX = 4 };
 

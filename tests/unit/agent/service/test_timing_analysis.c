@@ -5,14 +5,10 @@
 #include "agent/service/timing_state.h"
 
 #include "base/log.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { PART_BYTES = 1 << 20, ROOM_PARTS = 64 };
 

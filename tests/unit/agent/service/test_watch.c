@@ -3,16 +3,11 @@
  * that loses, repeats and reorders: what an analyst gets of a stream is its beginning without gaps,
  * and everything arrives when the network is whole again.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/service/watch.h"
+#include "tests/support/cmocka.h"
 
 enum { AGENTS = 5, QUEUE = 4096, MS = 1000000 };
 

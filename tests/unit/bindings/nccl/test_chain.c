@@ -1,15 +1,11 @@
 /* tests/unit/bindings/nccl/test_chain.c - another profiler plugin goes on working behind ours. */
+#include "tests/support/cmocka.h"
 #include "tests/support/nccl/fake_nccl.h"
 #include "tests/support/nccl/recording_plugin.h"
 
 #include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 enum {
     RECORDS_MAX = 1 << 15,

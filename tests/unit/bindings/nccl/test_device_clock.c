@@ -1,12 +1,7 @@
 /* tests/unit/bindings/nccl/test_device_clock.c - the device's clock on the host's: distance,
  * delays, drift, and no end of the numbers. */
 #include "bindings/nccl/device_clock.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 #define SECOND UINT64_C(1000000000)
 

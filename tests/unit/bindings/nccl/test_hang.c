@@ -4,19 +4,16 @@
  * it, with nobody else who writes. Time is made: the records' order is theirs, and their moments
  * are half a second apart.
  */
+#include "tests/support/cmocka.h"
 #include "tests/support/nccl/fake_nccl.h"
 
 #include "replan/live/live.h"
 #include "replan/live/reduce.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include <cmocka.h>
 
 enum { WORLD = 4, OPERATIONS = 100, RECORDS_MAX = 1024, CULPRIT = 2 };
 enum ending { ONE_NEVER_ENTERS, NONE_ENDS, ALL_PAUSE };

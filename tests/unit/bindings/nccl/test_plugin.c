@@ -2,15 +2,12 @@
  * tests/unit/bindings/nccl/test_plugin.c - the profiler plugin as NCCL loads and calls it, versions
  * 3 to 6: what it records, which kernels it asks for, and many threads.
  */
+#include "tests/support/cmocka.h"
 #include "tests/support/nccl/fake_nccl.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { RECORDS_MAX = 1 << 15, RANK = 37, LASTED_NS = 123456 };
 

@@ -1,13 +1,7 @@
 /* tests/unit/bindings/nccl/test_sampler.c - which kernels are timed: the bound, and that ranks
  * agree. */
 #include "bindings/nccl/sampler.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 enum { OPERATIONS = 100000, COMMS = 3 };
 

@@ -1,12 +1,9 @@
 /* tests/unit/bindings/nccl/test_traps.c - what NCCL has done to profiler plugins that they did not
  * expect, versions 3 to 6. */
+#include "tests/support/cmocka.h"
 #include "tests/support/nccl/fake_nccl.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { RECORDS_MAX = 1 << 15, SLOTS = 1024 };
 

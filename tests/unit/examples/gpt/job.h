@@ -9,11 +9,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "examples/gpt/run.h"
+#include "tests/support/cmocka.h"
 
 enum { RANKS_MAX = 8, WORDS_MAX = 48, WAIT_S = 240 };
 

@@ -2,15 +2,9 @@
  * tests/unit/examples/gpt/test_adamw.c - AdamW against the algorithm's text, in double precision.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "examples/gpt/adamw.h"
+#include "tests/support/cmocka.h"
 
 enum { COUNT = 37, STEPS = 40 };
 

@@ -2,20 +2,15 @@
  * tests/unit/examples/gpt/test_data.c - the text, and which of its bytes a micro-batch gets.
  */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "examples/gpt/data.h"
+#include "tests/support/cmocka.h"
 
 enum { CONTEXT = 16, SEQUENCES = 5, TEXT = 300 };
 

@@ -4,18 +4,13 @@
  * The gradient of every tensor is held against central differences of an independent loss in double
  * precision (reference.h), in a shape whose sizes are no multiples of a vector's width.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 #include "examples/gpt/kernels.h"
 #include "examples/gpt/model.h"
 #include "examples/gpt/random.h"
 #include "reference.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/cases.h"
 
 enum { SAMPLES = (24 + CASE_STRIDE - 1) / CASE_STRIDE };

@@ -2,17 +2,12 @@
  * tests/unit/examples/gpt/test_options.c - the command line, the plan it gives, and the blob of
  * progress.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "examples/gpt/options.h"
 #include "examples/gpt/progress.h"
+#include "tests/support/cmocka.h"
 
 enum { ARGUMENTS_MAX = 24 };
 

@@ -1,17 +1,12 @@
 /* tests/unit/replan/advise/test_adviser.c - what is advised about a plan: from verdicts to offers
  * wanted, to advice, to its end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "replan/advise/adviser.h"
+#include "tests/support/cmocka.h"
 
 enum {
     DEVICES = 4,

@@ -1,17 +1,11 @@
 /* tests/unit/replan/advise/test_decide.c - decisions over time: noise never moves a plan, a real
  * change moves it once, and waiting costs no more than acting. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "replan/advise/decide.h"
 #include "replan/advise/offers.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { DEVICES = 16, ROUNDS = 10000, STEPS_PER_ROUND = 5 };

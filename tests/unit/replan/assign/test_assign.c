@@ -1,17 +1,12 @@
 /* tests/unit/replan/assign/test_assign.c - assignments against all there are, and of many
  * sequences. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "replan/assign/assigner.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { SMALL = 100000, SEQUENCES_MAX = 7, PIPELINES_MAX = 3 };

@@ -1,15 +1,10 @@
 /* tests/unit/replan/assign/test_pack.c - every token in one micro-batch, none over the cap, chunks
  * in order, few micro-batches. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 
 #include "replan/assign/pack.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { PACKINGS = 2000, SEQUENCES_MAX = 60, SMALL_MAX = 7 };

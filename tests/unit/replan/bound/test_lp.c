@@ -1,14 +1,9 @@
 /* tests/unit/replan/bound/test_lp.c - linear programs with known solutions, and random ones that
  * prove theirs by their prices. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "replan/bound/lp.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 /* Says so when it has been asked that often. */

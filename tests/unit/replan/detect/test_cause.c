@@ -3,16 +3,11 @@
  * verdict that names the two nodes, or the one whose other channels are late too, though each of
  * those is too noisy to be called slow.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "replan/detect/detect.h"
 #include "replan/trace/read.h"
+#include "tests/support/cmocka.h"
 
 enum { WORLD = 8, STEPS = 60, SINCE = 30, MS = 1000000 };
 

@@ -3,18 +3,12 @@
  * data-parallel groups of two pipelines' stages, clocks seconds apart, and one thing wrong at a
  * time.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "replan/detect/detector.h"
 #include "replan/trace/read.h"
+#include "tests/support/cmocka.h"
 
 enum { WORLD = 8, NODE_RANKS = 2, MS = 1000000 };
 

@@ -3,15 +3,10 @@
  * normal noise as unlikely as its score says, less so where values far above the others come now
  * and then, or where each value says something of the next.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "replan/detect/history.h"
+#include "tests/support/cmocka.h"
 
 enum { SERIES = 24, STEPS = CAIRN_SHIFT_WINDOW - 4 };
 

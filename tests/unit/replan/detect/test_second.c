@@ -2,18 +2,13 @@
  * tests/unit/replan/detect/test_second.c - jobs of the second trace generator, each with one
  * difficulty: the culprit is named, and nobody else. make bench-detect has the shares.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "replan/detect/detect.h"
 #include "replan/trace/read.h"
+#include "tests/support/cmocka.h"
 #include "tests/traces/second/model.h"
 
 struct job {

@@ -1,14 +1,9 @@
 /* tests/unit/replan/detect/test_shift.c - shifts that last are found with onset and size; noise and
  * pauses are not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "replan/detect/shift.h"
+#include "tests/support/cmocka.h"
 
 static const struct cairn_shift_limits limits = {
     .sigma = 0.02, .base = 0, .base_values = 64, .score_min = 7, .size_min = 0.058, .steps_min = 4};

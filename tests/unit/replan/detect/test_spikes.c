@@ -3,16 +3,11 @@
  * as long, by congestion: no link is called slow for that, and one that is slow is named all the
  * same; so is a NIC that is slow nearly from the first steps, or again.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "replan/detect/detect.h"
 #include "replan/trace/read.h"
+#include "tests/support/cmocka.h"
 
 enum { WORLD = 8, PAIRS = 4, COMMS = 8, STEPS = 400, SINCE = 200, SEEDS = 12, MS = 1000000 };
 

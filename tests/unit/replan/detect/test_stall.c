@@ -2,13 +2,10 @@
 #include "replan/detect/stall.h"
 
 #include "cairn/timing.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { COUNTS_MAX = 32 };
 

@@ -3,17 +3,12 @@
  * node of its own: a node that becomes slow is named, one that is not slow is not, and pauses that
  * happen to meet on a rank are no slow rank.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "replan/detect/detect.h"
 #include "replan/trace/read.h"
+#include "tests/support/cmocka.h"
 
 enum { WORLD = 16, PIPELINES = 4, RANKS = 4, MS = 1000000 };
 

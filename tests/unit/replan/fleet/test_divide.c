@@ -1,16 +1,10 @@
 /* tests/unit/replan/fleet/test_divide.c - layers and micro-batches for given groups against all
  * there are. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "replan/fleet/divide.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { PROBLEMS = 4000, GROUPS_MAX = 8, MICROBATCHES_MAX = 6 };

@@ -1,15 +1,10 @@
 /* tests/unit/replan/fleet/test_preset.c - presets against the sizes that models are known by, and
  * problems that use them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "replan/fleet/preset.h"
+#include "tests/support/cmocka.h"
 
 #define DEVICES                                                                                    \
     "\"devices\": [{\"id\": 0, \"node\": 0, \"rate\": 1, \"memory_bytes\": 85899345920}]"

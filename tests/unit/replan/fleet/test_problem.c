@@ -1,17 +1,12 @@
 /* tests/unit/replan/fleet/test_problem.c - problem, plan and assignment files: good ones, and what
  * is refused, with the reason. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "replan/assign/assign.h"
 #include "replan/fleet/plan.h"
+#include "tests/support/cmocka.h"
 
 #define DEVICES                                                                                    \
     "\"devices\": [{\"id\": 4, \"node\": 0, \"rate\": 2.5, \"memory_bytes\": 1000},"               \

@@ -1,18 +1,12 @@
 /* tests/unit/replan/fleet/test_simulate.c - the replayed schedule by hand, and against the
  * formula. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "replan/search/answer.h"
 #include "replan/fleet/schedule.h"
 #include "replan/fleet/simulate.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { PLANS = 600 };

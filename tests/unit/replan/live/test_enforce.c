@@ -1,15 +1,10 @@
 /* tests/unit/replan/live/test_enforce.c - for which verdicts the operator's command is run: once
  * each, within the budget, over deaths. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <string.h>
 
 #include "replan/live/enforce.h"
+#include "tests/support/cmocka.h"
 
 #define S UINT64_C(1000000000)
 #define DAY (86400 * S)

@@ -3,17 +3,12 @@
  * rank's records go through its reducer, its reports through their bytes, into one analysis. A slow
  * rank, a stopped one, a crash, a return, a restart, another analyst.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "replan/live/live.h"
 #include "replan/live/reduce.h"
+#include "tests/support/cmocka.h"
 
 enum { WORLD = 4, MS = 1000000, COMM = 0xc0 };
 static const uint64_t S = 1000000000;

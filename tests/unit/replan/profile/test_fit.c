@@ -1,15 +1,10 @@
 /* tests/unit/replan/profile/test_fit.c - coefficients are found again from what they lead to, noise
  * and pauses included. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "replan/profile/fit.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { SAMPLES = 64 };

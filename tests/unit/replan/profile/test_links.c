@@ -2,12 +2,6 @@
  * tests/unit/replan/profile/test_links.c - link speeds are found again: those of made transfers,
  * and those that simulated jobs of tests/traces/ were given.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +9,7 @@
 
 #include "replan/profile/links.h"
 #include "replan/trace/read.h"
+#include "tests/support/cmocka.h"
 #include "tests/traces/job.h"
 
 /* A problem of so many devices, on nodes numbered from 100. Nothing is known of its links, but for

@@ -1,16 +1,11 @@
 /* tests/unit/replan/profile/test_memory.c - what layers hold is found again from what the devices
  * of a plan held. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "replan/fleet/cost.h"
 #include "replan/fleet/plan.h"
 #include "replan/profile/memory.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { STAGES = 4, PIPELINES = 2, SIZE = 2, RANKS = STAGES * PIPELINES * SIZE, MICROBATCHES = 8 };

@@ -1,16 +1,11 @@
 /* tests/unit/replan/profile/test_profile.c - times and rates are found again from what ranks of a
  * plan computed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "replan/fleet/plan.h"
 #include "replan/profile/profile.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { STAGES = 4, PIPELINES = 2, SIZE = 2, RANKS = STAGES * PIPELINES * SIZE, MICROBATCHES = 8 };

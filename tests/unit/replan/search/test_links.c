@@ -1,17 +1,11 @@
 /* tests/unit/replan/search/test_links.c - groups change places until the reduction is off slow
  * links, and nothing else changes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "replan/search/answer.h"
 #include "replan/search/links.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { NODES = 6, NODE_DEVICES = 2, PIPELINES = 2, STAGES = 3, RANDOM = 300 };

@@ -1,16 +1,10 @@
 /* tests/unit/replan/search/test_migrate.c - of plans that are nearly as fast, the one that moves
  * least. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "replan/search/answer.h"
+#include "tests/support/cmocka.h"
 
 enum { DEVICES = 8, PIPELINES = 4 };
 

@@ -1,13 +1,6 @@
 /* tests/unit/replan/search/test_search.c - whole plans of small problems against all plans that
  * there are: the bound is not above the best, and the plan is the best. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +11,7 @@
 #include "tests/bench/baseline.h"
 #include "tests/bench/made.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
 enum { PROBLEMS = 2400, DEVICES_MAX = 8, MASKS = 1 << DEVICES_MAX, MICROBATCHES_MAX = 6 };

@@ -3,14 +3,10 @@
 #include "replan/trace/progress.h"
 
 #include "cairn/timing.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { VALUES_MAX = 32 };
 

@@ -1,16 +1,11 @@
 /* tests/unit/replan/trace/test_read.c - headers and lines of traces: taken whole, or refused with
  * why. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "replan/trace/read.h"
+#include "tests/support/cmocka.h"
 
 static const char header[] =
     "{\"cairn_trace\": 1, \"world\": 4, \"nodes\": [0, 0, 1, 1], \"comms\": {\"tp0\": [0, 1], "

@@ -1,15 +1,10 @@
 /* tests/unit/replan/views/test_heatmap.c - what a field of computation times looks like in words:
  * even, a cell, a row, a column. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "replan/views/heatmap.h"
+#include "tests/support/cmocka.h"
 
 enum { STAGES = 3, PIPELINES = 5, WORLD = STAGES * PIPELINES };
 

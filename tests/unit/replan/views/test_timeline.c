@@ -3,17 +3,12 @@
  * in true time whatever the ranks' clocks show, parts of operations find each other, and the ideal
  * leaves out what one rank is slow by.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "replan/views/timeline.h"
 #include "replan/trace/read.h"
+#include "tests/support/cmocka.h"
 
 enum { WORLD = 4, STEPS = 30, KEPT = 3, OPERATIONS = 3 /* of a rank in a step */, MS = 1000000 };
 

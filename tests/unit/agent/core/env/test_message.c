@@ -5,15 +5,10 @@
 #include "agent/core/env/message.h"
 
 #include "erasure/stripe.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum {
     ROUNDS = 200,

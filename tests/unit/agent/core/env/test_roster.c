@@ -3,16 +3,11 @@
  * they are not one.
  */
 #include "agent/core/env/roster.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { PACKED_MAX = 65536 };
 

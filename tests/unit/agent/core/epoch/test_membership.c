@@ -1,15 +1,10 @@
 /* tests/unit/agent/core/epoch/test_membership.c - promises, claims that must be refused, and
  * activations. */
 #include "agent/core/epoch/membership.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { AGENTS = 4, SELF = 1, COORDINATOR = 2 };
 static const uint64_t incarnation = 50;

@@ -4,15 +4,10 @@
  * and wrong rumors.
  */
 #include "agent/core/epoch/peers.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { INTERVAL = 100, DEAD_AFTER = 1000, BEAT_BYTES = RUMORS_PER_BEAT * 21 };
 

@@ -3,13 +3,7 @@
  * nobody has many neighbours.
  */
 #include "agent/core/epoch/tree.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 /* Checks the children of every member against the parents; returns the most neighbours. */
 static uint32_t

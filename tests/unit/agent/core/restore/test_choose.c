@@ -7,15 +7,10 @@
  * blocks (too many), 'd' with one bad block.
  */
 #include "agent/core/restore/choose.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { AGENTS = 7, TEXT_BYTES = 1536 }; /* agent 6 is a spare */
 

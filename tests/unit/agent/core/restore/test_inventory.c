@@ -3,15 +3,10 @@
  * ones are refused; the pin follows its rules.
  */
 #include "agent/core/restore/answer.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static struct parts parts;
 static struct cairn_roster *roster;

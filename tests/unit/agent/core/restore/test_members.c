@@ -6,15 +6,10 @@
  * spares.
  */
 #include "agent/core/restore/members.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { AGENTS = 8 };
 

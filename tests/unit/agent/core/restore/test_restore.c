@@ -10,15 +10,10 @@
 #include "agent/core/restore/answer.h"
 #include "agent/core/restore/restore.h"
 #include "base/log.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { AGENTS = 5, LETTERS_MAX = 4096 };
 

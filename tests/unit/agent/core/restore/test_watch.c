@@ -3,15 +3,10 @@
  * reason, whose turn it is, and the pauses between tries. Time goes in heartbeats of 100.
  */
 #include "agent/core/restore/watch.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { AGENTS = 5, BEAT = 100, DEAD = 1000, CLAIM = 2000, REPAIR = 5000, LONG = 100000 };
 

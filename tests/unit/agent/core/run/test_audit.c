@@ -5,16 +5,11 @@
 #include "agent/core/run/audit.h"
 #include "agent/core/epoch/tree.h"
 #include "snapshot/manifest.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { MEMBERS_MAX = 100, TENSORS_MAX = 8000, BLOCKS = 8 };
 

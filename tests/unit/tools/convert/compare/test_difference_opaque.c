@@ -1,14 +1,9 @@
 /* tests/unit/tools/convert/compare/test_difference_opaque.c - which differences in bytes of opaque
  * state stay differences. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 
 #include "tools/convert/compare/difference_opaque.h"
+#include "tests/support/cmocka.h"
 
 #define LIST                                                                                       \
     "\x80\x02]K\x01"                                                                               \

@@ -7,16 +7,13 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "tests/support/cmocka.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char base[64];
 

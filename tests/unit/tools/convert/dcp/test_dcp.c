@@ -3,12 +3,7 @@
  * PyTorch saved is found element by element (tests/fixtures/make_dcp.py), laid out again, and
  * broken in many ways.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +17,7 @@
 #include "tools/convert/formats.h"
 #include "tools/convert/dcp/format.h"
 #include "tools/convert/state/param_groups.h"
+#include "tests/support/cmocka.h"
 
 #define FIXTURE "tests/fixtures/dcp/mesh"
 

@@ -7,13 +7,10 @@
 #define CAIRN_TESTS_UNIT_TOOLS_CONVERT_DEEPSPEED_MARKERS_H
 
 #include "tools/convert/formats.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* The trained parameters in the order of their names, as the fixtures number them. */
 static const char *const names[] = {"conv.bias",    "conv.weight", "down.weight",

@@ -13,16 +13,13 @@
 #include "base/log.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/support/cmocka.h"
 #include "tests/unit/tools/convert/deepspeed/markers.h"
 
 #define FIXTURES "tests/fixtures/deepspeed/"

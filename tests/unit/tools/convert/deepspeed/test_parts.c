@@ -1,19 +1,14 @@
 /* tests/unit/tools/convert/deepspeed/test_parts.c - parts that ranks of DeepSpeed have: of
  * parameters, with tensor parallelism, and of the experts of a layer. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "tools/convert/deepspeed/cuts.h"
 #include "tools/convert/deepspeed/experts.h"
 #include "tools/convert/deepspeed/subgroups.h"
 #include "tools/convert/deepspeed/target.h"
+#include "tests/support/cmocka.h"
 
 enum { MANY = 20000 };
 

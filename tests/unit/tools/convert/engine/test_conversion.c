@@ -3,7 +3,6 @@
 #include <ftw.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <sys/wait.h>
 
 #include "tests/support/cases.h"

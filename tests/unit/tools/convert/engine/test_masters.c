@@ -1,15 +1,10 @@
 /* tests/unit/tools/convert/engine/test_masters.c - which parameters become what the optimizer has
  * of them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/engine/masters.h"
+#include "tests/support/cmocka.h"
 
 static struct cairn_checkpoint checkpoint;
 

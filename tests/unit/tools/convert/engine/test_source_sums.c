@@ -1,15 +1,10 @@
 /* tests/unit/tools/convert/engine/test_source_sums.c - checksums of a source held against what was
  * read of it: whole, in parts, twice, and otherwise than it is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "base/crc.h"
 #include "tools/convert/engine/source_sums.h"
+#include "tests/support/cmocka.h"
 
 /* Three tensors with gaps around them, in blocks that begin anywhere in them. */
 enum { BYTES = 1000, BLOCK_BYTES = 64, TENSORS = 3 };

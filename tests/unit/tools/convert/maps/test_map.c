@@ -9,17 +9,14 @@
 #include "tools/convert/maps/proof.h"
 
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/array.h"
+#include "tests/support/cmocka.h"
 enum { SEEDS = 60, ELEMENTS_MAX = 1 << 20, INDEX_BITS = 20 };
 
 static uint64_t seed_now;

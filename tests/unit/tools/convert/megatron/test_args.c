@@ -1,12 +1,9 @@
 /* tests/unit/tools/convert/megatron/test_args.c - what carried arguments of a training job say, and
  * when they say nothing. */
 #include "tools/convert/megatron/args.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* The answer where "args.pickle" is these bytes of this kind; NULL: there is none. */
 static cairn_err

@@ -9,17 +9,14 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "tests/support/cmocka.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define FIXTURES "tests/fixtures/megatron/"
 

@@ -3,12 +3,7 @@
  * dist_checkpointing: what it saved is found element by element in each of its forms
  * (tests/fixtures/make_megatron_dist.py), laid out again, and broken; and what keys stand for.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +20,7 @@
 #include "tools/convert/megatron_dist/megatron.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/torch/write.h"
+#include "tests/support/cmocka.h"
 
 #define FIXTURES "tests/fixtures/megatron_dist/"
 

@@ -1,15 +1,10 @@
 /* tests/unit/tools/convert/pickle/test_compare.c - pickles that say the same in other bytes, and
  * paths to what differs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "tools/convert/pickle/compare.h"
 #include "tools/convert/pickle/read.h"
+#include "tests/support/cmocka.h"
 
 struct compared {
     bool same;

@@ -4,12 +4,6 @@
  *
  * For tests/interop it is a program, too: --rewrite FROM TO reads a pickle and writes it anew.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +12,7 @@
 #include "base/file.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
+#include "tests/support/cmocka.h"
 
 #define FIXTURES "tests/fixtures/pickle/"
 enum { FILE_BYTES_MAX = 1 << 20, ARENA_BYTES = 64 << 20 };

@@ -9,12 +9,6 @@
  *                          1
  *   --make FILE            a state dict of every dtype, from nothing
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,6 +21,7 @@
 #include "base/log.h"
 #include "tools/convert/torch/file.h"
 #include "tools/convert/torch/write.h"
+#include "tests/support/cmocka.h"
 
 #define FIXTURES "tests/fixtures/torch/"
 enum { MEMORY_BYTES = 64 << 20, TEXT_BYTES = 1 << 16 };

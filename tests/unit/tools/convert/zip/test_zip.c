@@ -2,13 +2,6 @@
  * tests/unit/tools/convert/zip/test_zip.c - archives that are laid out, written and found again, at
  * any place of a file and beyond 4 GiB; and every way in which one can contradict itself.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +12,7 @@
 #include "tools/convert/zip/format.h"
 #include "tools/convert/zip/read.h"
 #include "tools/convert/zip/write.h"
+#include "tests/support/cmocka.h"
 
 enum { ENTRIES = 5, ROOM = 1 << 14 };
 
