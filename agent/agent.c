@@ -21,6 +21,7 @@
 #include "agent/service/operator.h"
 #include "agent/service/placing.h"
 #include "agent/service/replanning.h"
+#include "agent/service/scrub.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
 #include "base/crc.h"
@@ -379,6 +380,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = local_open(agent);
     if (!err)
+        err = scrub_open(agent);
+    if (!err)
         err = timing_open(agent);
     if (!err)
         err = replanning_open(agent);
@@ -408,6 +411,7 @@ close_all(struct cairn_agent *agent)
         cairn_memory_stop_moves(agent->memory);
     if (agent->workers)
         cairn_workers_stop(agent->workers);
+    scrub_close(agent);
     keeping_close(agent);
     mail_close(agent);
     cairn_core_destroy(agent->core);

@@ -273,6 +273,35 @@ print_offer(const struct cairn_tree *tree)
     return (offer ? 1u : 0u) + (waiting ? 1u : 0u);
 }
 
+/* What the scrubs of all nodes found; returns how many lines that is. */
+static uint32_t
+print_scrub(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *nodes = cairn_tree_find(tree, NULL, "nodes"), *node = NULL;
+    uint64_t age_ns = 0, found = 0, repaired = 0;
+    bool all = true;
+    char age[CAIRN_SHOWN_BYTES];
+
+    while ((node = cairn_tree_next(tree, nodes, node))) {
+        if (!cairn_tree_bool(tree, node, "answers", false))
+            continue;
+        found += cairn_tree_u64(tree, node, "scrub.found", 0);
+        repaired += cairn_tree_u64(tree, node, "scrub.repaired", 0);
+        if (cairn_tree_u64(tree, node, "scrub.passes", 0) == 0)
+            all = false;
+        else if (cairn_tree_u64(tree, node, "scrub.pass_age_ns", 0) > age_ns)
+            age_ns = cairn_tree_u64(tree, node, "scrub.pass_age_ns", 0);
+    }
+    if (!found && (!all || !age_ns))
+        return 0;
+    printf("scrub      ");
+    if (all)
+        printf("every node compared all that it holds with its checksums within the last %s; ",
+               cairn_show_duration(age_ns, age));
+    printf("%" PRIu64 " damaged blocks found, %" PRIu64 " repaired\n", found, repaired);
+    return 1;
+}
+
 static void
 print_checks(const struct cairn_tree *tree)
 {
@@ -369,6 +398,7 @@ print_status(const struct cairn_tree *tree)
     print_protection(tree);
     print_numbers(tree);
     taken += print_speed(tree);
+    taken += print_scrub(tree);
     taken += print_advice(tree);
     taken += print_offer(tree);
     taken += print_coverage(tree, SCREEN_LINES - taken - NODE_LINES_MIN);

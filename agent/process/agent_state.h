@@ -87,6 +87,7 @@ struct cairn_agent {
     struct fetch_table *fetches;
     struct spill_state *spill;
     struct local_state *local;
+    struct scrub_state *scrub;
     struct timing_state *timing;
     struct analyst *analyst; /* NULL: neither plans nor offers are made here */
     struct replanning_state *replanning;

@@ -105,6 +105,7 @@ struct cairn_config {
     uint32_t hugepages; /* enum cairn_config_hugepages */
     uint32_t snapshot_every_steps;
     uint32_t on_poison;                          /* enum cairn_on_poison */
+    uint32_t scrub_interval_ms;                  /* 0: never */
     char local_dir[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: no local files */
     uint32_t local_every_generations;            /* 0: never */
     uint32_t local_keep;

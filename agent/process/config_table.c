@@ -92,6 +92,11 @@ const struct cairn_option cairn_options[] = {
      "infinity or NaN: keep_good gives it up, so that the last good one stays; allow commits it "
      "and warns; stop gives it up and asks the trainer to stop. A step that a rank rejects itself "
      "is always given up: docs/OPERATIONS.md"},
+    {"scrub_interval_ms", CAIRN_OPTION_U32, 0, 2592000000, "3600000", FIELD(scrub_interval_ms),
+     NULL,
+     NULL, "time in which a background scrub compares all that this node holds, in memory and in "
+     "files, with its checksums once; it takes at most 1 % of a processor, and longer where that "
+     "is too little; 0: no scrub"},
     {"local_dir", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(local_dir), NULL,
      NULL,
      "directory on a local disk of this node, for its part of some generations: agents that start "

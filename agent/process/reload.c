@@ -14,8 +14,9 @@
 #include <string.h>
 
 static const char *const applied_options[] = {
-    "log_level",  "spill_every_generations", "spill_keep",        "local_every_generations",
-    "local_keep", "local_after_ms",          "exchanges_per_day", "on_poison"};
+    "log_level",        "spill_every_generations", "spill_keep",        "local_every_generations",
+    "local_keep",       "local_after_ms",          "exchanges_per_day", "on_poison",
+    "scrub_interval_ms"};
 
 /* Taken over together with what the files hold. */
 static const char *const credential_options[] = {

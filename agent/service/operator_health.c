@@ -363,6 +363,30 @@ check_unwatched(const struct operator_job *job, struct operator_health *health)
     }
 }
 
+/* Damage that a scrub found and the job could not repair. */
+static void
+check_scrub(const struct operator_job *job, struct operator_health *health)
+{
+    const struct operator_node *first = NULL;
+    uint32_t nodes = 0;
+
+    for (uint32_t i = 0; i < job->config->node_count; i++) {
+        const struct operator_node *node = &job->nodes[i];
+
+        if (!node->known || node->scrub_unrepairable == 0)
+            continue;
+        first = first ? first : node;
+        nodes++;
+    }
+    if (first)
+        add_check(health, OPERATOR_CRITICAL, "scrub-unrepairable",
+                  "keep the job running: the next generation replaces what is damaged; `cairn "
+                  "verify` names it; look at that node's memory (ECC)",
+                  "node %u%s: %" PRIu64 " damaged blocks cannot be repaired from the other nodes",
+                  (unsigned)(first - job->nodes), nodes > 1 ? " and others" : "",
+                  first->scrub_unrepairable);
+}
+
 static void
 check_rest(const struct operator_job *job, struct operator_health *health)
 {
@@ -573,5 +597,6 @@ operator_health_find(const struct operator_job *job, struct operator_health *out
     check_run(job, out);
     check_verdicts(job, out);
     check_coverage(out);
+    check_scrub(job, out);
     check_rest(job, out);
 }

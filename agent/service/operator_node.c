@@ -11,6 +11,7 @@
 #include "agent/service/operator_state.h"
 #include "agent/service/placing.h"
 #include "agent/service/replanning.h"
+#include "agent/service/scrub.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
 #include "base/text.h"
@@ -142,6 +143,20 @@ fill_poison(const struct poison *poison, struct operator_node *out)
     memcpy(out->poison_reason, poison->first.reason, sizeof out->poison_reason);
 }
 
+static void
+fill_scrub(const struct cairn_agent *agent, struct operator_node *out)
+{
+    struct scrub_report report;
+
+    scrub_read(agent, &report);
+    out->scrub_bytes = report.read_bytes;
+    out->scrub_passes = report.passes;
+    out->scrub_pass_age_ns = report.pass_age_ns;
+    out->scrub_found = report.found;
+    out->scrub_repaired = report.repaired;
+    out->scrub_unrepairable = report.unrepairable;
+}
+
 void
 operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
 {
@@ -206,6 +221,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->local_epoch = local.epoch;
     out->local_step = local.step;
     out->local_err = (uint64_t)local_err;
+    fill_scrub(agent, out);
     out->attached_total = agent->attached_total;
     if (agent->operators) {
         out->launcher = agent->operators->launcher.serial != 0;

@@ -196,6 +196,21 @@ newest_complete(const struct operator_node *node)
 }
 
 static void
+put_scrub(struct cairn_json_writer *writer, const struct operator_node *node)
+{
+    cairn_json_write_key(writer, "scrub");
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "bytes", node->scrub_bytes);
+    put_u64(writer, "passes", node->scrub_passes);
+    put_known(writer, "pass_age_ns",
+              node->scrub_passes ? node->scrub_pass_age_ns : OPERATOR_UNKNOWN, OPERATOR_UNKNOWN);
+    put_u64(writer, "found", node->scrub_found);
+    put_u64(writer, "repaired", node->scrub_repaired);
+    put_u64(writer, "unrepairable", node->scrub_unrepairable);
+    cairn_json_write_object_end(writer);
+}
+
+static void
 put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint32_t index)
 {
     const struct cairn_config_node *configured = &job->config->nodes[index];
@@ -231,6 +246,7 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         put_u64(writer, "received_bytes", node->received_bytes);
         if (node->disk_free_bytes != OPERATOR_UNKNOWN)
             put_u64(writer, "disk_free_bytes", node->disk_free_bytes);
+        put_scrub(writer, node);
         put_u64(writer, "spill_failed_ms", node->spill_failed_ms);
         put_u64(writer, "spill_stuck_ms", node->spill_stuck_ms);
         put_u64(writer, "run", node->run);

@@ -71,7 +71,13 @@ struct operator_part {
     X(holder_ms)       /* attached for so long */                                                  \
     X(local_epoch)     /* of the newest part in local_dir; step 0: none */                         \
     X(local_step)                                                                                  \
-    X(local_err) /* cairn_err: why the newest write there failed; 0: it did not */                 \
+    X(local_err)    /* cairn_err: why the newest write there failed; 0: it did not */              \
+    X(scrub_bytes)  /* compared with their checksums since the start, as the next three */         \
+    X(scrub_passes) /* over all that it holds */                                                   \
+    X(scrub_found)  /* damaged blocks and records */                                               \
+    X(scrub_repaired)                                                                              \
+    X(scrub_unrepairable) /* now: damage that repairs have left */                                 \
+    X(scrub_pass_age_ns)  /* since the last full pass; OPERATOR_UNKNOWN: there was none */         \
     X(last_step)                                                                                   \
     X(committed_epoch)                                                                             \
     X(committed_step)                                                                              \
