@@ -56,6 +56,7 @@ on_tick(void *context)
     spill_tick(agent);
     local_tick(agent);
     operator_tick(agent);
+    mail_tick(agent);
     mail_deliver_self(agent);
     keeping_tick(agent);
     sessions_tick(agent);

@@ -103,6 +103,7 @@ struct peer {
     uint64_t valid_ns;     /* when the last valid frame came */
     const char *unreached; /* why the connection of this call was lost, NULL: it was not */
     const char *broken;    /* why it must go down at the next pump, NULL: it must not */
+    bool leaving;          /* the session's end is expected, and no call follows it */
 
     /* handshake */
     bool calling;   /* our hello awaits its welcome */

@@ -141,9 +141,10 @@ peer_down(struct cairn_transport *t, struct peer *peer, enum cairn_peer_state st
           const char *why)
 {
     bool was_up = peer->state == CAIRN_PEER_UP;
-    bool isolated = true;
+    bool isolated = true, left = peer->leaving && state == CAIRN_PEER_DOWN;
 
-    peer->state = state;
+    peer->state = left ? CAIRN_PEER_IDLE : state;
+    peer->leaving = false;
     peer->broken = NULL;
     peer->calling = false;
     peer->pending_kind = 0;
@@ -155,8 +156,10 @@ peer_down(struct cairn_transport *t, struct peer *peer, enum cairn_peer_state st
     if (!t->reset_running && t->backend->ops->disconnect(t->backend, peer->node) != CAIRN_OK)
         isolated = false;
     if (was_up) {
-        CAIRN_LOG_AT(WARN, "transport: lost peer node=%" PRIu32 " reason=\"%s\"", peer->node, why);
-        peer->logged_down = true;
+        cairn_log_line(left ? CAIRN_LOG_INFO : CAIRN_LOG_WARN,
+                       "transport: %s peer node=%" PRIu32 " reason=\"%s\"", left ? "left" : "lost",
+                       peer->node, why);
+        peer->logged_down = !left;
         session_end(t, peer, isolated);
         t->on_peer(t->context, peer->node, false, peer->incarnation);
     } else if (state == CAIRN_PEER_DOWN && !peer->logged_down) {
@@ -188,6 +191,7 @@ peer_up(struct cairn_transport *t, struct peer *peer, uint64_t incarnation, uint
     memset(peer->received_sequence, 0, sizeof peer->received_sequence);
     peer->valid_ns = t->now_ns;
     peer->broken = NULL;
+    peer->leaving = false;
     peer->calling = false;
     peer->answering = false;
     peer->backoff_ns = 0;

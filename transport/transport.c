@@ -488,8 +488,27 @@ cairn_transport_release(struct cairn_transport *t, uint64_t buffer)
 void
 cairn_transport_connect(struct cairn_transport *t, uint32_t node)
 {
-    if (node < t->node_count && node != t->node && t->peers[node].state == CAIRN_PEER_IDLE)
+    if (node >= t->node_count || node == t->node)
+        return;
+    t->peers[node].leaving = false;
+    if (t->peers[node].state == CAIRN_PEER_IDLE)
         peer_call(t, &t->peers[node]);
+}
+
+void
+cairn_transport_leave(struct cairn_transport *t, uint32_t node)
+{
+    struct peer *peer = &t->peers[node];
+
+    CAIRN_ASSERT(node < t->node_count);
+    if (peer->state == CAIRN_PEER_UP) {
+        peer->leaving = true;
+    } else if (peer->state == CAIRN_PEER_DOWN && !peer->answering) {
+        peer->state = CAIRN_PEER_IDLE;
+        peer->calling = false;
+        peer->pending_kind = 0;
+        (void)!t->backend->ops->disconnect(t->backend, node);
+    }
 }
 
 void

@@ -243,8 +243,15 @@ CAIRN_MUST_CHECK cairn_err cairn_transport_send_summed(struct cairn_transport *t
 /* Gives a received payload's buffer back. Exactly once per buffer; a stale one is ignored. */
 void cairn_transport_release(struct cairn_transport *transport, uint64_t buffer);
 
-/* Starts to connect to a peer that nobody has sent to yet. Without effect on others. */
+/* Starts to connect to a peer that nobody has sent to yet, or that was left. Without effect on
+ * others. */
 void cairn_transport_connect(struct cairn_transport *transport, uint32_t node);
+
+/*
+ * Nobody here needs a session with the peer: one that is up stays until it ends, which is expected
+ * then, and the peer is not called again before it is sent to or connected to.
+ */
+void cairn_transport_leave(struct cairn_transport *transport, uint32_t node);
 
 /*
  * Declares a peer dead, such as after missed heartbeats: its operations end with CAIRN_PEER at the

@@ -82,6 +82,8 @@ void cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out)
 bool cairn_core_look_part(const struct cairn_core *core, uint32_t part,
                           struct cairn_part_view *out);
 bool cairn_core_alive(const struct cairn_core *core, uint32_t agent);
+/* True if the protocol has a use for a session with an agent now; others may end. */
+bool cairn_core_needs_session(const struct cairn_core *core, uint32_t agent);
 /* The agent that holds a member's part of the ready generation, UINT32_MAX if unknown. */
 uint32_t cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id generation,
                            uint32_t member);

@@ -15,7 +15,8 @@ enum letter_kind {
     KIND_CORE_LONG = 2,
     KIND_SERVICE = 3,
     KIND_SERVICE_LONG = 4,
-    KIND_OPTIONS = 5 /* the first of each session */
+    KIND_OPTIONS = 5, /* the first of each session */
+    KIND_LEAVE = 6    /* the sender has no use for the session any more */
 };
 
 /* Queued, or flying (with the transport) until it is reported as sent. */
@@ -35,6 +36,8 @@ struct letter {
 };
 
 void letter_free(struct cairn_agent *agent, struct letter *letter);
+/* True if the session with a peer is of no use here. */
+bool mail_is_idle(const struct cairn_agent *agent, uint32_t node);
 /* Sends what waits for a peer, as far as its session allows. */
 void mail_flush(struct cairn_agent *agent, uint32_t node);
 /* Frees what waits for a peer. */

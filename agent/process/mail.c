@@ -7,6 +7,7 @@
 #include "agent/process/letter.h"
 #include "agent/process/memory.h"
 #include "agent/process/scratch.h"
+#include "base/assert.h"
 #include "base/log.h"
 #include "transport/transport.h"
 #include "transport/certificate.h"
@@ -113,30 +114,40 @@ make_letter(struct cairn_agent *agent, uint32_t to, const uint8_t *payload, size
     return letter;
 }
 
+/* Sends a message of the mail's own at once. */
+static bool
+post_own(struct cairn_agent *agent, uint32_t node, enum letter_kind kind, const char *bytes,
+         size_t bytes_len)
+{
+    struct letter *letter = make_letter(agent, node, NULL, 0, UINT32_MAX, NULL);
+    bool sent;
+
+    if (!letter)
+        return false;
+    CAIRN_ASSERT(bytes_len < sizeof letter->body);
+    letter->body[0] = (uint8_t)kind;
+    if (bytes_len > 0)
+        memcpy(letter->body + 1, bytes, bytes_len);
+    letter->body_len = 1 + bytes_len;
+    sent = try_send(agent, letter) == CAIRN_OK;
+    if (sent)
+        letter_fly(agent, letter);
+    else
+        letter_free(agent, letter);
+    return sent;
+}
+
 /* The first message of a session: the options that must agree. */
 static bool
 greet(struct cairn_agent *agent, uint32_t node)
 {
     struct mailbox *box = &agent->mail.boxes[node];
     char options[AGREE_BYTES_MAX];
-    struct letter *letter;
-    size_t len;
 
-    if (!box->open || box->greeted)
-        return true;
-    letter = make_letter(agent, node, NULL, 0, UINT32_MAX, NULL);
-    if (!letter)
-        return false;
-    len = agree_pack(&agent->config, options);
-    letter->body[0] = KIND_OPTIONS;
-    memcpy(letter->body + 1, options, len);
-    letter->body_len = 1 + len;
-    box->greeted = try_send(agent, letter) == CAIRN_OK;
-    if (box->greeted)
-        letter_fly(agent, letter);
-    else
-        letter_free(agent, letter);
-    return box->greeted;
+    if (box->open && !box->greeted)
+        box->greeted =
+            post_own(agent, node, KIND_OPTIONS, options, agree_pack(&agent->config, options));
+    return !box->open || box->greeted;
 }
 
 void
@@ -223,6 +234,8 @@ post(struct cairn_agent *agent, struct letter *letter)
     bool bulk = letter->payload != NULL;
     cairn_err err = CAIRN_PEER;
 
+    box->used_ns = agent_now_ns(agent);
+    box->leaving = false;
     if (box->up)
         err = (bulk ? box->bulk_head : box->control_head) ? CAIRN_AGAIN : try_send(agent, letter);
     else if (letter->service && is_coming_up(agent, letter->to))
@@ -309,6 +322,33 @@ mail_disconnect(struct cairn_agent *agent, uint32_t node)
         WARN, "peer: silent node=%u: no heartbeat for %u ms, its session is ended and made again",
         node, agent->config.dead_after_ms);
     cairn_transport_disconnect(agent->transport, node);
+}
+
+bool
+mail_is_idle(const struct cairn_agent *agent, uint32_t node)
+{
+    const struct mailbox *box = &agent->mail.boxes[node];
+    uint64_t idle_ns = IDLE_FACTOR * (uint64_t)agent->config.dead_after_ms * CAIRN_NS_PER_MS;
+
+    return box->queued == 0 && agent_now_ns(agent) - box->used_ns >= idle_ns &&
+           !cairn_core_needs_session(agent->core, node);
+}
+
+void
+mail_tick(struct cairn_agent *agent)
+{
+    for (uint32_t node = 0; node < agent->config.node_count; node++) {
+        struct mailbox *box = &agent->mail.boxes[node];
+        struct cairn_transport_peer peer;
+
+        cairn_transport_peer_read(agent->transport, node, &peer);
+        if ((peer.state != CAIRN_PEER_UP && peer.state != CAIRN_PEER_DOWN) || box->leaving ||
+            !mail_is_idle(agent, node))
+            continue;
+        box->leaving = box->up && post_own(agent, node, KIND_LEAVE, NULL, 0);
+        if (box->leaving || !box->open)
+            cairn_transport_leave(agent->transport, node);
+    }
 }
 
 static uint32_t

@@ -11,6 +11,10 @@
  *  4. A message reaches a receiver only if it parses and names its sender and this node. Others are
  *     counted, and logged once per 10 s and peer.
  *
+ *  5. A session that the core has no use for and that carried nothing for IDLE_FACTOR times
+ *     dead_after is left: it ends when the other side has no use for it either. So answers to an
+ *     operator, and restores, do not leave a mesh of connections behind.
+ *
  * A letter owns its copy of the message, and holds the memory or the space that its payload lies in
  * until it is sent.
  */
@@ -29,10 +33,11 @@ struct letter;
 struct space;
 
 enum {
-    MAIL_BUFFERS = 32,              /* of the transport: payloads that arrive, or are in use here */
-    MAIL_WINDOW = 8,                /* of these, the most that one peer may fill */
-    MAIL_QUEUED_MAX = 1024,         /* messages waiting for one peer */
-    MAIL_OWNED_BYTES_MAX = 32 << 20 /* copied payloads that wait for one peer */
+    MAIL_BUFFERS = 32,      /* of the transport: payloads that arrive, or are in use here */
+    MAIL_WINDOW = 8,        /* of these, the most that one peer may fill */
+    MAIL_QUEUED_MAX = 1024, /* messages waiting for one peer */
+    MAIL_OWNED_BYTES_MAX = 32 << 20, /* copied payloads that wait for one peer */
+    IDLE_FACTOR = 10
 };
 
 /* What waits for one peer. */
@@ -47,6 +52,8 @@ struct mailbox {
     bool refused;         /* they do not */
     char *mismatch;       /* which option the peer sets differently; NULL: none */
     uint64_t incarnation; /* of the session */
+    bool leaving;         /* the peer was told that it is of no use here, and none came since */
+    uint64_t used_ns;     /* when something was sent to the peer or came from it last */
     uint64_t warned_ns;   /* when a message that was dropped was logged last */
 };
 
@@ -90,6 +97,9 @@ void mail_send_service(struct cairn_agent *agent, const struct cairn_service_mes
 /* Keeps trying to have a session with a peer; ends the session with a peer (PEER_DOWN follows). */
 void mail_connect(struct cairn_agent *agent, uint32_t node);
 void mail_disconnect(struct cairn_agent *agent, uint32_t node);
+
+/* Leaves sessions that nobody uses. */
+void mail_tick(struct cairn_agent *agent);
 
 /* Delivers what this agent sent to itself. */
 void mail_deliver_self(struct cairn_agent *agent);

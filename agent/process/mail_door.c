@@ -156,7 +156,7 @@ mail_peer_changed(void *context, uint32_t node, bool up, uint64_t incarnation)
     bool was_up = box->up;
 
     box->open = up;
-    box->greeted = box->up = box->refused = false;
+    box->greeted = box->up = box->refused = box->leaving = false;
     box->incarnation = incarnation;
     if (up) {
         mail_flush(agent, node);
@@ -169,21 +169,37 @@ mail_peer_changed(void *context, uint32_t node, bool up, uint64_t incarnation)
     agent_step(agent, &event, NULL);
 }
 
+/* The other side has no use for the session: it ends unless this side has. */
+static void
+take_leave(struct cairn_agent *agent, uint32_t from)
+{
+    if (from == agent->config.node || !mail_is_idle(agent, from))
+        return;
+    cairn_transport_leave(agent->transport, from);
+    cairn_transport_disconnect(agent->transport, from);
+}
+
 /* ---- arriving ---- */
 
 static void
 take_body(struct cairn_agent *agent, uint32_t from, const uint8_t *body, size_t body_len,
           const uint8_t *payload, size_t payload_len)
 {
-    const struct mailbox *box = &agent->mail.boxes[from];
+    struct mailbox *box = &agent->mail.boxes[from];
     uint8_t kind = body_len ? body[0] : 0;
 
+    if (kind != KIND_LEAVE) {
+        box->used_ns = agent_now_ns(agent);
+        box->leaving = false;
+    }
     if (kind == KIND_OPTIONS) {
         take_options(agent, from, (const char *)body + 1, body_len - 1);
     } else if (from != agent->config.node && !box->up) {
         drop_arrived(agent, from);
         if (!box->refused) /* it overtook the options: nothing may be dropped within a session */
             cairn_transport_disconnect(agent->transport, from);
+    } else if (kind == KIND_LEAVE) {
+        take_leave(agent, from);
     } else if (kind == KIND_CORE) {
         take_core(agent, from, body + 1, body_len - 1, payload, payload_len);
     } else if (kind == KIND_SERVICE) {

@@ -272,6 +272,23 @@ beats_here(const struct env *env, uint32_t agent)
     return false;
 }
 
+bool
+peers_beat_between(const struct env *env, uint32_t agent)
+{
+    uint32_t n = env->options->agent_count, self = env->options->self;
+
+    if (beats_here(env, agent))
+        return true;
+    for (uint32_t distance = 1; distance < n; distance *= 2) {
+        uint32_t target = (self + distance) % n;
+
+        if (target == agent || (agent + distance) % n == self ||
+            first_live(env, target, self) == agent)
+            return true;
+    }
+    return false;
+}
+
 /*
  * Finds out whose beats come here: those of the agents at each distance 2^j before this one. This
  * agent also stands in for the dead agents directly before it, so the agents at those distances

@@ -64,6 +64,8 @@ void peers_meet(struct peers *peers, uint32_t agent, uint64_t incarnation);
 bool peers_alive(const struct env *env, uint32_t agent);
 /* Alive, or not heard of yet while the start is young. */
 bool peers_maybe_alive(const struct env *env, uint32_t agent);
+/* True if heartbeats go from this agent to that one, or come from it. */
+bool peers_beat_between(const struct env *env, uint32_t agent);
 /* Dead for so long that nobody waits for it any more. */
 bool peers_given_up(const struct env *env, uint32_t agent);
 

@@ -708,6 +708,54 @@ test_declared_dead(void **state)
     TURN_UNTIL(ends[1].payloads == 2 && ends[0].payloads == 1, 10);
 }
 
+/* Both sides leave: the session ends for good, without a warning, until there is something to
+ * send. One side alone only says what it would do. */
+static void
+test_leaving(void **state)
+{
+    (void)state;
+    two_open();
+    ends_connect(0, 1);
+    cairn_transport_leave(ends[0].transport, 1);
+    ends_turn_for(0.05);
+    assert_int_equal(state_of(0, 1), CAIRN_PEER_UP);
+    cairn_transport_leave(ends[1].transport, 0);
+    cairn_transport_disconnect(ends[1].transport, 0);
+    if (hub) /* its connections have no end that the other side could see */
+        cairn_transport_disconnect(ends[0].transport, 1);
+    TURN_UNTIL(ends[0].downs == 1 && ends[1].downs == 1, 10);
+    ends_turn_for(0.5); /* a lost peer is called again after 0.1 s */
+    assert_int_equal(state_of(0, 1), CAIRN_PEER_IDLE);
+    assert_int_equal(state_of(1, 0), CAIRN_PEER_IDLE);
+    assert_int_equal(log_has("lost peer"), 0);
+    end_send_soon(0, 1, 1, NULL, 0);
+    TURN_UNTIL(ends[1].messages == 1, 10);
+
+    cairn_transport_leave(ends[0].transport, 1);
+    cairn_transport_connect(ends[0].transport, 1); /* there is a use for it again */
+    cairn_transport_disconnect(ends[0].transport, 1);
+    TURN_UNTIL(ends[0].ups == 3 && state_of(0, 1) == CAIRN_PEER_UP, 10);
+}
+
+/* A peer that cannot be reached and that nobody needs is not called any more. */
+static void
+test_leaving_a_dead_peer(void **state)
+{
+    (void)state;
+    two_open();
+    ends_connect(0, 1);
+    if (hub)
+        cairn_transport_hub_kill(hub, 1);
+    end_close(1);
+    TURN_UNTIL(end_send(0, 1, 2, NULL, 0) == CAIRN_PEER && state_of(0, 1) == CAIRN_PEER_DOWN, 10);
+    cairn_transport_leave(ends[0].transport, 1);
+    ends_turn_for(0.3);
+    assert_int_equal(state_of(0, 1), CAIRN_PEER_IDLE);
+    end_open(1);
+    end_send_soon(0, 1, 3, NULL, 0);
+    TURN_UNTIL(ends[1].messages == 1, 10);
+}
+
 /* Nobody listens: down, said once, while others are not held up; up soon after its start. */
 static void
 test_peer_that_is_not_there(void **state)
@@ -933,6 +981,8 @@ main(void)
         OVER(certificates, test_wrong_job),
         EACH(test_restart),
         OVER(certificates, test_restart),
+        EACH(test_leaving),
+        EACH(test_leaving_a_dead_peer),
         EACH(test_declared_dead),
         OVER(certificates, test_declared_dead),
         EACH(test_peer_that_is_not_there),

@@ -236,7 +236,7 @@ start(uint32_t agent)
                                          .agent_count = job.count,
                                          .spares = no_spares,
                                          .parity = job.parity,
-                                         .group_size = job.count,
+                                         .group_size = job.count > 4 ? 4 : job.count,
                                          .slots = 2,
                                          .slot_blocks = BLOCKS,
                                          .parity_blocks = 4 * BLOCKS,
@@ -358,6 +358,13 @@ three_agents(void **unused)
 {
     (void)unused;
     return setup_job(3, 1);
+}
+
+static int
+eight_agents(void **unused)
+{
+    (void)unused;
+    return setup_job(8, 1);
 }
 
 static int
@@ -688,6 +695,30 @@ a_fresh_epoch_begins_with_nothing(void **unused)
     assert_int_equal(job.nodes[2].committed.step, 1);
 }
 
+/* Heartbeats, the group and the leader need sessions, on both sides; a coordinator needs all. */
+static void
+a_session_without_use_may_end(void **unused)
+{
+    uint32_t needed = 0;
+
+    (void)unused;
+    for (uint32_t a = 0; a < job.count; a++)
+        for (uint32_t b = 0; b < job.count; b++) {
+            if (a == b)
+                continue;
+            assert_int_equal(cairn_core_needs_session(job.nodes[a].core, b),
+                             cairn_core_needs_session(job.nodes[b].core, a));
+            needed += cairn_core_needs_session(job.nodes[a].core, b);
+        }
+    assert_true(cairn_core_needs_session(job.nodes[5].core, 0)); /* leads */
+    assert_true(cairn_core_needs_session(job.nodes[5].core, 6)); /* gets the heartbeats */
+    assert_true(needed > 0 && needed < job.count * (job.count - 1));
+    give(5, &(struct cairn_event){.type = CAIRN_EVENT_OPERATOR,
+                                  .as.op = {.operation = CAIRN_OP_DRY_RUN, .request = 1}});
+    for (uint32_t b = 0; b < job.count; b++)
+        assert_true(b == 5 || cairn_core_needs_session(job.nodes[5].core, b));
+}
+
 int
 main(void)
 {
@@ -706,6 +737,7 @@ main(void)
         TEST(a_restore_rebuilds_a_lost_part),
         TEST(nobody_is_done_with_what_a_later_run_aborts),
         TEST(a_fresh_epoch_begins_with_nothing),
+        cmocka_unit_test_setup_teardown(a_session_without_use_may_end, eight_agents, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
