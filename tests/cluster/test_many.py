@@ -21,8 +21,8 @@ IDLE_CORE_MAX = 0.004
 WAKE_UPS_MAX = 40
 IN_A_ROW = 10
 # An agent has sessions with its group, its 2 log2(n) heartbeat partners and its neighbours in the
-# tree. A coordinator, and an agent that is asked for the status, has one with everybody for a while:
-# ten times dead_after.
+# tree. A coordinator, and an agent that is asked for the status, has one with everybody until ten
+# times dead_after have passed.
 CONNECTIONS_MAX = 40
 
 
