@@ -196,7 +196,7 @@ check_budget(uint64_t bytes, uint64_t margin_bytes, char *report, size_t report_
     return err;
 }
 
-/* A warning that is the same for every arena is said for the first one alone. */
+/* A warning that is the same for every arena is logged once. */
 static bool
 first_time(atomic_flag *said)
 {
@@ -253,7 +253,7 @@ make_fd(const char *name, uint64_t bytes, bool hugetlb, int *out)
     return CAIRN_OK;
 }
 
-/* Reserved huge pages come from a pool of their own: no budget applies, and failing is no error. */
+/* Reserved huge pages have a pool of their own: no budget applies, and a failure is normal. */
 static bool
 create_huge(const char *name, uint64_t bytes, struct cairn_arena *arena)
 {
@@ -325,7 +325,7 @@ check_fd(int fd, uint64_t bytes_min, struct stat *info, char *report, size_t rep
     int seals = fcntl(fd, F_GET_SEALS);
 
     if (seals < 0) {
-        say(report, report_bytes, "the descriptor is no memfd: %s", strerror(errno));
+        say(report, report_bytes, "the descriptor is not a memfd: %s", strerror(errno));
         return CAIRN_CORRUPT;
     }
     if ((seals & SEALS) != SEALS) {

@@ -18,7 +18,7 @@
 enum { CAIRN_ARENA_REPORT_BYTES = 512 };
 
 enum cairn_hugepages {
-    CAIRN_HUGEPAGES_TRY = 0, /* reserved huge pages, else transparent ones, else small ones */
+    CAIRN_HUGEPAGES_TRY = 0, /* reserved, else transparent huge pages, else small pages */
     CAIRN_HUGEPAGES_NEVER = 1
 };
 
@@ -54,7 +54,7 @@ struct cairn_arena_range {
  * and at least bytes_min bytes long (0: any length), makes sure that every page exists and maps it:
  * contents are untouched. away[away_count], by place, are ranges whose pages are in other files
  * (region.h): they stay holes, and the caller maps those files before anybody reads there.
- * CAIRN_CORRUPT: it is no arena, or too short; CAIRN_NOMEM; CAIRN_IO;
+ * CAIRN_CORRUPT: it is not an arena, or too short; CAIRN_NOMEM; CAIRN_IO;
  * `report` as above. On success the descriptor is the arena's and close-on-exec, on failure still
  * the caller's. Prints and logs nothing. Thread: any.
  */

@@ -102,7 +102,7 @@ cairn_budget_text(const struct cairn_budget_demand *demand, const struct cairn_b
                  size_text(demand->state_bytes, size), fixed);
     if (wanted > budget->free_bytes)
         snprintf(verdict, sizeof verdict, "%s short", size_text(wanted - budget->free_bytes, size));
-    snprintf(text, text_bytes, "%s%s needed; %s free (%s), of which %s stays with the job: %s", sum,
+    snprintf(text, text_bytes, "%s%s needed; %s free (%s), %s reserved for the job: %s", sum,
              size_text(budget->need_bytes, size), size_text(budget->free_bytes, other),
              memory->cgroup_bytes < memory->available_bytes ? "memory cgroup" : "MemAvailable",
              size_text(budget->margin_bytes, third), verdict);

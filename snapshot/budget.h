@@ -37,7 +37,7 @@ struct cairn_budget {
     uint64_t fixed_bytes;
     uint64_t need_bytes;   /* the sum */
     uint64_t free_bytes;   /* the smaller of the two limits */
-    uint64_t margin_bytes; /* of it, left to the job */
+    uint64_t margin_bytes; /* of the free bytes, left to the job */
 };
 
 /*
@@ -50,8 +50,8 @@ CAIRN_MUST_CHECK cairn_err cairn_budget_check(const struct cairn_budget_demand *
 
 /*
  * Writes a sum that cairn_budget_check filled, as one line such as "2 x 6.00 GiB state + 2 x 3.00
- * GiB parity (4+2) + 64.00 MiB buffers = 18.06 GiB needed; 15.40 GiB free (memory cgroup), of
- * which 1.00 GiB stays with the job: 3.66 GiB short". text[text_bytes] is always ended. Thread:
+ * GiB parity (4+2) + 64.00 MiB buffers = 18.06 GiB needed; 15.40 GiB free (memory cgroup),
+ * 1.00 GiB reserved for the job: 3.66 GiB short". text[text_bytes] is always ended. Thread:
  * any.
  */
 void cairn_budget_text(const struct cairn_budget_demand *demand,

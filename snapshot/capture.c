@@ -258,7 +258,7 @@ cairn_capture_prepare(struct cairn_capture *capture, int32_t device, void *memor
     if (cairn_capture_running(capture))
         return CAIRN_AGAIN;
     pthread_mutex_lock(&capture->devices_lock);
-    /* Twice: a device that failed since it was opened is opened anew. */
+    /* Twice: a device that failed since it was opened is opened again. */
     for (int attempt = 0; attempt < 2 && err == CAIRN_DEVICE; attempt++) {
         err = open_device(capture, device, &opened);
         if (err)

@@ -86,7 +86,7 @@ void cairn_capture_destroy(struct cairn_capture *capture);
  * Opens a device (once) and pins memory[bytes], so that captures of that device into it are
  * asynchronous. Needed before a job has runs with device >= 0; with device -1 it does nothing.
  * May block and allocate. CAIRN_AGAIN while a capture runs; else as cairn_mem_open and
- * cairn_mem_pin. After a capture ended with CAIRN_DEVICE all memory of the device is to be prepared
+ * cairn_mem_pin. After a capture ended with CAIRN_DEVICE, prepare all memory of the device
  * again.
  */
 CAIRN_MUST_CHECK cairn_err cairn_capture_prepare(struct cairn_capture *capture, int32_t device,

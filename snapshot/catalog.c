@@ -2,14 +2,14 @@
  * snapshot/catalog.c - the catalog: records with checksums over a store, and the proof that none is
  * missing.
  *
- * A stored value is the caller's value and a u64 behind it: the CRC-64 of (u32 table, u32
+ * A stored value is the caller's value, then a u64: the CRC-64 of (u32 table, u32
  * key_bytes, key, value).
  *
  * The state record and the side file are specified in catalog_state.c.
  *
  * Open accepts only: (a) nothing at all: a new catalog; (b) a state record with counter 0 and no
  * side file: a crash while it was made; (c) a state record whose id is the side file's, whose
- * counter is not behind it, with which the count and digest of every table, computed from every
+ * counter is not lower, with which the count and digest of every table, computed from every
  * record, agree. So what RocksDB loses without a word, at the tail, in the middle or as a whole,
  * ends in CAIRN_CORRUPT.
  */

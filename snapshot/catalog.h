@@ -65,7 +65,7 @@ void cairn_batch_delete(struct cairn_batch *batch, enum cairn_table table, const
                         size_t key_bytes);
 
 /*
- * Makes the batch durable, and empties it. Later changes of a key win over earlier ones.
+ * Makes the batch durable, and empties it. The last change of a key wins.
  * CAIRN_INVAL and CAIRN_NOMEM: nothing happened. After any other error it is unknown whether the
  * batch is there: the catalog then refuses every further commit with CAIRN_IO until it is opened
  * again, and still reads.

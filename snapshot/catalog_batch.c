@@ -1,5 +1,5 @@
-/* snapshot/catalog_batch.c - batches: copies of what is to be put and deleted, as the store will
- * keep it. */
+/* snapshot/catalog_batch.c - batches: copies of what will be put and deleted, in the form that the
+ * store keeps. */
 #include "snapshot/catalog_batch.h"
 
 #include <stdlib.h>
@@ -56,7 +56,7 @@ void
 cairn_batch_empty(struct cairn_batch *batch)
 {
     for (size_t i = 0; i < batch->count; i++)
-        free((void *)(uintptr_t)batch->changes[i].key); /* the value lies behind it */
+        free((void *)(uintptr_t)batch->changes[i].key); /* the value follows the key */
     batch->count = 0;
     batch->err = CAIRN_OK;
 }

@@ -3,7 +3,7 @@
  * in one pass over memory.
  *
  * On x86-64 vector kernels load every byte once, fold it into the checksum and store it past the
- * cache (copy_x86.c: AVX-512, AVX2, and 128-bit ones for older processors); elsewhere small pieces
+ * cache (copy_x86.c: AVX-512, AVX2, and 128 bits for older processors); elsewhere small pieces
  * are copied and then checksummed while they are in the first-level cache. All kernels have one
  * result.
  *
@@ -70,8 +70,8 @@ uint32_t cairn_copy_number(void);
 void cairn_copy_use_number(uint32_t number);
 
 /*
- * Measures the kernels on memory that no cache holds, and makes the process use the fastest: of
- * those within 5 % of it, the first. Takes some 20 ms. bytes_per_s (or NULL): what each of
+ * Measures the kernels on memory that no cache holds, and makes the process use the first that is
+ * within 5 % of the fastest. Takes some 20 ms. bytes_per_s (or NULL): what each of
  * cairn_copy_kernels() reached.
  * CAIRN_NOMEM: nothing has changed. Thread: one at a time.
  */

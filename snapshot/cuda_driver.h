@@ -94,9 +94,9 @@ struct cairn_cuda_driver {
 };
 
 /*
- * Opens the driver at `path`, NULL: "libcuda.so.1". CAIRN_DEVICE where there is none, or too old a
- * one: `why` says so. What newer drivers alone have is NULL where it is missing. The driver is not
- * unloaded by dlclose of out->library: it has threads of its own.
+ * Opens the driver at `path`, NULL: "libcuda.so.1". CAIRN_DEVICE where there is none, or it
+ * is too old: `why` has the reason. What only newer drivers have is NULL where it is missing. The
+ * driver is not unloaded by dlclose of out->library: it has threads of its own.
  */
 CAIRN_MUST_CHECK cairn_err cairn_cuda_driver_open(const char *path, struct cairn_cuda_driver *out,
                                                   char *why, size_t why_bytes);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The compiler makes of it what the processor has. */
+/* The compiler uses the vectors that the processor has. */
 typedef uint64_t vector __attribute__((vector_size(32)));
 
 enum { WORDS = sizeof(vector) / sizeof(uint64_t) };

@@ -1,5 +1,5 @@
 /*
- * snapshot/layout.h - a layout: which container holds which part of which tensor.
+ * snapshot/layout.h - a layout: which container holds which part of a tensor.
  *
  * The manifest of a generation, the source and target of a restore, both ends of a migration and
  * of a conversion are all layouts. A container is anything with byte offsets: a node's shard in

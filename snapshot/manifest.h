@@ -37,12 +37,12 @@ struct cairn_manifest_rank {
 /*
  * One captured range: elements [flat_begin, flat_end) of the slice's row-major box at
  * offset_bytes of the container (flat_begin = flat_end = 0: the whole box; flat_begin = flat_end
- * > 0: nothing, only the tensor is told of, as by a replica that has nothing to capture of it).
+ * > 0: nothing. So a replica that captures none of a tensor still names it).
  */
 struct cairn_manifest_entry {
     /*
      * name points into the manifest, flat range = what is held, replica numbers those of the
-     * registered slice of which it is a share; after unpack address is NULL, device -1
+     * registered slice that it is a share of; after unpack address is NULL, device -1
      */
     struct cairn_slice slice;
     uint64_t offset_bytes;
@@ -98,9 +98,9 @@ CAIRN_MUST_CHECK cairn_err cairn_manifest_add_to_layout(const struct cairn_manif
  * CAIRN_CAPTURE_ALIGN_BYTES, the region rounded up to CAIRN_BLOCK_BYTES. entries[count] is the
  * caller's; entries[i].slice is slices[i] with its flat range set to the share, address pointing
  * at the share's first byte, and name still the caller's; offset_bytes is relative to the region.
- * A share may be empty (flat_begin == flat_end > 0, or both 0 with no elements: `bytes` of it is
- * then 0, see cairn_capture_bytes). Both the client and the agent compute it. CAIRN_INVAL when a
- * slice is wrong or the sum overflows.
+ * A share may be empty (flat_begin == flat_end > 0, or both 0 with no elements: it then
+ * has 0 bytes, see cairn_capture_bytes). Both the client and the agent compute it. CAIRN_INVAL when
+ * a slice is wrong or the sum overflows.
  */
 CAIRN_MUST_CHECK cairn_err cairn_capture_plan(const struct cairn_slice *slices, uint32_t count,
                                               struct cairn_manifest_entry *entries,

@@ -137,7 +137,7 @@ cairn_manifest_check(const struct cairn_manifest *manifest, cairn_err fault)
         if (!entry_is_sound(manifest, order, &manifest->entries[i], &spans[span_count]))
             goto done;
         span_count +=
-            spans[span_count].begin < spans[span_count].end; /* empty ones share no byte */
+            spans[span_count].begin < spans[span_count].end; /* empty spans share no byte */
     }
     if (spans_are_disjoint(spans, span_count))
         err = CAIRN_OK;

@@ -81,13 +81,13 @@ CAIRN_MUST_CHECK cairn_err cairn_mem_open(int32_t device, const struct cairn_mem
 
 /*
  * Waits for all copies, unpins, frees. NULL is allowed. A pin serves all devices: where several
- * have pinned the same memory, each is to be waited for before the first is closed or unpins.
+ * have pinned the same memory, wait for each before the first is closed or unpins.
  */
 void cairn_mem_close(struct cairn_mem *mem);
 
 /*
  * Makes copies from and to host[bytes] (page-aligned, mapped until unpin) asynchronous. Where the
- * driver refuses (memlock, container), says so once and goes through the ring: slower, still
+ * driver refuses (memlock, container), logs that once and goes through the ring: slower, still
  * CAIRN_OK. CAIRN_NOMEM when not even the ring can be had; CAIRN_FULL with CAIRN_MEM_PINS_MAX pins.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mem_pin(struct cairn_mem *mem, void *host, size_t bytes);
@@ -106,7 +106,7 @@ CAIRN_MUST_CHECK cairn_err cairn_mem_after(struct cairn_mem *mem, void *stream);
  * (copies[] is borrowed for the call) out of, or into, the trainer's memory. The bytes have arrived
  * when cairn_mem_poll of *ticket returns CAIRN_OK. CAIRN_AGAIN: CAIRN_MEM_BATCHES_MAX are running,
  * poll first; CAIRN_INVAL: over a limit; CAIRN_DEVICE: failed, and every later
- * call fails too: close and open it anew. Never blocks for the copy itself.
+ * call fails too: close it and open it again. Never blocks for the copy itself.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mem_copy_out(struct cairn_mem *mem,
                                               const struct cairn_mem_copy *copies, uint32_t count,

@@ -90,7 +90,7 @@ say(const struct cuda_mem *cuda, enum cairn_log_level level, const char *format,
     cuda->log(cuda->log_context, level, line);
 }
 
-/* Translates a driver's result; the first failure is said and makes the object broken. */
+/* Translates a driver's result; the first failure is logged and makes the object broken. */
 static cairn_err
 check(struct cuda_mem *cuda, const char *call, cu_result result)
 {

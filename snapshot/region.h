@@ -3,7 +3,7 @@
  * be given this range and nothing else.
  *
  * A descriptor gives a whole file, never a part of it. So the range's pages are moved to a second
- * file, which is mapped in the place of the arena's own pages: whoever uses the arena sees no
+ * file, which is mapped in the place of the arena's own pages: users of the arena see no
  * difference. The files have the same offsets: byte x of the arena is byte x of the region's file,
  * and what lies before the region is a hole there.
  *

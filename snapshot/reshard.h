@@ -2,15 +2,15 @@
  * snapshot/reshard.h - the one engine that turns two layouts into moves.
  *
  * Intersects the pieces of a source and a target layout tensor by tensor and yields moves, merged
- * into the longest runs, such that every element of every target piece is written exactly once
+ * into the longest runs, so that every element of every target piece is written exactly once
  * (proved before the plan is handed out). Tensors are matched by name. Where several source
  * pieces hold an element (replicas), the cheapest by `cost` wins, and load is balanced over
- * equally cheap ones. A byte that is already in place (same container number and offset, with
+ * equally cheap pieces. A byte that is already in place (same container number and offset, with
  * `same_containers`) is not moved. O((S + T) log S) per tensor for regular layouts. Pure.
  *
  * Containers of source and target are separate memory, except that with `same_containers` what is
- * in place stays: whoever runs moves inside one container must read what a later move overwrites
- * first.
+ * in place stays: code that runs moves inside one container must first read what a later move
+ * overwrites.
  */
 #ifndef CAIRN_SNAPSHOT_RESHARD_H
 #define CAIRN_SNAPSHOT_RESHARD_H
@@ -55,9 +55,9 @@ struct cairn_moves {
  * Plans the moves. CAIRN_NOT_FOUND when a target tensor is missing in the source, CAIRN_INVAL
  * when its dtype or shape differs, CAIRN_CORRUPT when some target element is in no source piece,
  * or when two target pieces share a byte of one container (or one piece does with itself: its
- * strides must nest, each at least as long as what the smaller ones span); `report` (report_bytes
- * long, may be NULL) then says which tensor and what. CAIRN_NOMEM. The caller ends *out with
- * cairn_moves_fini; on failure it is untouched. `options` NULL: none.
+ * strides must nest, each at least as long as what the smaller strides span); `report`
+ * (report_bytes long, may be NULL) then says which tensor and what. CAIRN_NOMEM. The caller ends
+ * *out with cairn_moves_fini; on failure it is untouched. `options` NULL: none.
  */
 CAIRN_MUST_CHECK cairn_err cairn_reshard_plan(const struct cairn_layout *source,
                                               const struct cairn_layout *target,

@@ -371,8 +371,7 @@ cairn_box_push_rest(struct cairn_box_stack *stack, const struct cairn_box *box,
 }
 
 /*
- * Of the boxes that meet `box`, what the one that covers most of it shares with it; false where
- * none does.
+ * The largest intersection of `box` with one of the boxes; false where none meets it.
  */
 static bool
 largest_hit(const struct cairn_boxes *index, const struct cairn_box *box, struct cairn_box *out)

@@ -3,8 +3,8 @@
  *
  * A bounding volume hierarchy: boxes are halved by their centres along the dimension in which
  * they are most spread relative to their size, until few are left. So slabs, grids, and the
- * heads, blocks and tails of flat ranges are all found in O(log n + hits), whatever dimension
- * they are cut along. Internal to layout and reshard. Pure.
+ * heads, blocks and tails of flat ranges are all found in O(log n + hits), along any
+ * dimension. Internal to layout and reshard. Pure.
  */
 #ifndef CAIRN_SNAPSHOT_RESHARD_BOXES_H
 #define CAIRN_SNAPSHOT_RESHARD_BOXES_H

@@ -4,7 +4,7 @@
  * A box is first seen as nested levels (extent, source stride, target stride). Levels that
  * continue the run on both sides lengthen it, levels that continue each other are folded. Of what
  * remains the longest level becomes the move's runs, and the others are stepped through. Merging
- * then joins neighbours of the sorted moves, whichever pieces they come from.
+ * then joins neighbours of the sorted moves, also of different pieces.
  */
 #include "snapshot/reshard_runs.h"
 

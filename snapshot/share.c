@@ -142,7 +142,7 @@ cairn_slice_share(const struct cairn_slice *slice, uint64_t *begin, uint64_t *en
     uint64_t last = first + each + (index >= plain);
 
     /* Only the very last unit may be short, so the last replica is among those that take more. With
-     * fewer units than replicas the first ones take one each, so that the empty shares begin above
+     * fewer units than replicas the first take one each, so that the empty shares begin above
      * 0: at 0 an empty range would mean the whole box. */
     if (each == 0) {
         first = index;

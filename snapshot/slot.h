@@ -3,8 +3,8 @@
  * writer.
  *
  * A store divides a piece of an arena into slots; a slot holds one record (opaque bytes: the
- * agent's own packed header and manifest) in two copies, of which the writer always replaces the
- * older. So a reader finds the newest complete record, whatever instruction a kill -9 hit. The
+ * agent's own packed header and manifest) in two copies. The writer always replaces the older
+ * one, so a reader finds the newest complete record, even if a kill -9 hit the writer. The
  * exact format and the invariants stand in slot.c.
  *
  * One writer per store at a time; readers may be in other processes, also while it writes.
@@ -40,8 +40,8 @@ uint64_t cairn_slot_memory_bytes(uint32_t slot_count, uint64_t payload_bytes_max
 
 /*
  * Makes an empty store in memory[memory_bytes] (64-byte aligned, borrowed as long as the store is
- * used), whatever it held. CAIRN_INVAL when it is too small or misaligned or an argument is out of
- * bounds. A format that dies half-way leaves memory that cairn_slot_attach refuses.
+ * used); what it held is gone. CAIRN_INVAL when it is too small or misaligned or an argument is out
+ * of bounds. A format that dies half-way leaves memory that cairn_slot_attach refuses.
  */
 CAIRN_MUST_CHECK cairn_err cairn_slot_format(void *memory, uint64_t memory_bytes,
                                              uint32_t slot_count, uint64_t payload_bytes_max,

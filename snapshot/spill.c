@@ -11,7 +11,7 @@
  * the file cut to its size before it is synced. Where a file system refuses direct I/O, at open or
  * at the first write, the same goes through the page cache.
  *
- * The struct lives until both the caller and the thread have let go of it, so that giving up never
+ * The struct lives until both the caller and the thread have released it, so that giving up never
  * waits for a disk that hangs.
  */
 #include "snapshot/spill.h"

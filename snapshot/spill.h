@@ -32,7 +32,7 @@ struct cairn_spill;
 /*
  * Starts a file in the directory. header[header_bytes] is copied, and header_bytes is a multiple of
  * CAIRN_UNIVERSAL_ALIGN_BYTES (else CAIRN_INVAL). dir_fd is duplicated. Space for all of it is
- * reserved now: CAIRN_FULL says so before anything is written. The errors of base/file.h,
+ * reserved now: CAIRN_FULL comes before anything is written. The errors of base/file.h,
  * CAIRN_NOMEM. The caller ends *out with cairn_spill_close.
  */
 CAIRN_MUST_CHECK cairn_err cairn_spill_open(int dir_fd, const char *name, const void *header,
@@ -83,7 +83,7 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_read(int dir_fd, const struct cairn_unive
 enum { CAIRN_SPILL_DIR_NAME_BYTES = 48 };
 
 /*
- * Compares generations of which one may come from files, and so has no run: by epoch, then step.
+ * Compares generations by epoch, then step: one that comes from files has no run.
  * Within an epoch the steps that are committed only grow.
  */
 static inline int
@@ -124,8 +124,8 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_list(int spill_fd, struct cairn_spilled *
 
 /*
  * Makes (where it is not) and opens the subdirectory of a generation that is about to be written. A
- * COMMIT left in it is removed first: what is written over is no checkpoint. The caller closes
- * *dir_fd.
+ * COMMIT left in it is removed first: a directory that is being overwritten is not a checkpoint.
+ * The caller closes *dir_fd.
  */
 CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd,
                                                  struct cairn_generation_id generation,
@@ -135,9 +135,9 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd,
 CAIRN_MUST_CHECK cairn_err cairn_spill_remove(int spill_fd, struct cairn_generation_id generation);
 
 /*
- * Removes the committed generations that `keep` does not keep, as well as incomplete ones that are
- * older than the newest committed one. Newer incomplete ones stay: one of them may be in the
- * making. *removed counts.
+ * Removes the committed generations that `keep` does not keep, and incomplete generations older
+ * than the newest committed one. Newer incomplete generations stay: one may still be being
+ * written. *removed counts.
  */
 CAIRN_MUST_CHECK cairn_err cairn_spill_retain(int spill_fd, const struct cairn_spill_keep *keep,
                                               uint32_t *removed);

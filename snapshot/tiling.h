@@ -12,7 +12,7 @@
  * The parts' sums add up to 0 when every tensor is covered evenly, as often as its origin is. Else
  * they do with a probability below 2^-54: the difference is a polynomial in those numbers, of
  * degree 72 at most, whose monomials are distinct for distinct elements. (Powers of one number per
- * dimension would need a degree of the dimension's length.) A tensor of which nobody has a piece
+ * dimension would need a degree of the dimension's length.) A tensor without a piece
  * adds nothing, and so would not be missed. It comes from replicas that number themselves wrongly:
  * of few bytes one number captures all. So every replica r of n adds a number of its box, n and r +
  * 1 (0 behind the last), less that of r: together 0 where each number is there as often as the
@@ -44,8 +44,8 @@ enum {
 struct cairn_tiling;
 
 /*
- * A number of what a packed manifest says of ranks, tensors and pieces, whatever generation it is
- * of: equal for equal layouts, and never 0. Different ones differ, but for one in 2^32.
+ * A number of what a packed manifest says of ranks, tensors and pieces, without its generation:
+ * equal for equal layouts, never 0, and different for different layouts but for one in 2^32.
  */
 uint32_t cairn_tiling_digest(const void *manifest, size_t manifest_bytes);
 

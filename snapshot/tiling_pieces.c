@@ -160,8 +160,8 @@ add_piece(struct cairn_tiling_pieces *pieces, uint32_t rank, const struct cairn_
         return err;
     if (!pieces->fault[0])
         snprintf(pieces->fault, sizeof pieces->fault,
-                 "%s: what rank %" PRIu32 " registers of it does not fit the others': %s",
-                 slice->name, rank, why ? why : "a number is out of bounds");
+                 "%s: rank %" PRIu32 "'s registration does not fit the others': %s", slice->name,
+                 rank, why ? why : "a number is out of bounds");
     return CAIRN_OK;
 }
 
@@ -263,7 +263,7 @@ compare_replicas(const void *left, const void *right)
     return (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-/* Whether the replicas of one group, in order, have each number as often; if not, that is said. */
+/* Whether the replicas of one group, in order, have each number equally often; else explains. */
 static bool
 explain_group(const struct cairn_tiling_replica *replica, size_t count, const char *name,
               char *text, size_t text_bytes)
@@ -331,7 +331,7 @@ cairn_tiling_explain(struct cairn_tiling_pieces *pieces, char *text, size_t text
         return;
     if (count > 1) /* those that are right came along because their keys begin alike */
         snprintf(others, sizeof others, ", or one of %" PRIu32 " others", count - 1);
-    snprintf(text, text_bytes, "%s%s: not every element of it is registered by exactly one rank",
+    snprintf(text, text_bytes, "%s%s: not every element is registered by exactly one rank",
              count > 0 ? cairn_layout_tensor(pieces->layout, 0)->name : "a tensor", others);
 }
 

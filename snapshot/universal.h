@@ -19,7 +19,7 @@
  * alone, so a header is checked by packing it again and comparing bytes.
  *
  * Planning and packing are pure and deterministic: every agent computes the same from the same
- * layout, in whatever order the layout's tensors were added. Only the functions named _dir_ touch a
+ * layout, in any order of the layout's tensors. Only the functions named _dir_ touch a
  * disk.
  */
 #ifndef CAIRN_SNAPSHOT_UNIVERSAL_H
@@ -79,11 +79,11 @@ void cairn_universal_fini(struct cairn_universal *universal); /* frees what it o
 
 /*
  * Assigns every tensor of `source` (containers are nodes) to one file of one of
- * writers[writer_count] (container numbers, distinct): the writer that holds most of it, as long as
- * no writer gets more than its fair share (plus a twentieth); and lays out the files. A writer has
- * at most one file per class, and none where it has no tensor of it. `job` is copied. CAIRN_INVAL
- * (logged, with the name) for no writer, no tensor, a job or tensor name that is too long, no UTF-8
- * or "__metadata__", two names for one writer, sums that overflow, a header beyond
+ * writers[writer_count] (container numbers, distinct): the writer that holds most of the tensor, as
+ * long as no writer gets more than its fair share (plus a twentieth); and lays out the files. A
+ * writer has one file per class at most, and none for a class without tensors. `job` is copied.
+ * CAIRN_INVAL (logged, with the name) for no writer, no tensor, a job or tensor name that is too
+ * long, no UTF-8 or "__metadata__", two names for one writer, sums that overflow, a header beyond
  * CAIRN_UNIVERSAL_HEADER_BYTES_MAX. CAIRN_NOMEM. The caller ends *out with cairn_universal_fini.
  */
 CAIRN_MUST_CHECK cairn_err cairn_universal_plan(const struct cairn_layout *source,

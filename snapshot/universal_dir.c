@@ -192,7 +192,7 @@ check_file(int dir_fd, const struct cairn_universal *universal, uint32_t f, char
         goto done;
     err = cairn_file_size(fd, &bytes);
     if (err == CAIRN_INVAL)
-        err = refuse(dir_fd, file->name, report, report_bytes, "it is no regular file");
+        err = refuse(dir_fd, file->name, report, report_bytes, "not a regular file");
     if (err)
         goto done;
     if (bytes != file->data_offset + file->data_bytes) {

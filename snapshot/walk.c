@@ -15,8 +15,8 @@
  * as the device takes, and what has landed is looked at before each sum and report: the trainer
  * waits for the copies, whose checksums may lie up to CAIRN_WALK_SPANS spans behind.
  *
- * Large host runs go through the fused kernel. Small ones (a block may hold hundreds of small
- * tensors) are copied, and what lies between two large ones is checksummed at once where it landed,
+ * Large host runs go through the fused kernel. Small runs (a block may hold hundreds of small
+ * tensors) are copied, and what lies between two large runs is checksummed at once where it landed,
  * while it is in the cache: no cost per tensor but its copy.
  *
  * `landed` is called only after the sources below it were read for the last time.
@@ -133,7 +133,7 @@ fetch_device(struct cairn_walk *walk, struct cairn_walk_span *span, uint32_t run
     return CAIRN_OK;
 }
 
-/* Whether values of a run are to be looked at. */
+/* Whether to look at the values of a run. */
 static bool
 is_looked_at(const struct cairn_capture_job *job, const struct cairn_capture_run *run)
 {
@@ -396,7 +396,7 @@ report_blocks(struct cairn_walk *walk)
     return true;
 }
 
-/* More can be given to the devices, or nothing else is to be done. */
+/* More can be given to the devices, or nothing else is left to do. */
 static bool
 should_fetch(const struct cairn_walk *walk)
 {
@@ -430,7 +430,7 @@ cairn_walk_rest(const struct cairn_walk *walk, const struct cairn_walk_device *d
 /*
  * After an error: waits until no device copy of this capture is in flight, so that sources and
  * region are at rest. A device that failed is closed, which waits for its stream; the next prepare
- * opens it anew. One that is silent for DRAIN_NS is hung, and with it all that the trainer runs on
+ * opens it again. One that is silent for DRAIN_NS is hung, and with it all that the trainer runs on
  * it: waiting longer would only hide that. Devices are closed when all are at rest, those that
  * failed too: the pin that one of them undoes may be what the copies of another go through. So
  * beside a hung one they stay as they are, and refuse all until they are prepared again.

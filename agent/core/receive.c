@@ -113,7 +113,7 @@ take_blocks(struct cairn_core *core, const struct cairn_event_message *event)
     struct outcome outcome;
     struct part *part;
 
-    if (!conduct_leads(core)) /* it may have begun again since those who tell it heard of it */
+    if (!conduct_leads(core)) /* it may have restarted since the sender heard this decision */
         conduct_decision(core, seal ? &message->as.seal.decision : &message->as.data.decision, "");
     part = run_part_for(&core->env, &core->run,
                         seal ? message->as.seal.generation : message->as.data.generation, &outcome);

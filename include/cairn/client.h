@@ -272,7 +272,7 @@ cairn_err cairn_snapshot_begin_held(struct cairn_client *client, uint64_t step);
 
 /*
  * Like cairn_snapshot_begin_held, for the state that the training ends with. The agents take this
- * step whatever snapshot_every_steps says, and the snapshot waits until they can. All ranks must
+ * step even if snapshot_every_steps does not, and the snapshot waits until they can. All ranks must
  * end with the same step, and leave time for the grant before the fence. Since version 1.1.
  */
 cairn_err cairn_snapshot_begin_last(struct cairn_client *client, uint64_t step);
@@ -392,11 +392,11 @@ bool cairn_placement_share(struct cairn_client *client, uint64_t agreed, uint64_
  *     else    nothing has changed
  * After ENTER, no rank computes a step before this is over:
  *   cairn_snapshot_begin_last(client, step), cairn_snapshot_confirm(client, true)
- *   memory for the tensors of the new placement, beside the present ones
+ *   memory for the tensors of the new placement, beside the present tensors
  *   cairn_placement_fill(client, step, their slices, …)
  *   vote again, with the present placement's arguments; agreed again; take again
- *     TAKEN   every rank has filled well: compute by the new tensors, and free the present ones
- *     ABANDONED   register the present tensors again, go on by them, and free the new ones
+ *     TAKEN   every rank has filled well: compute by the new tensors, and free the present tensors
+ *     ABANDONED   register the present tensors again, go on with them, and free the new tensors
  * Until TAKEN the present tensors must be neither freed nor written: if a rank fails before, they
  * are what training goes on with.
  */

@@ -34,7 +34,7 @@ enum cairn_action_type {
 enum cairn_skip {
     CAIRN_SKIP_NOT_DUE = 1,
     CAIRN_SKIP_BUSY = 2,
-    CAIRN_SKIP_NOT_READY = 3, /* no run is assembled, or this agent is no member */
+    CAIRN_SKIP_NOT_READY = 3, /* no run is assembled, or this agent is not a member */
     CAIRN_SKIP_STALE = 4,     /* the job holds this step or a later one, which was not restored */
     CAIRN_SKIP_UNTILED = 6    /* the run was refused: cairn_core_view.refusal says why */
 };
@@ -46,7 +46,7 @@ struct cairn_blocks {
     uint32_t part;        /* not SCRATCH */
     uint32_t row;         /* PARITY: the slot; RING: the row */
     uint64_t first_block; /* DATA: in the shard; PARITY, RING: line */
-    uint32_t item;        /* SCRATCH; of it and of RING the process fills the checksums in */
+    uint32_t item;        /* SCRATCH. The process fills in the checksums, as for RING */
     uint32_t shard;
 };
 
@@ -83,7 +83,7 @@ struct cairn_action_place {
     uint32_t source;
 };
 
-/* Rebuilds shards `lost` of an item from shards `sources`; absent ones are zero. */
+/* Rebuilds shards `lost` of an item from shards `sources`; absent shards are zero. */
 struct cairn_action_decode {
     uint32_t item; /* also of RELEASE: its scratch is free again */
     uint64_t request;

@@ -55,7 +55,7 @@ struct cairn_decision {
     F(GENERATION, complete2)                                                                       \
     F(GENERATION, complete3)
 
-/* HEARD: the leader has taken an agent's report. Decisions from `serial` on know of it. */
+/* HEARD: the leader has taken an agent's report. Decisions from `serial` on know this report. */
 #define CAIRN_FIELDS_HEARD(F)                                                                      \
     F(AGENT, agent) /* whose report */                                                             \
     F(U64, incarnation)                                                                            \
@@ -260,8 +260,8 @@ enum cairn_audit {
 };
 
 enum cairn_ask {
-    CAIRN_ASK_LIST = 0, /* what do you hold? */
-    CAIRN_ASK_VERIFY,   /* pin this generation, and compare your parts of it with their checksums */
+    CAIRN_ASK_LIST = 0,   /* what do you hold? */
+    CAIRN_ASK_VERIFY,     /* pin this generation, and compare its parts with their checksums */
     CAIRN_ASK_VERIFY_ALL, /* the same for all parts; nothing is pinned */
     CAIRN_ASK_RELEASE     /* unpin; no answer */
 };

@@ -20,7 +20,7 @@ enum cairn_planted_bug {
     BUG_REUSE_SLOT,         /* a slot's record is not erased when its part is dropped */
     BUG_STORE_LATE,         /* DONE leaves before the record is stored */
     BUG_HASTY_REBUILD,      /* what a briefly silent agent holds is rebuilt elsewhere */
-    BUG_NEVER_JOINS,        /* trainers on an agent that is no member are never taken in */
+    BUG_NEVER_JOINS,        /* trainers on an agent outside the epoch never become members */
     BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the running trainers */
     BUG_LAYOUT_UNSEEN,      /* nobody checks that the ranks hold every tensor exactly once */
     BUG_ASKS_ONCE,          /* a step that was due and aborted is not tried again */

@@ -6,9 +6,9 @@
  * knows).
  *
  * An agent is blank when its memory is new, its stored epoch is gone, or a part's record is
- * damaged: it is no member until an epoch admits it. If the stored epoch is gone, it does not know
- * what it promised (`knows` is false). Then the coordinator that asks it for a promise must have
- * heard enough others, who have met this incarnation (restore.c).
+ * damaged: it is not a member until an epoch admits it. If the stored epoch is gone, it does not
+ * know what it promised (`knows` is false). Then the coordinator that asks it for a promise must
+ * have heard enough others, who have met this incarnation (restore.c).
  */
 #ifndef CAIRN_AGENT_CORE_EPOCH_MEMBERSHIP_H
 #define CAIRN_AGENT_CORE_EPOCH_MEMBERSHIP_H

@@ -22,7 +22,7 @@
 
 enum {
     RUMOR_BYTES = 4 + 8 + 8 + 1,
-    QUIET_FACTOR = 3,    /* of dead_after: without bad news of it by then, an agent is alive */
+    QUIET_FACTOR = 3,    /* of dead_after: an agent without bad news by then is alive */
     GIVEN_UP_FACTOR = 2, /* of dead_after: so long dead, and nobody waits for it */
     UNHEARD_FACTOR = 2   /* of dead_after: so long a watched agent may take to be heard first */
 };
@@ -328,7 +328,7 @@ is_silent(const struct env *env, uint32_t agent)
     return env->now_ns - heard_ns >= env->options->dead_after_ns;
 }
 
-/* Agents that are silent are taken for dead, and dead ones that are silent lose their session. */
+/* Takes silent agents for dead. A dead agent that stays silent loses its session. */
 static void
 judge(struct env *env, struct peers *peers)
 {

@@ -90,8 +90,8 @@ complete_may_go(const struct env *env, const struct part *part)
     /* The activation chose `ready`: what is older is superseded, what is newer aborted. */
     if (record->ready.step != 0 && !record->ready_from_files)
         return !generation_is(part->generation, record->ready) || owner_drops(env, part);
-    /* Nothing in memory can replace it before the first commit: the newest stays, and older ones go
-     * only to make room for that commit. */
+    /* Nothing in memory can replace it before the first commit: the newest stays, and older parts
+     * go only to make room for that commit. */
     oldest = oldest_before(env->parts, record->epoch, &newest);
     return !has_free_slot(env) && generation_is(part->generation, oldest) &&
            !generation_is(oldest, newest);

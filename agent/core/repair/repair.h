@@ -75,8 +75,8 @@ struct repair {
     bool failed;
 };
 
-/* Ends the part that this agent takes. Parts that are complete stay; REBUILDING ones stay for the
- * next plan of the same generation, and are dropped with drop_parts. */
+/* Ends the part that this agent takes. Complete parts stay. REBUILDING parts stay for the next
+ * plan of the same generation; drop_parts drops them. */
 void repair_stop(struct env *env, struct repair *repair, bool drop_parts);
 /* Takes REBUILD. */
 void repair_begin(struct env *env, struct repair *repair, const struct cairn_message *message);

@@ -290,7 +290,7 @@ target_seal(struct env *env, struct repair *repair, const struct cairn_message *
         target_run(env, repair, part);
 }
 
-/* Takes blocks off the missing ones; true if it is time to report. */
+/* Removes blocks from `missing`; true if it is time to report. */
 static bool
 note_written(struct part *part, uint64_t at, uint32_t count)
 {

@@ -23,7 +23,7 @@ group_of(const struct repair *repair, const struct repair_worker *worker)
     return cairn_roster_group_of(repair->plan.roster, worker->member);
 }
 
-/* What of the group is intact and what is to be rebuilt. */
+/* Which positions of the group are intact, and which must be rebuilt. */
 static struct cairn_repair_request
 group_request(const struct plan *plan, uint32_t group_index, struct repair_worker *worker)
 {
@@ -112,7 +112,7 @@ blocks_of(const struct repair *repair, const struct repair_item *item, uint32_t 
                                        .count = item->plan.line_count};
 }
 
-/* The position of a member in the group of an item; CAIRN_SHARDS_MAX: it is none of it. */
+/* The position of a member in the group of an item; CAIRN_SHARDS_MAX: it is in another group. */
 static uint32_t
 position_of(const struct repair *repair, const struct repair_item *item, uint32_t member)
 {

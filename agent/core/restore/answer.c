@@ -18,7 +18,7 @@ answer_fini(struct answering *answering)
     memset(answering, 0, sizeof *answering);
 }
 
-/* Forgets what is owed to a coordinator for this attempt and earlier ones. */
+/* Forgets the answers owed to a coordinator for attempts up to this one. */
 static void
 drop_owed(struct answering *answering, uint32_t coordinator, uint64_t attempt)
 {

@@ -9,7 +9,7 @@
 
 enum { CONSIDERED_MAX = 32 };
 
-/* A generation of which an agent holds a part. */
+/* A generation that some agent holds a part of. */
 struct candidate {
     struct cairn_generation_id generation;
     struct cairn_roster *roster; /* borrowed from an inventory */
@@ -319,8 +319,8 @@ choose_wanted(const struct inventory *inventories, uint32_t agent_count,
         choose_files(&listing, spilled, out);
     if (out->err)
         explain(&listing,
-                "epoch %" PRIu64 " step %" PRIu64 ": not restorable from memory, and no committed "
-                "files of it are in spill_dir\n",
+                "epoch %" PRIu64 " step %" PRIu64 ": not restorable from memory, and spill_dir "
+                "has no committed files for this step\n",
                 wanted.epoch, wanted.step);
     out->goes_back |= passes_known_commit(&listing, out);
 }

@@ -1,5 +1,5 @@
 /*
- * agent/core/restore/choose.h - which generation is restored, and why the newer ones are not. Pure.
+ * agent/core/restore/choose.h - which generation is restored, and why no newer one is. Pure.
  *
  * The rule: take the newest generation with at least k complete parts in every group. A part is
  * complete only with the seals of its whole group, so such a generation is one consistent step of
@@ -13,7 +13,7 @@
 
 enum { EXCLUDED_MAX = 4 };
 
-/* A generation that was proved to be damaged beyond repair, and how much of it was intact then. */
+/* A generation that was proved to be damaged beyond repair, and how much was intact then. */
 struct excluded {
     struct cairn_generation_id generation;
     uint64_t intact;
@@ -53,7 +53,7 @@ void choose_wanted(const struct inventory *inventories, uint32_t agent_count,
 /* The newest generation that any inventory says is spilled. */
 struct cairn_generation_id choose_spilled(const struct inventory *inventories,
                                           uint32_t agent_count);
-/* Who holds a member's part: undamaged ones first, then the member's own agent. UINT32_MAX:
+/* Who holds a member's part: an undamaged copy first, then the member's own agent. UINT32_MAX:
  * nobody. */
 uint32_t choose_holder(const struct inventory *inventories, uint32_t agent_count,
                        struct cairn_generation_id generation, uint32_t member);

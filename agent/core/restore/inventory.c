@@ -4,9 +4,9 @@
  * Packed (little-endian): u64 incarnation, promised, active; u8 flags (1 blank, 2 knows what it
  * promised, 4 a promised roster follows); the generations ready and spilled; u32 ranks, u32 world,
  * u64 blocks, the promised roster; u64 version of the parts; u32 count, and per complete part:
- * generation, u32 member, u64 largest shard of its group, u64 bad blocks, u32 listed ones (u8 area,
- * u64 block in the area, each), u8 1 and the roster it was made under, or 0: that of the part
- * before.
+ * generation, u32 member, u64 largest shard of its group, u64 bad blocks, then those listed: u32
+ * count, and for each u8 area and u64 block in the area, u8 1 and the roster it was made under, or
+ * 0: that of the part before.
  */
 #include "agent/core/restore/inventory.h"
 

@@ -284,7 +284,7 @@ members_with_trainers(const struct cairn_core_options *options, const struct mem
                    text_bytes);
 }
 
-/* Who has the part of a lost member and is no member itself: a spare. */
+/* The spare that has the part of a lost member; it is not a member itself. */
 static uint32_t
 stand_in(const struct plan *plan, uint32_t member)
 {

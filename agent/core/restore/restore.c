@@ -702,7 +702,7 @@ take_inventory(struct env *env, struct restore *restore, const struct cairn_mess
 {
     struct inventory inventory = {0};
 
-    restore->parties[message->from].slow = false; /* whichever round it answers */
+    restore->parties[message->from].slow = false; /* it answers, if only an older round */
     if ((restore->state != RESTORE_LISTING && restore->state != RESTORE_PREPARING) ||
         message->as.inventory.attempt != restore->number || !restore->parties[message->from].asked)
         return;

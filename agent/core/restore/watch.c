@@ -66,7 +66,7 @@ find_reason(const struct env *env, bool has_trainers, bool wants_join)
     return WATCH_NONE;
 }
 
-/* Agents that go first: lower ones, of the members only where members start. */
+/* Agents that go first: those with lower numbers; where members start, only the members. */
 static uint64_t
 count_ahead(const struct env *env, enum watch_reason reason)
 {

@@ -4,12 +4,12 @@
  *
  *   an unfinished restore   promised an epoch that is not activated: after claim_timeout, or at
  *                           once if this agent is the claimant, or the claimant is gone
- *   the first epoch         nobody is known to have one: the lowest agent that is no spare
+ *   the first epoch         nobody is known to have one: the lowest agent that is not a spare
  *   memory is lost          this agent is blank, and was a member or held a part: at once
  *   trainers wait for it    the same, and trainers have attached here: at once again, since with
  *                           trainers a job that has lost everything may begin with nothing
  *   a part is missing       a holder of the ready generation is dead for repair_after
- *   trainers elsewhere      the leader wants to take in agents that are no members
+ *   trainers elsewhere      the leader wants agents outside the epoch as members
  *
  * One agent goes first, the others some time later, in case it cannot. After a try that has not
  * helped the pause doubles. Pauses of different agents differ, so that two do not collide again.
@@ -40,7 +40,7 @@ struct watch {
 /*
  * Call it on ticks, and when trainers come or go, while no restore or repair is under way. Returns
  * true if one is due: start *out; *reason says why, for the log. wants_join: this agent leads, and
- * the job is complete with agents that are no members.
+ * the job is complete with agents outside the epoch.
  */
 bool watch_due(const struct env *env, struct watch *watch, bool has_trainers, bool wants_join,
                struct restore_request *out, const char **reason);

@@ -2,7 +2,7 @@
  * agent/core/run/audit.c - the leader's audit of a run's layouts; audit.h has the way.
  *
  * All members answer a question before the next is asked. Each question has a number, which its
- * answers repeat, so late and repeated ones change nothing.
+ * answers repeat, so late and repeated answers change nothing.
  */
 #include "agent/core/run/audit.h"
 

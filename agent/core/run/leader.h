@@ -46,7 +46,7 @@ struct leader {
     struct reports reports;
     struct audit audit;
     struct cairn_decision decision;   /* serial 0: this agent does not lead */
-    struct cairn_generation_id floor; /* older ones were aborted: late DONE does not commit them */
+    struct cairn_generation_id floor; /* what is older was aborted: late DONE does not commit it */
     char refusal[CAIRN_REFUSAL_BYTES];
     bool assembled;   /* the run's trainers are still the same */
     bool wants_join;  /* all ranks of the job are attached, and not exactly to the members */

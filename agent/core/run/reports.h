@@ -1,7 +1,7 @@
 /*
  * agent/core/run/reports.h - what the agents below a member have reported about their trainers: at
  * the leader, all members and the late agents that are none; at the head of a block, its block, so
- * that it can report again when the leader's session begins anew.
+ * that it can report again when its session with the leader begins again.
  */
 #ifndef CAIRN_AGENT_CORE_RUN_REPORTS_H
 #define CAIRN_AGENT_CORE_RUN_REPORTS_H

@@ -170,7 +170,7 @@ grant(struct env *env, struct part *part, uint32_t rank)
                                       .generation = part->generation};
 }
 
-/* Why nothing is captured now, whatever the step; 0: a decision can be carried out. */
+/* Why no step can be captured now; 0: a decision can be carried out. */
 static enum cairn_skip
 closed(const struct env *env, struct run *run, uint32_t rank)
 {
@@ -236,7 +236,7 @@ run_cancel(const struct env *env, struct run *run, const struct cairn_event_step
 
 /* ---- which step ---- */
 
-/* A rank has let the step, or one that would have been taken instead of it, pass. */
+/* A rank has let this step pass, or a later one that could have replaced it. */
 static bool
 passed(const struct run *run, uint64_t step)
 {

@@ -146,7 +146,7 @@ test_refusals(void **state)
     options.margin_bytes = UINT64_C(1) << 50; /* fits, but leaves too little */
     assert_int_equal(cairn_arena_create("test", 4096, &options, &arena, report, sizeof report),
                      CAIRN_NOMEM);
-    assert_non_null(strstr(report, "1.00 PiB stays with the job"));
+    assert_non_null(strstr(report, "1.00 PiB reserved for the job"));
     options.margin_bytes = UINT64_MAX;
     assert_int_equal(cairn_arena_create("test", 4096, &options, &arena, report, sizeof report),
                      CAIRN_INVAL);

@@ -25,8 +25,8 @@ test_sum(void **state)
     cairn_budget_text(&demand, &memory, &budget, text, sizeof text);
     assert_string_equal(text,
                         "2 x 6.00 GiB state + 2 x 3.00 GiB parity (4+2) + 64.00 MiB buffers = "
-                        "18.06 GiB needed; 40.00 GiB free (MemAvailable), of which 1.00 GiB "
-                        "stays with the job: enough");
+                        "18.06 GiB needed; 40.00 GiB free (MemAvailable), 1.00 GiB "
+                        "reserved for the job: enough");
     memory.cgroup_bytes = 15 * GIB + GIB * 2 / 5;
     assert_int_equal(cairn_budget_check(&demand, &memory, GIB, &budget), CAIRN_NOMEM);
     cairn_budget_text(&demand, &memory, &budget, text, sizeof text);
