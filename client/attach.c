@@ -3,7 +3,7 @@
  * them.
  *
  * A slot's descriptor is believed only when it is sealed against shrinking and long enough: then no
- * access through the mapping can end in SIGBUS, whatever the agent does. Mappings are not inherited
+ * access through the mapping can end in SIGBUS, even if the agent fails. Mappings are not inherited
  * by forked children. A file without pages is not touched before a grant: its pages would be memory
  * that nobody has set aside.
  */
@@ -309,9 +309,8 @@ compare_spans(const void *a, const void *b)
 }
 
 /*
- * Memory that several slices share is read for each of them, so all of them end with the last. Of
- * slices that are joined by others between them the same is said, which is later than need be, and
- * never too early.
+ * Memory that several slices share is read for each of them, so all of them end with the last. So
+ * do slices that other slices join: later than necessary, and never too early.
  */
 static cairn_err
 join_ends(struct client_tensors *tensors)
@@ -410,7 +409,7 @@ done:
     return err;
 }
 
-/* Waits for the answer; being or becoming detached is no error. Lock held. */
+/* Waits for the answer; being or becoming detached is not an error. Lock held. */
 static cairn_err
 wait_registered(struct cairn_client *client, uint64_t deadline_ns, bool *silent)
 {

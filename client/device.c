@@ -2,8 +2,9 @@
  * client/device.c - the devices that tensors are on: their streams, and what follows when one
  * fails.
  *
- * A device that failed is opened anew by the service thread, after a second, then ever later: until
- * then no snapshot begins. Its failure is said once, and not again before a snapshot was copied.
+ * The service thread opens a failed device again after a second, then after ever longer pauses:
+ * until then no snapshot begins. A failure is logged once, and not again before a snapshot was
+ * copied.
  */
 #include "cairn/client.h"
 
@@ -78,7 +79,7 @@ client_devices_work(struct cairn_client *client)
     return atomic_exchange(&client->devices_are_silent, false);
 }
 
-/* Opens all that the tensors are on anew, and pins every slot for them. */
+/* Opens all devices of the tensors again, and pins every slot for them. */
 static cairn_err
 prepare_again(struct cairn_client *client, const int32_t *devices, uint32_t device_count)
 {

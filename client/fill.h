@@ -2,9 +2,9 @@
  * client/fill.h - carries out the moves of a restore: verified blocks in, tensors filled.
  *
  * Private to client/. The moves are walked block by block of their source containers. A block is
- * checked as a whole against its checksum before any byte of it goes into a tensor. Blocks of this
- * rank's own region are read in place, by this rank's share of the cores where the tensors are on
- * the host: the trainer waits, and memory that it has not touched yet is faulted in meanwhile,
+ * checked as a whole against its checksum before any of its bytes goes into a tensor. Blocks of
+ * this rank's own region are read in place, by this rank's share of the cores where the tensors are
+ * on the host: the trainer waits, and memory that it has not touched yet is faulted in meanwhile,
  * which costs more than the copy. The others, and those of the own one that fail, are fetched into
  * the window, whose parts are in flight at once. A fetched block that fails is fetched once more.
  * Tensors that the trainer holds with the generation's very bytes are copied from where they are,
@@ -37,7 +37,7 @@ struct client_fill {
     struct client_sink *hung; /* out: a device still copies from own and window, until this can be
                                * closed; NULL: none does */
     atomic_bool *failing; /* [slice_count] out: set for slices with values that are not finite */
-    uint64_t own_bytes;   /* out: put into tensors from the own container, or present ones */
+    uint64_t own_bytes;   /* out: put into tensors from own memory */
     uint64_t fetched_bytes;
 };
 

@@ -9,7 +9,7 @@
  *      |                   +---------all vote p--> ENTERED(p) --fill ends--> FILLED(p, good or not)
  *      |                                                                      |
  *      +---- not all vote p: n goes on ---------------------------------------+
- *            all vote p, which only good ones do: RUN(p) <--------------------+
+ *            all vote p, as only good ranks do: RUN(p) <----------------------+
  *
  * A newer offer replaces one in READY; without an agent, or in another epoch, READY is RUN again. A
  * vote is a name of a whole placement: number, shares and layers. So ranks agree on one value or on

@@ -511,8 +511,9 @@ unmap(struct client_hung *hung)
 }
 
 /*
- * Waits for a device that hung in the restore before: its late copies, of a window that is filled
- * anew by now, would go over what this one brings, on a stream of their own, after all checks.
+ * Waits for a device that hung in the previous restore. Its late copies read a window that is
+ * filled again by now, and would overwrite what this restore brings, on a stream of their own,
+ * after all checks.
  */
 static cairn_err
 await_hung(struct cairn_client *client, uint64_t deadline_ns)

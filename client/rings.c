@@ -68,7 +68,7 @@ find_rings(const struct client_rings *rings, struct found *found)
     const struct dirent *entry;
     uint32_t count = 0;
 
-    if (!folder) /* no /proc: no timing, which is no reason to say anything */
+    if (!folder) /* no /proc: no timing, and nothing to log */
         return 0;
     while (rings->count + count < CAIRN_SESSION_RINGS_MAX && (entry = readdir(folder))) {
         struct stat status;

@@ -184,8 +184,7 @@ take_welcome(struct cairn_client *client, const struct cairn_session_frame *fram
     return CAIRN_OK;
 }
 
-/* CAIRN_PEER: the connection has no purpose any more. It is said before the waiting call returns.
- */
+/* CAIRN_PEER: the connection has no purpose any more. Logged before the waiting call returns. */
 static cairn_err
 take_refused(struct cairn_client *client, const struct cairn_session_frame *frame)
 {
@@ -240,7 +239,7 @@ take_registered(struct cairn_client *client, struct cairn_session_frame *frame)
     if (!mine) /* of tensors that were replaced meanwhile */
         return CAIRN_OK;
     client_slots_unmap(client);
-    /* Whoever registers is told why a device fails, even if that was said before. */
+    /* A trainer that registers again gets the reason of a failing device again. */
     were_silent = atomic_exchange(&client->devices_are_silent, false);
     err = client_slots_map(client, &registered, frame);
     if (!err && were_silent)
@@ -445,7 +444,7 @@ put_coverage(struct cairn_client *client)
         client->broken = true;
 }
 
-/* What does not get through the agent takes for a death, which is said where others wait for this
+/* If this message is lost, the agent records a crash, and reports it where others wait for this
  * rank. Lock held. */
 static void
 put_leave(struct cairn_client *client)
@@ -497,7 +496,7 @@ serve(struct cairn_client *client, bool stats_due, const struct cairn_client_sta
             put_shares(client);
         if (client->leave_wanted)
             put_leave(client);
-        /* What does not fit now is said a second later. */
+        /* What does not fit now is sent a second later. */
         if (stats_due && cairn_session_put_stats(&client->writer, stats) == CAIRN_NOMEM)
             client->broken = true;
     }
@@ -562,8 +561,8 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
         greet(client, now_ns);
     client_devices_retry(client);
     if (stats_due) {
-        client->retry_ns = 0; /* a connection that lasted: the next one is not put off for those
-                               * before it */
+        client->retry_ns = 0; /* a connection that lasted: the next one is not delayed by earlier
+                               * failures */
         client_stats_copy(client, &stats);
         client->stats_at_ns = now_ns + STATS_NS;
     }

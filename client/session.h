@@ -30,7 +30,7 @@
  *   once, then RESTORED. The agent holds the generation and the window until RESTORED or the end of
  *   the connection.
  * - TIMING at any time, once for each ring of timing records of the trainer's process. The agent
- *   may let go of it as it likes.
+ *   may release it at any time.
  * - MOVED, only if WELCOME allows it, after layers have moved, or have not come.
  * - SHARES, only if WELCOME allows it, when the trainer first asks for its share, and when the
  *   shares change → OFFER, once the agents have shares with a higher number.
@@ -116,7 +116,7 @@ enum cairn_session_reason {
     CAIRN_REASON_FENCE = 4,   /* CANCEL: the fence came before the grant */
     CAIRN_REASON_TIMEOUT = 5, /* CANCEL, DROP: a fence or a peer took too long */
     CAIRN_REASON_DEVICE = 6,  /* CANCEL: a copy failed */
-    CAIRN_REASON_CLOSING = 7, /* CANCEL: the trainer closes or registers anew */
+    CAIRN_REASON_CLOSING = 7, /* CANCEL: the trainer closes or registers again */
     CAIRN_REASON_OTHER = 8,
     CAIRN_REASON_POISONED = 9, /* DROP: answers POISON, the generation is not kept */
     CAIRN_REASON_STOP = 10     /* DROP: the same, and the trainer is asked to stop */
@@ -551,7 +551,7 @@ CAIRN_SESSION_TAKE(operator_reply, struct cairn_session_operator_reply);
 void cairn_session_register_fini(struct cairn_session_register *value);
 void cairn_session_restore_info_fini(struct cairn_session_restore_info *value);
 
-/* The same for whoever else keeps shares or passes them on. */
+/* The same for other code that keeps shares or passes them on. */
 void cairn_session_shares_pack(const struct cairn_session_shares *shares,
                                struct cairn_writer *writer);
 void cairn_session_shares_unpack(struct cairn_reader *reader, struct cairn_session_shares *out);

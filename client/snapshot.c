@@ -1,5 +1,5 @@
 /*
- * client/snapshot.c - begin and fence, the capture between them, and what the agent hears of it.
+ * client/snapshot.c - begin and fence, the capture between them, and what the agent hears.
  *
  * Invariants:
  *   1. The engine is busy from a GRANT that was accepted until client_capture_ended; the tensors

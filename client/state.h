@@ -11,7 +11,7 @@
  * A snapshot:  NONE → ASKED (cairn_snapshot_begin) → COPYING (GRANT) → ENDED (the copy ended)
  *                      ASKED → ENDED (SKIP, the fence came first, the agent went away)
  *              ENDED → NONE (a fence of all) or ASKED (the next begin)
- * What the agent must still hear of it is the report, which may lag behind: pieces, then DONE or
+ * The report to the agent may lag behind: pieces, then DONE or
  * CANCEL. BEGIN of the next snapshot waits until the report of the one before is queued.
  */
 #ifndef CAIRN_CLIENT_STATE_H
@@ -108,7 +108,7 @@ struct client_snapshot {
     _Atomic(enum client_snapshot_state) state; /* read without the lock by what never waits */
     uint64_t step;
     cairn_err result;     /* when ENDED */
-    cairn_err stop_err;   /* why the copy is to be cancelled, CAIRN_OK: it is not */
+    cairn_err stop_err;   /* why the copy must be cancelled; CAIRN_OK: it must not */
     uint32_t stop_reason; /* enum cairn_session_reason */
     bool begin_wanted;    /* BEGIN is not queued yet */
     bool held;            /* its end is not said before it is confirmed */
@@ -224,7 +224,7 @@ struct cairn_client {
     bool said_silent;                        /* that the agent does not answer */
     bool said_refused;           /* that the agent will not protect this trainer; said once per
                         * registration */
-    bool device_failed;          /* the service thread opens the devices anew … */
+    bool device_failed;          /* the service thread opens the devices again … */
     uint64_t device_retry_at_ns; /* … from here on */
     uint64_t device_retry_ns;
     atomic_bool devices_are_silent; /* what their failures say is known by now */
@@ -232,18 +232,18 @@ struct cairn_client {
     uint32_t next_request;
     struct client_rejection rejection;
     bool takes_poison;                       /* the agent understands POISON */
-    bool unwatched_wanted;                   /* UNWATCHED is to be sent */
+    bool unwatched_wanted;                   /* UNWATCHED must be sent */
     bool said_poisoned;                      /* since the last snapshot that was not */
     bool stop_wanted;                        /* the agent asks the trainer to stop */
     struct cairn_session_coverage *coverage; /* NULL: nothing was told */
-    bool coverage_wanted;                    /* to be sent */
-    bool leave_wanted;                       /* it closes, and the agent is to be told */
+    bool coverage_wanted;                    /* must be sent */
+    bool leave_wanted;                       /* it closes, and must tell the agent */
     struct client_placement placement;
     uint64_t entered_ns; /* when the last move of layers began */
     struct cairn_session_moved moved;
     bool takes_moves, moved_wanted;
     bool takes_offers;  /* the agent may offer other shares */
-    bool shares_wanted; /* SHARES is to be sent */
+    bool shares_wanted; /* SHARES must be sent */
     struct cairn_client_stats stats;
     uint64_t fences_ns[CLIENT_FENCES_KEPT];
     struct cairn_session_piece piece; /* room to build one */
@@ -286,8 +286,8 @@ void client_slots_unmap(struct cairn_client *client);
  */
 cairn_err client_slot_open(struct cairn_client *client, uint32_t slot);
 /*
- * The page size of a file, which st_blksize tells for huge pages too. A mapping of these is undone,
- * and kept from a fork, in whole pages alone: its length is to be a multiple. Thread: any.
+ * The page size of a file, also for huge pages (st_blksize). A mapping of huge pages is undone, and
+ * kept from a fork, in whole pages: its length must be a multiple. Thread: any.
  */
 uint64_t client_page_bytes(int fd);
 
@@ -297,13 +297,13 @@ void *client_stream_of(const struct cairn_client *client, int32_t device);
 /* Has the next copies wait for what the devices' streams were given by now. The trainer's thread,
  * tensors registered, no copy running, lock not held. Errors of cairn_capture_order. */
 cairn_err client_devices_order(struct cairn_client *client);
-/* A device has failed: no snapshots before it was opened anew. True: it is to be said. Lock
+/* A device has failed: no snapshots before it is opened again. True: the caller logs it. Lock
  * held. */
 bool client_devices_fail(struct cairn_client *client);
 void client_devices_say_failed(const struct cairn_client *client); /* lock not held */
 /* A snapshot was copied. True: of a device that had failed. Lock held. */
 bool client_devices_work(struct cairn_client *client);
-/* Opens them anew when that is due and no copy runs. Service thread, lock not held. */
+/* Opens them again when that is due and no copy runs. Service thread, lock not held. */
 void client_devices_retry(struct cairn_client *client);
 
 /* rings.c. Both in the service thread, lock not held. */
@@ -332,8 +332,8 @@ void client_take_drop(struct cairn_client *client, const struct cairn_session_dr
 void client_snapshot_detach(struct cairn_client *client);
 
 /* poison.c. Lock held. */
-/* Looks at what a capture that ended well has found, and notes it in the report. True: to be said,
- * of the slice with this name[CAIRN_NAME_BYTES_MAX]. */
+/* Looks at what a capture that ended well has found, and notes it in the report. True: the
+ * caller logs it, with the slice's name[CAIRN_NAME_BYTES_MAX]. */
 bool client_poison_find(struct cairn_client *client, char *name);
 /* Lock not held. */
 void client_poison_say(const struct cairn_client *client, uint64_t step, const char *name);
@@ -359,8 +359,8 @@ void client_take_fetched(struct cairn_client *client, const struct cairn_session
 
 /* ---- restore.c ---- */
 /*
- * cairn_client_restore of other tensors than the registered ones, or with another deadline. Where
- * they are others, the registered ones must hold what the generation does: they are sources too.
+ * cairn_client_restore of other tensors than those registered, or with another deadline. With other
+ * tensors, the registered tensors must hold what the generation does: they are sources too.
  */
 CAIRN_MUST_CHECK cairn_err client_restore_until(struct cairn_client *client,
                                                 struct client_tensors *target, uint64_t deadline_ns,

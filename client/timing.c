@@ -1,7 +1,7 @@
 /*
  * client/timing.c - the trainer's end of the ring of timing records.
  *
- * The memfd is sealed before anybody can know of it, so that no reader's access ends in SIGBUS. A
+ * The memfd is sealed before anybody can find it, so that no reader's access ends in SIGBUS. A
  * forked child shares the ring and may write too: the ring takes any number of writers.
  */
 #include "cairn/timing.h"

@@ -48,7 +48,7 @@ host_is_name(const char *host)
     char number[HOST_BYTES];
     struct in6_addr v6;
 
-    /* fe80::1%eth0 has its scope behind it */
+    /* in fe80::1%eth0 the scope follows the address */
     snprintf(number, sizeof number, "%.*s", (int)strcspn(host, "%"), host);
     return inet_pton(AF_INET, host, &v4) != 1 && inet_pton(AF_INET6, number, &v6) != 1;
 }

@@ -17,8 +17,8 @@ CAIRN_MUST_CHECK cairn_err cairn_address_parse(const char *text, struct sockaddr
 
 /*
  * The same among the addresses of one family, AF_UNSPEC for any, without a log line.
- * CAIRN_NOT_FOUND: the name has none, for now at least; CAIRN_CONFIG: it can never have one, as it
- * is no address, or a number of the other family. *why says it, static.
+ * CAIRN_NOT_FOUND: the name has none, for now at least; CAIRN_CONFIG: it can never have one: it is
+ * malformed, or a number of the other family. *why has the reason, static.
  */
 CAIRN_MUST_CHECK cairn_err cairn_address_resolve(const char *text, int family,
                                                  struct sockaddr_storage *out, const char **why);

@@ -42,7 +42,7 @@ struct cairn_backend_events {
     /* One send or write has ended and its bytes are no longer touched. CAIRN_OK or CAIRN_PEER. */
     void (*done)(void *context, struct cairn_backend_part *part, cairn_err err);
     /* A frame has come; bytes[bytes_len] valid during the call. From the node that is proved on its
-     * connection; CAIRN_BACKEND_ALL: from whomever. */
+     * connection; CAIRN_BACKEND_ALL: from anybody. */
     void (*received)(void *context, uint32_t node, const uint8_t *bytes, size_t bytes_len);
     /* The connection to a node can be used (why NULL), or is lost. Backends without connections
      * never call it. */
@@ -89,8 +89,8 @@ struct cairn_transport_ops {
      * protected, into the buffer since it was opened. */
     bool (*filled)(const struct cairn_backend *backend, uint32_t index, size_t bytes_len);
     /*
-     * The node has another address, which counts from the next disconnect of it on. CAIRN_CONFIG:
-     * it is none that this endpoint can reach; CAIRN_NOMEM. The old one stays then.
+     * The node has another address, which counts from its next disconnect on. CAIRN_CONFIG: this
+     * endpoint cannot reach it; CAIRN_NOMEM. The old one stays then.
      */
     cairn_err (*readdress)(struct cairn_backend *backend, uint32_t node, const char *address);
     /* As cairn_transport_rekey, of keys whose lengths are right. NULL: it proves neither keys nor

@@ -25,7 +25,7 @@ enum {
 
 struct cairn_certificate {
     X509 *leaf;
-    STACK_OF(X509) * chain; /* behind it */
+    STACK_OF(X509) * chain; /* after the leaf */
     EVP_PKEY *key;
     X509_STORE *authorities;
     char identity[CAIRN_IDENTITY_PATTERN_BYTES_MAX];

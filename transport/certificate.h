@@ -2,11 +2,11 @@
  * transport/certificate.h - this node's X.509 certificate, its private key, and the authorities
  * whose certificates of other nodes count (RFC 5280).
  *
- * Another node is let in if its certificate leads to one of the authorities, is valid now, is no
- * authority's itself, and is made out to the name of that node (identity.h). Any certificate in the
- * file of authorities is trusted, also one that another has signed; the system's own authorities
- * are not asked. The same file may hold revocation lists (RFC 5280): then the authority of every
- * node's certificate needs a list there that is valid now and does not name the certificate.
+ * Another node is let in if its certificate leads to one of the authorities, is valid now, is not
+ * an authority's itself, and names that node (identity.h). Any certificate in the file of
+ * authorities is trusted, also one that another has signed; the system's own authorities are not
+ * asked. The same file may hold revocation lists (RFC 5280): then the authority of every node's
+ * certificate needs a list there that is valid now and does not name the certificate.
  *
  * The private key lies in OpenSSL's secure heap, which is locked in memory where the system allows
  * it and left out of core files. Thread: the owner's.

@@ -2,7 +2,7 @@
  * transport/cipher.h - AES-256-GCM (NIST SP 800-38D) over one block, by the library that does it
  * fastest on this processor.
  *
- * Two libraries compute the same bytes, so the sides of a connection may use different ones.
+ * Two libraries compute the same bytes, so each side of a connection may use either.
  * OpenSSL is always there. Intel's ipsec-mb has kernels for vectors of 512 bits that OpenSSL 3.0
  * lacks; it is opened at run time, and who does not have it loses speed alone. Which one is
  * faster depends on the processor: it is measured.

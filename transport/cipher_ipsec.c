@@ -30,7 +30,7 @@ struct ipsec_key {
     IMB_MGR *manager;
     bool encrypt;
     struct gcm_context_data state;
-    _Alignas(64) struct gcm_key_data data; /* the kernels read whole vectors of it */
+    _Alignas(64) struct gcm_key_data data; /* the kernels read it in whole vectors */
 };
 
 static struct ipsec_key *

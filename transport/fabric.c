@@ -62,8 +62,8 @@ cairn_fabric_open(const char *path, struct cairn_fabric *out)
     *(void **)(void *)&fabric.field = dlvsym(library, symbol, version);                            \
     if (!fabric.field) {                                                                           \
         CAIRN_LOG_AT(ERROR,                                                                        \
-                     "transport: libfabric is too old: %s: install that which this program was "   \
-                     "built with, or a newer one",                                                 \
+                     "transport: libfabric is too old: %s: install the version that cairn "        \
+                     "was built with, or a newer one",                                             \
                      dlerror());                                                                   \
         dlclose(library);                                                                          \
         return CAIRN_NOT_FOUND;                                                                    \

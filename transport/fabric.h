@@ -29,7 +29,7 @@ struct cairn_fabric {
 /*
  * Loads libfabric from `path`, NULL: where the system keeps it. It stays loaded until the process
  * ends. CAIRN_NOT_FOUND: there is none, or one that is too old; the log says what to install.
- * Thread: any, but settings that libfabric takes from the environment are to be made before.
+ * Thread: any, but make settings that libfabric takes from the environment before.
  */
 CAIRN_MUST_CHECK cairn_err cairn_fabric_open(const char *path, struct cairn_fabric *out);
 

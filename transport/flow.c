@@ -7,7 +7,7 @@
  * peer without any buffer finds one. When none is left for such a peer with a payload to send, an
  * unused grant is asked back (`revoked`) from a peer that has the most, and that peer gets it
  * before others. All of this travels in flow frames, one at a
- * time per peer; what is to be said waits in counters and lists of fixed length.
+ * time per peer; what must be sent waits in counters and lists of fixed length.
  */
 #include "transport/internal.h"
 
@@ -69,7 +69,7 @@ flow_urge(struct cairn_transport *t, struct peer *peer)
     transport_attend(t, peer);
 }
 
-/* Gives back what was asked back and has not been used. A sender that still waits says so again:
+/* Gives back what was asked back and has not been used. A sender that still waits urges again:
  * the credit that came for it is gone. */
 void
 flow_return(struct cairn_transport *t, struct peer *peer)

@@ -94,7 +94,7 @@ peer_refused(struct cairn_transport *t, struct peer *peer, enum cairn_refusal re
               "refused");
 }
 
-/* The connection's own handshake failed on the key or a certificate: nothing was said above it. */
+/* The connection's own handshake failed on the key or a certificate: no frame was exchanged. */
 void
 peer_key_refused(void *context, uint32_t node, const char *why)
 {

@@ -53,7 +53,7 @@ places_wrong(const char *pattern)
     return NULL;
 }
 
-/* Why a text is no SPIFFE ID (SPIFFE-ID, section 2); NULL: it is one. */
+/* Why a text is not a SPIFFE ID (SPIFFE-ID, section 2); NULL: it is one. */
 static const char *
 spiffe_wrong(const char *id)
 {
@@ -77,7 +77,7 @@ spiffe_wrong(const char *id)
     return NULL;
 }
 
-/* Why a text is no DNS name; NULL: it is one. */
+/* Why a text is not a DNS name; NULL: it is one. */
 static const char *
 dns_wrong(const char *name)
 {

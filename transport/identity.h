@@ -1,5 +1,5 @@
 /*
- * transport/identity.h - the name in a certificate that says which node of which job it is for.
+ * transport/identity.h - the name in a certificate: it says for which job and node it is.
  *
  * A job has one pattern with {job} and {node} in it, such as
  * spiffe://example.org/cairn/{job}/{node} or {job}-{node}.cairn.example.org. The first kind is a

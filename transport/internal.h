@@ -10,15 +10,15 @@
  *     retry)
  *
  * Life of an operation (flow.c): free -> queued at its peer -> with the backend (posted > 0) ->
- * free. A payload is written first and its frame sent behind it; over a backend without order the
+ * free. A payload is written first and its frame sent after it; over a backend without order the
  * frame waits until the write is reported. An operation that its peer's end has overtaken stays
  * with the backend until that reports it (backend.h, the rule about memory).
  *
  * Life of a receive buffer (flow.c): FREE -> GRANTED to a peer -> HELD by the receiver -> FREE.
  * Each grant opens the buffer under a fresh key; the key dies when the payload is delivered or the
  * peer goes down. Over a backend that cannot close one peer's connection, what was GRANTED is then
- * DOUBTFUL until the endpoint is opened anew, which half a pool of such buffers is reason enough
- * for.
+ * DOUBTFUL until the endpoint is opened again; half a pool of such buffers is reason enough for
+ * that.
  *
  * Invariants:
  *   1. peer->posted counts the parts with the backend, and is 0 after a reset.
@@ -36,9 +36,9 @@
 enum class_of_frame { CLASS_MESSAGE, CLASS_BULK, CLASS_FLOW, CLASS_COUNT };
 
 enum operation_stage {
-    STAGE_WRITE,   /* the payload is to be written */
+    STAGE_WRITE,   /* the payload must be written */
     STAGE_WRITTEN, /* waits for the write to be reported: backend without order */
-    STAGE_SEND,    /* the frame is to be sent */
+    STAGE_SEND,    /* the frame must be sent */
     STAGE_POSTED   /* all parts are with the backend */
 };
 
@@ -140,9 +140,9 @@ struct peer {
     struct credit credits[CAIRN_TRANSPORT_WINDOW_MAX];
     uint32_t credit_count;
     uint32_t asked_count; /* asked for and not yet given */
-    uint32_t to_ask;      /* of these, not yet said */
-    bool to_urge;         /* a payload waits: to be said */
-    bool urged;           /* said, and no credit has come since */
+    uint32_t to_ask;      /* of these, not yet sent */
+    bool to_urge;         /* a payload waits, and the peer must hear it */
+    bool urged;           /* it has heard, and no credit has come since */
     uint32_t returns[CAIRN_TRANSPORT_WINDOW_MAX];
     uint32_t return_count;
     uint32_t revoked;   /* credits that were asked back and are not in `returns` yet */

@@ -92,7 +92,8 @@ cairn_keys_set(struct cairn_keys *keys, const struct cairn_transport_key ring[CA
         err = derive(fresh, key, "id", 0, 0, (uint8_t *)&key->id, sizeof key->id);
     }
     if (!err && fresh->ring[1].len && fresh->ring[0].id == fresh->ring[1].id) {
-        CAIRN_LOG_AT(ERROR, "transport: both keys have the id %08" PRIx32 ": give different ones",
+        CAIRN_LOG_AT(ERROR,
+                     "transport: both keys have the id %08" PRIx32 ": give two different keys",
                      fresh->ring[0].id);
         err = CAIRN_CONFIG;
     }

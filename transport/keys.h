@@ -28,8 +28,8 @@ void cairn_keys_destroy(struct cairn_keys *keys); /* NULL is allowed */
 CAIRN_MUST_CHECK cairn_err cairn_keys_set(struct cairn_keys *keys,
                                           const struct cairn_transport_key ring[CAIRN_KEYS_MAX]);
 
-/* The id of the key at this place of the ring, of which a caller offers the first, 0; false: there
- * is none. */
+/* The id of the key at this place of the ring; a caller offers that at place 0. False: there is
+ * none. */
 bool cairn_keys_id(const struct cairn_keys *keys, uint32_t place, uint32_t *id);
 
 /* The pre-shared key of this id for calls from node to node. CAIRN_NOT_FOUND: there is no key with

@@ -1,5 +1,4 @@
-/* transport/lookup.c - see lookup.h. Caller and thread both own it; whoever is the second to let go
- * frees it. */
+/* transport/lookup.c - see lookup.h. Caller and thread both own it; the last one frees it. */
 #include "transport/lookup.h"
 
 #include "transport/address.h"

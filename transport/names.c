@@ -13,7 +13,7 @@
 struct place {
     struct sockaddr_storage address;
     char *name; /* NULL where the address is a number */
-    bool ask;   /* the name is to be asked for again */
+    bool ask;   /* the name must be asked for again */
 };
 
 struct cairn_names {

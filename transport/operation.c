@@ -2,8 +2,8 @@
  * transport/operation.c - sends: from the user's call to the backend, and back to on_sent.
  *
  * See internal.h for the life of an operation. A peer's queue holds what the backend would not take
- * yet; its length is bounded by the pool of operations, of which one peer gets no more than a
- * quarter of what is still free, so that a stuck peer leaves room for the others.
+ * yet; its length is bounded by the pool of operations. One peer gets no more than a quarter of the
+ * free operations, so that a stuck peer leaves room for the others.
  */
 #include "transport/internal.h"
 
@@ -162,7 +162,7 @@ operation_retry_later(struct cairn_transport *t, struct peer *peer)
     transport_arm(t, peer->retry_ns);
 }
 
-/* Posts what can be posted. A frame of a payload waits for those before it; see transport.h, rule
+/* Posts what can be posted. A frame of a payload waits for earlier frames; see transport.h, rule
  * 2. */
 static cairn_err
 queue_pump(struct cairn_transport *t, struct peer *peer)
@@ -263,7 +263,7 @@ operation_done(void *context, struct cairn_backend_part *part, cairn_err err)
         user_part_done(t, operation);
 }
 
-/* The session has ended: what is queued ends now, what the backend has ends when it says so. */
+/* The session has ended: what is queued ends now. What the backend has ends with its report. */
 void
 operations_fail_queued(struct cairn_transport *t, struct peer *peer)
 {

@@ -1,6 +1,6 @@
 /*
  * transport/peer.c - peers: sessions, going down, calling, and time. internal.h has the picture,
- * handshake.c what is said before a session.
+ * handshake.c what is exchanged before a session.
  */
 #include "transport/internal.h"
 

@@ -4,7 +4,7 @@
  * Each block of at most CAIRN_BLOCK_BYTES is encrypted by AES-256-GCM (cipher.h) under the
  * connection's own key; its tag is also over what stands before it in the payload's header. The
  * nonce is a counter of blocks from 0 on. The key is TLS's exporter's, so it differs for every
- * connection and direction, and no nonce can come twice under it, whatever crashes or is restored.
+ * connection and direction, and no nonce can come twice under it, after any crash or restore.
  * A block that is repeated, left out, moved, or brought from another connection has the wrong
  * nonce. What is not encrypted has tags of another kind: tag.h.
  */

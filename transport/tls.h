@@ -38,7 +38,7 @@ CAIRN_MUST_CHECK cairn_err cairn_tls_rekey(struct cairn_tls *tls,
                                            const struct cairn_transport_certificate *certificate);
 void cairn_tls_destroy(struct cairn_tls *tls); /* NULL is allowed; its links must have ended */
 
-/* One connection: as caller of node `peer`, or as callee of whoever it is. CAIRN_NOMEM. */
+/* One connection: as caller of node `peer`, or as callee of any node. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_tls_link_create(struct cairn_tls *tls, bool caller, uint32_t peer,
                                                  struct cairn_tls_link **out);
 void cairn_tls_link_destroy(struct cairn_tls_link *link); /* NULL is allowed */

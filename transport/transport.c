@@ -358,7 +358,7 @@ blocked_wake(struct cairn_transport *t)
 }
 
 /*
- * Opens the endpoint anew: the last resort, when memory is with the backend that no single peer's
+ * Opens the endpoint again: the last resort, when memory is with the backend that no single peer's
  * disconnect brings back. All sessions end; they are made again at once.
  */
 static void
@@ -371,7 +371,7 @@ reset_run(struct cairn_transport *t)
         return;
     }
     t->reset_ns = t->now_ns + second_ns;
-    CAIRN_LOG_AT(WARN, "transport: open the endpoint anew: operations of a lost peer do not end");
+    CAIRN_LOG_AT(WARN, "transport: open the endpoint again: operations of a lost peer do not end");
     if (t->backend->ops->disconnect(t->backend, CAIRN_BACKEND_ALL) != CAIRN_OK) {
         transport_arm(t, t->reset_ns);
         return;
@@ -384,7 +384,7 @@ reset_run(struct cairn_transport *t)
 
         peer->posted = 0;
         if (peer->state == CAIRN_PEER_UP)
-            peer_down(t, peer, CAIRN_PEER_DOWN, "the endpoint was opened anew");
+            peer_down(t, peer, CAIRN_PEER_DOWN, "the endpoint was opened again");
         flow_forget(t, peer, true);
         if (peer->calling)
             peer->call_deadline_ns = t->now_ns;

@@ -39,8 +39,8 @@
 #include <stdint.h>
 
 enum {
-    CAIRN_TRANSPORT_VERSION = 1, /* of the frames: transport/frame.h; whoever speaks
-                                           * through them has its own */
+    CAIRN_TRANSPORT_VERSION = 1, /* of the frames: transport/frame.h; the layers
+                                           * above have their own */
     CAIRN_TRANSPORT_BODY_BYTES_MAX = 4096,
     CAIRN_TRANSPORT_KEY_BYTES_MIN = 16,
     CAIRN_TRANSPORT_KEY_BYTES_MAX = 256,
@@ -95,7 +95,7 @@ struct cairn_transport_key {
 
 /* A text of certificates or a key in PEM (RFC 7468). */
 struct cairn_pem {
-    const char *name; /* of the file, for what is said about it */
+    const char *name; /* of the file, for messages */
     const char *text;
     size_t len;
 };
@@ -171,7 +171,7 @@ struct cairn_transport_stats {
     uint64_t sent_payload_bytes;
     uint64_t received_messages;
     uint64_t received_payload_bytes;
-    uint64_t dropped_malformed;       /* frames that are no frames: length, magic, checksum */
+    uint64_t dropped_malformed;       /* with a wrong length, magic or checksum */
     uint64_t dropped_unauthenticated; /* of a peer without a session, or with another token */
     uint64_t refused_handshakes;
     uint64_t sessions; /* that came up */

@@ -20,7 +20,7 @@
  * The tags are AES-256-GCM's (cipher.h). The sender draws their key for each connection, and the
  * nonce counts payloads and blocks within it, so that no nonce comes twice under a key. The
  * receiver closes the buffer to the fabric, then compares it with the tags: what it hands on can no
- * longer change. Tags also prove that the payload has arrived, whatever order the fabric keeps. A
+ * longer change. Tags also prove that the payload has arrived, even if the fabric keeps no order. A
  * payload without its 'T' does not count.
  *
  * The lower node connects over the fabric: ofi_rxm can hang where both sides do so at once.

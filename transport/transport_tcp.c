@@ -2,7 +2,7 @@
  * transport/transport_tcp.c - the backend over plain TCP: who is let in, and which connection
  * belongs to which node. stream.h has what travels over a connection.
  *
- * A node has one connection at a time, whoever made it, and both sides send over it. Where both
+ * A node has one connection at a time, made by either side, and both sides send over it. Where both
  * call at once the lower node's call counts. A proved peer that connects again has lost its
  * connection or its process: the old one is reported as lost, and the new one is held until it has
  * been closed.
@@ -217,7 +217,7 @@ stranger_log(struct tcp *tcp, const struct stream *stream)
                  address, stream->failed, tcp->refused);
 }
 
-/* A stream has failed: takes it out of its place and says so. */
+/* A stream has failed: takes it out of its place and reports that. */
 static void
 stream_lost(struct tcp *tcp, struct stream *stream)
 {
@@ -849,8 +849,8 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     if (!err && tcp->owner.protection != CAIRN_PROTECTION_NONE)
         err = cairn_cipher_choose(tcp->owner.protection == CAIRN_PROTECTION_ENCRYPT,
                                   &tcp->owner.cipher, NULL);
-    /* Whoever has a key of tags could change what others receive from this node. Nodes that have
-     * the job's key trust each other that much; those with certificates do not. */
+    /* A peer that has the key of tags could change what others receive from this node. Nodes
+     * with the job's key trust each other that much; nodes with certificates do not. */
     if (!err && tcp->owner.protection == CAIRN_PROTECTION_AUTHENTICATE && !transport->certificate)
         err = cairn_tagger_create(tcp->owner.cipher, &tcp->owner.tagger);
     if (!err)
