@@ -115,17 +115,21 @@ cairn_verb_agent(int argc, char **argv)
         fprintf(stderr, "cairn agent: %s\n", error);
         return err == CAIRN_NOT_FOUND ? CAIRN_EXIT_CONFIG : cairn_exit_code(err);
     }
+    cairn_log_setup((enum cairn_log_level)config.log_level, NULL, NULL);
+    cairn_log_format((enum cairn_log_format)config.log_format);
     /* a wrong one is said before anything begins */
     err = cairn_problem_file_load(&config, &adviser, error, sizeof error);
     cairn_adviser_destroy(adviser);
     if (!err && config.verdict_policy == CAIRN_CONFIG_ENFORCE)
         err = cairn_command_check(&config, error, sizeof error);
     if (err) {
-        fprintf(stderr, "cairn agent: %s\n", error);
+        if (cairn_log_is_json() && !check_only)
+            CAIRN_LOG_AT(ERROR, "agent: refuses its configuration: %s", error);
+        else
+            fprintf(stderr, "cairn agent: %s\n", error);
         cairn_config_fini(&config);
         return cairn_exit_code(err);
     }
-    cairn_log_setup((enum cairn_log_level)config.log_level, NULL, NULL);
     if (check_only)
         exit_code = check(&config, json);
     else if (!cairn_own_path(executable, sizeof executable))
@@ -143,9 +147,9 @@ cairn_verb_keeper(int argc, char **argv)
     char *end;
     cairn_err err;
 
-    if (argc != 3 || argv[1][0] != '/') {
-        fprintf(stderr,
-                "usage: cairn keeper SOCKET LINGER_SECONDS   (an agent starts it for itself)\n");
+    if (argc < 3 || argc > 4 || argv[1][0] != '/' || (argc == 4 && strcmp(argv[3], "json") != 0)) {
+        fprintf(stderr, "usage: cairn keeper SOCKET LINGER_SECONDS [json]   (an agent starts it "
+                        "for itself)\n");
         return CAIRN_EXIT_USAGE;
     }
     errno = 0;
@@ -154,6 +158,8 @@ cairn_verb_keeper(int argc, char **argv)
         fprintf(stderr, "cairn keeper: \"%s\" is not a number of seconds\n", argv[2]);
         return CAIRN_EXIT_USAGE;
     }
+    if (argc == 4)
+        cairn_log_format(CAIRN_LOG_JSON);
     err = cairn_keeper_run(argv[1], (uint32_t)linger_s);
     return cairn_exit_code(err);
 }

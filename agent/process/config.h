@@ -127,6 +127,7 @@ struct cairn_config {
     uint32_t plans_per_day;                    /* that may be offered */
     uint32_t standstill_per_day_s;             /* for changes of the plan */
     uint32_t log_level;                        /* enum cairn_log_level */
+    uint32_t log_format;                       /* enum cairn_log_format */
 
     char source[CAIRN_CONFIG_PATH_BYTES_MAX]; /* name of the file; empty: built in */
     uint32_t lines[CAIRN_CONFIG_OPTIONS_MAX]; /* per option, where the file sets it; 0: default */

@@ -15,6 +15,7 @@ static const char *const policy_choices[] = {"observe", "advise", "enforce", NUL
 static const char *const poison_choices[] = {"keep_good", "allow", "stop", NULL};
 static const char *const plan_choices[] = {"observe", "advise", "approve", "enforce", NULL};
 static const char *const log_level_choices[] = {"error", "warn", "info", "debug", NULL};
+static const char *const log_format_choices[] = {"text", "json", NULL}; /* cairn_log_format */
 
 /* clang-format off */
 const struct cairn_option cairn_options[] = {
@@ -171,6 +172,8 @@ const struct cairn_option cairn_options[] = {
      "that failed, are counted too, and these are always allowed"},
     {"log_level", CAIRN_OPTION_CHOICE, 0, 0, "info", FIELD(log_level), log_level_choices,
      NULL, "the most talkative level that is logged"},
+    {"log_format", CAIRN_OPTION_CHOICE, 0, 0, "text", FIELD(log_format), log_format_choices,
+     NULL, "text: lines for people; json: an object per line, with event and fields"},
 };
 const uint32_t cairn_option_count = sizeof cairn_options / sizeof cairn_options[0];
 _Static_assert(sizeof cairn_options / sizeof cairn_options[0] <= CAIRN_CONFIG_OPTIONS_MAX,

@@ -102,7 +102,11 @@ start_process(const char *executable, const char *socket_path, uint32_t linger_s
               uint32_t timeout_ms)
 {
     char linger_text[16];
-    char *arguments[] = {(char *)executable, (char *)"keeper", (char *)socket_path, linger_text,
+    char *arguments[] = {(char *)executable,
+                         (char *)"keeper",
+                         (char *)socket_path,
+                         linger_text,
+                         cairn_log_is_json() ? (char *)"json" : NULL,
                          NULL};
     int pipe_fds[2] = {-1, -1}, null_fd = -1;
     cairn_err err = CAIRN_IO;

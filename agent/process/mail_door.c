@@ -358,7 +358,7 @@ mail_open(struct cairn_agent *agent)
         options.protection = CAIRN_PROTECTION_ENCRYPT;
     err = cairn_credentials_read(config, &credentials, error, sizeof error);
     if (err) {
-        CAIRN_LOG_AT(ERROR, "%s", error);
+        CAIRN_LOG_AT(ERROR, "credentials: refused: %s", error);
         goto done;
     }
     agent->mail.dates = credentials->dates;
@@ -367,7 +367,7 @@ mail_open(struct cairn_agent *agent)
             (int64_t)(cairn_clock_wall_ns(&agent->clock) / UINT64_C(1000000000)), when,
             sizeof when))
         CAIRN_LOG_AT(ERROR,
-                     "the certificate in %s %s, and other nodes refuse it: renew it, and send "
+                     "credentials: the certificate in %s %s, and other nodes refuse it: renew it, and send "
                      "SIGHUP",
                      config->certificate_file, when);
     cairn_credentials_keys(credentials, keys);

@@ -13,10 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const applied_options[] = {
-    "log_level",        "spill_every_generations", "spill_keep",        "local_every_generations",
-    "local_keep",       "local_after_ms",          "exchanges_per_day", "on_poison",
-    "scrub_interval_ms"};
+static const char *const applied_options[] = {"log_level",
+                                              "log_format",
+                                              "spill_every_generations",
+                                              "spill_keep",
+                                              "local_every_generations",
+                                              "local_keep",
+                                              "local_after_ms",
+                                              "exchanges_per_day",
+                                              "on_poison",
+                                              "scrub_interval_ms"};
 
 /* Taken over together with what the files hold. */
 static const char *const credential_options[] = {
@@ -241,6 +247,7 @@ apply(struct cairn_job *job)
             changes += apply_option(agent, &cairn_options[i], &reload->config, taken);
         changes += apply_nodes(agent, &reload->config);
         cairn_log_level((enum cairn_log_level)agent->config.log_level);
+        cairn_log_format((enum cairn_log_format)agent->config.log_format);
         if (changes == 0)
             CAIRN_LOG_AT(WARN, "reload: %s is what runs already", agent->config.source);
     }
