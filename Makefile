@@ -6,6 +6,7 @@
 #   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | placements [SEEDS=N] [SEED=S]        simulators
 #   make explore | cluster | interop | fuzz                                       one suite
 #   make manual          man pages and completions; make install puts them below PREFIX/share
+#   make deb             build/deb/cairn_VERSION_ARCH.deb
 #   make style | layers | headers | format                      all style gates | one | reformat
 #   make bench | bench-peers | bench-convert | bench-detect | bench-plan | bench-releases OLD=folder
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
@@ -343,6 +344,14 @@ uninstall:
 	    $(foreach l,$(INSTALLED_LINKS),$(firstword $(subst :, ,$(l)))) && \
 	    for folder in lib/cairn include/cairn; do [ ! -d $$folder ] || \
 	    find $$folder -depth -type d -exec rmdir --ignore-fail-on-non-empty {} +; done
+# packaging/README.md
+RELEASE = $(shell sed -n 's/^static const char release\[\] = "\(.*\)";.*/\1/p' tools/main.c)
+DEB = build/deb/cairn_$(RELEASE)_$(shell dpkg --print-architecture).deb
+.PHONY: deb
+deb:
+	$(Q)rm -rf $(BUILD)/deb && \
+	    $(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(BUILD)/deb && \
+	    packaging/deb.sh $(BUILD)/deb $(RELEASE) $(DEB)
 
 # The simulator: the protocol's own files, compiled with planted bugs; the product has none of them.
 SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces \
@@ -402,4 +411,4 @@ bench: $(BUILD)/cairn
 	$(Q)$(BUILD)/cairn bench all
 clean:
 	rm -rf build lib cairn
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)

@@ -366,10 +366,11 @@ mail_open(struct cairn_agent *agent)
             &credentials->dates,
             (int64_t)(cairn_clock_wall_ns(&agent->clock) / UINT64_C(1000000000)), when,
             sizeof when))
-        CAIRN_LOG_AT(ERROR,
-                     "credentials: the certificate in %s %s, and other nodes refuse it: renew it, and send "
-                     "SIGHUP",
-                     config->certificate_file, when);
+        CAIRN_LOG_AT(
+            ERROR,
+            "credentials: the certificate in %s %s, and other nodes refuse it: renew it, and send "
+            "SIGHUP",
+            config->certificate_file, when);
     cairn_credentials_keys(credentials, keys);
     options.addresses = addresses;
     options.key = keys[0].bytes;

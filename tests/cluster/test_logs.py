@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What agents log as JSON: every line of a cluster that loses things is one object, and nothing that
-the text has is missing."""
+"""What agents log as JSON: every line of a cluster that loses things is one object, and it has all
+that the text has."""
 import json
 import os
 import re
