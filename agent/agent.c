@@ -352,6 +352,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = take_incarnation(agent);
     if (!err)
+        poison_open(agent);
+    if (!err)
         err = keeping_open(agent);
     if (!err)
         err = keeping_mark_memory(agent, &was_marked);

@@ -3,8 +3,9 @@
  * job holds: what was wrong, and what `on_poison` says about it.
  *
  * A generation needs every rank's part, so one rank that does not give it keeps it from being
- * committed on all nodes. What is remembered, until the agent ends, are the poisoned generations
- * of the run since the last good one: the first tells most about the cause.
+ * committed on all nodes. What is remembered are the poisoned generations of the run since the
+ * last good one: the first tells most about the cause. The catalog keeps them, so that an agent
+ * that starts again still names them.
  */
 #ifndef CAIRN_AGENT_PROCESS_POISON_H
 #define CAIRN_AGENT_PROCESS_POISON_H
@@ -20,8 +21,11 @@ struct poison {
     bool is_kept; /* the last one, all the same */
 };
 
+/* Takes up what the catalog has. A record that cannot be read is logged and forgotten. */
+void poison_open(struct cairn_agent *agent);
+
 /*
- * Notes and logs what a rank has found. CAIRN_OK: the generation is kept all the same. CAIRN_AGAIN:
+ * Notes, stores and logs what a rank has found. CAIRN_OK: the generation is kept all the same. CAIRN_AGAIN:
  * it is given up. CAIRN_CORRUPT: it is given up, and the trainer is asked to stop.
  */
 CAIRN_MUST_CHECK cairn_err poison_take(struct cairn_agent *agent, uint32_t rank,

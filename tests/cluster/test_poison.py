@@ -63,7 +63,12 @@ class Poison(unittest.TestCase):
             self.assertEqual(self.first_bad_step(self.check_of("poisoned", node)), first)
         self.assertEqual(run("status", "--agent", self.cluster.socket(0))[0], CRITICAL)
         self.cluster.stop_trainers()
-        self.check_of("poisoned")  # the job's death changes nothing
+        # the job's death changes nothing, nor do agents that start again
+        for node in range(NODES):
+            self.cluster.kill_agent(node)
+        self.cluster.start()
+        for node in range(NODES):
+            self.assertEqual(self.first_bad_step(self.check_of("poisoned", node)), first)
         self.assertEqual(self.cluster.committed(), good)
         code, listed, _ = cairn("snapshots", "--agent", self.cluster.socket(0))
         states = [(each["state"], each["step"]) for each in listed["generations"]]
