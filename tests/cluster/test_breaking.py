@@ -147,6 +147,31 @@ class Breaking(unittest.TestCase):
         cluster.trainers = self.launch(cluster, 3, salt=1, resume=True)
         cluster.wait_committed(newest)
 
+    def test_launched_again_on_a_node_without_ranks(self):
+        """Nobody there refuses the second launch by its rank. The first goes on all the same."""
+        cluster = self.cluster(3, 1)
+        cluster.start()
+        options = {"world": 2, "step_us": 5000}
+        first = [
+            Trainer(cluster, rank, barrier=cluster.path("first"), launch=1, **options)
+            for rank in range(2)
+        ]
+        cluster.trainers = list(first)
+        newest = cluster.wait_committed((1, 5))
+        wait_for(
+            "the third node is no member",
+            lambda: re.findall(r"epoch: active epoch=(\d+)", cluster.log(0))[-1] == "2",
+        )
+        newest = cluster.wait_committed(max(newest, cluster.committed()))
+        runs = cluster.log(0).count("run: assembled")
+        second = Trainer(cluster, 0, barrier=cluster.path("second"), node=2, launch=2, **options)
+        cluster.trainers.append(second)
+        wait_for("the leader knows it", lambda: "trainers of another launch" in cluster.log(0))
+        for _ in range(2):
+            newest = cluster.wait_committed(max(newest, cluster.committed()))
+        self.assertEqual(cluster.log(0).count("run: assembled"), runs)
+        self.assertTrue(all(trainer.process.poll() is None for trainer in first))
+
     def test_two_launches_are_never_mixed(self):
         """Two launches at once, at the same steps, killed at any moment: what is restored is all of
         one of them."""

@@ -143,6 +143,14 @@ add_report(struct roll *roll, const struct cairn_message_report *report)
     roll->launch = roll->launch ? roll->launch : report->launch;
 }
 
+/* Whether the members, whose reports the roll has, have all ranks of one launch. */
+static bool
+is_complete(const struct roll *roll)
+{
+    return roll->unheard == 0 && roll->without == 0 && roll->other == UINT32_MAX &&
+           roll->world != 0 && roll->ranks == roll->world;
+}
+
 static struct roll
 call_roll(const struct leader *leader, const struct cairn_roster *roster)
 {
@@ -158,7 +166,7 @@ call_roll(const struct leader *leader, const struct cairn_roster *roster)
         if (known)
             add_report(&roll, report);
     }
-    for (uint32_t i = 0; i < leader->reports.late_count; i++) {
+    for (uint32_t i = 0; i < leader->reports.late_count && !is_complete(&roll); i++) {
         const struct cairn_message_report *report = &leader->reports.late[i];
 
         if (report->registration == 0)
@@ -256,7 +264,16 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_message
 {
     const struct cairn_roster *roster = env->membership->record.roster;
     bool changed = reports_take(&leader->reports, roster, report);
+    struct roll roll = call_roll(leader, roster);
 
+    if (is_complete(&roll) && cairn_roster_member_of(roster, report->agent) == UINT32_MAX) {
+        if (changed && report->ranks > 0)
+            CAIRN_LOG_AT(WARN,
+                         "run: trainers of another launch are attached to node=%u and wait; all "
+                         "%u ranks of the job are attached to other nodes: end one of the launches",
+                         report->agent, roll.world);
+        return;
+    }
     leader->due.begun = max_u64(leader->due.begun, report->begun);
     /* A leader that has restarted learns what it told before from those who heard it. */
     if (report->committed.epoch == env->membership->record.epoch &&
