@@ -1,8 +1,8 @@
 /*
  * base/log_json.c - walks a format with its arguments, as printf does, and keeps what it names.
  *
- * A value ends at a space, or at one of : ; , ) . that another of them, a space or the end follows. It may have more
- * than one piece, as in file=%s/%s.
+ * A value ends at a space, or at one of : ; , ) . that another of them, a space or the end follows.
+ * It may have more than one piece, as in file=%s/%s.
  */
 #include "base/log_json.h"
 

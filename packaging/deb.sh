@@ -1,6 +1,6 @@
 #!/bin/sh
-# packaging/deb.sh STAGE VERSION OUT - packs what `make install` put below STAGE/usr as the package OUT.
-# Dependencies are those of the binaries' libraries. Times are those of SOURCE_DATE_EPOCH, if set.
+# packaging/deb.sh STAGE VERSION OUT - packs what `make install` put below STAGE/usr as the package
+# OUT. Dependencies are those of the binaries' libraries. Times are those of SOURCE_DATE_EPOCH, if set.
 set -eu
 stage=$(realpath "$1") version=$2 out=$3
 source=$(cd "$(dirname "$0")/.." && pwd)
@@ -8,7 +8,8 @@ deploy=$source/examples/deploy
 document=$stage/usr/share/doc/cairn
 
 # Units name the installed command.
-for unit in cairn-agent.service cairn-metrics.service cairn-enforce@.service cairn-enforce.socket; do
+for unit in cairn-agent.service cairn-metrics.service cairn-enforce@.service \
+    cairn-enforce.socket; do
     install -D -m 644 "$deploy/$unit" "$stage/usr/lib/systemd/system/$unit"
     sed -i 's|/usr/local/bin/cairn|/usr/bin/cairn|' "$stage/usr/lib/systemd/system/$unit"
 done
@@ -62,7 +63,8 @@ Description: snapshots of training jobs in the memory of their nodes
  enabled.
 CONTROL
 echo 'activate-noawait ldconfig' > "$stage/DEBIAN/triggers"
-(cd "$stage" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) > "$stage/DEBIAN/md5sums"
+(cd "$stage" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) \
+    > "$stage/DEBIAN/md5sums"
 chmod 644 "$stage"/DEBIAN/*
 mkdir -p "$(dirname "$out")"
 dpkg-deb --root-owner-group -Zxz --build "$stage" "$out"

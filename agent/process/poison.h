@@ -25,8 +25,8 @@ struct poison {
 void poison_open(struct cairn_agent *agent);
 
 /*
- * Notes, stores and logs what a rank has found. CAIRN_OK: the generation is kept all the same. CAIRN_AGAIN:
- * it is given up. CAIRN_CORRUPT: it is given up, and the trainer is asked to stop.
+ * Notes, stores and logs what a rank has found. CAIRN_OK: the generation is kept all the same.
+ * CAIRN_AGAIN: it is given up. CAIRN_CORRUPT: it is given up, and the trainer is asked to stop.
  */
 CAIRN_MUST_CHECK cairn_err poison_take(struct cairn_agent *agent, uint32_t rank,
                                        const struct cairn_session_poison *found);

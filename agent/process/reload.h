@@ -2,8 +2,8 @@
  * agent/process/reload.h - SIGHUP: reads the configuration again, and applies what can be changed
  * while the agent runs.
  *
- *   applied at once    log_level, log_format, spill_every_generations, spill_keep, exchanges_per_day, the
- *                      addresses of other nodes, the files of keys and certificates and what they
+ *   applied at once    log_level, log_format, spill_every_generations, spill_keep,
+ *                      exchanges_per_day, the addresses of other nodes, the files of keys and certificates and what they
  *                      hold, and identity
  *   after a restart    everything else: memory, groups, threads and the core's times are made from
  *                      it at the start

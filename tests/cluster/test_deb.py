@@ -116,10 +116,8 @@ class Package(unittest.TestCase):
         """A program that runs the command where the package lies over /usr."""
         path = os.path.join(self.dir, name)
         with open(path, "w") as file:
-            file.write(
-                f'#!/bin/sh\nexec nsenter --mount=/proc/{self.holder.pid}/ns/mnt -- {" ".join(command)}'
-                ' "$@"\n'
-            )
+            place = f"/proc/{self.holder.pid}/ns/mnt"
+            file.write(f'#!/bin/sh\nexec nsenter --mount={place} -- {" ".join(command)} "$@"\n')
         os.chmod(path, 0o755)
         return path
 

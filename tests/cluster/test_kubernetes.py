@@ -223,12 +223,10 @@ class Containers(unittest.TestCase):
             file.writelines(
                 f"10.79.0.{known} training-{i}.training\n" for i, known in self.addresses.items()
             )
-        hosts = self.cluster.path("hosts")
+        known = f"mount --bind {self.cluster.path('hosts')} /etc/hosts"
         self.cluster.agents[pod] = spawn(
             ["nsenter", f"--net=/run/netns/{name}", "unshare", "-m", "sh", "-c"]
-            + [
-                f"mount --bind {hosts} /etc/hosts && exec env {self.variables(pod)} {FOLDER}/start.sh"
-            ],
+            + [f"{known} && exec env {self.variables(pod)} {FOLDER}/start.sh"],
             self.cluster.path(f"node{pod}.log"),
         )
 
@@ -236,7 +234,8 @@ class Containers(unittest.TestCase):
         folder = self.cluster.path(f"pod{pod}")
         return (
             f"PATH={BUILD}:$PATH CAIRN_NODE={(pod, f'training-{pod}')[pod % 2]} "
-            f"CAIRN_ETC={self.cluster.path('etc')} CAIRN_RUN={folder}/run CAIRN_STATE={folder}/state"
+            f"CAIRN_ETC={self.cluster.path('etc')} CAIRN_RUN={folder}/run "
+            f"CAIRN_STATE={folder}/state"
         )
 
     def remove(self, pod):
