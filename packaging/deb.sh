@@ -1,6 +1,7 @@
 #!/bin/sh
 # packaging/deb.sh STAGE VERSION OUT - packs what `make install` put below STAGE/usr as the package
-# OUT. Dependencies are those of the binaries' libraries. Times are those of SOURCE_DATE_EPOCH, if set.
+# OUT. Dependencies are those of the binaries' libraries. Times are those of SOURCE_DATE_EPOCH, if
+# set.
 set -eu
 stage=$(realpath "$1") version=$2 out=$3
 source=$(cd "$(dirname "$0")/.." && pwd)

@@ -3,8 +3,8 @@
  * while the agent runs.
  *
  *   applied at once    log_level, log_format, spill_every_generations, spill_keep,
- *                      exchanges_per_day, the addresses of other nodes, the files of keys and certificates and what they
- *                      hold, and identity
+ *                      exchanges_per_day, the addresses of other nodes, the files of keys and
+ *                      certificates and what they hold, and identity
  *   after a restart    everything else: memory, groups, threads and the core's times are made from
  *                      it at the start
  *
