@@ -692,7 +692,7 @@ def show(result):
     mark = "FAIL" if result.failed else "ok"
     print(
         f"{mark:4} {result.name}: {result.passed} passed, {result.failed} failed, "
-        f"{result.skipped} skipped ({result.seconds:.1f} s)",
+        f"{result.skipped} skipped ({result.seconds:.1f} s, {result.cpu_s:.1f} s CPU)",
         flush=True,
     )
     for reason in result.reasons:

@@ -23,6 +23,7 @@ import contextlib
 import json
 import os
 import pathlib
+import queue
 import sys
 import tempfile
 import traceback
@@ -36,6 +37,8 @@ from torch.overrides import TorchFunctionMode
 
 warnings.simplefilter("ignore")
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
+
+from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: E402
 
 # noqa: E402
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
@@ -88,6 +91,12 @@ def without_cuda() -> None:
         place(optimizer, parameter, {"step": optimizer.optimizer.state[main]["step"], **tensors})
 
     DistributedOptimizer._set_main_param_and_optimizer_states = with_step
+
+
+def without_queue_servers() -> None:
+    """The results of a save go through a queue of this process, which is the one that reads them.
+    Megatron-Core would spawn a server for it in each rank, which imports torch again."""
+    filesystem_async._results_queue = queue.Queue()
 
 
 def build_model(job: dict[str, Any]) -> GPTModel:
@@ -532,6 +541,7 @@ def run(command: dict[str, Any], folder: str) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     without_cuda()
+    without_queue_servers()
     with tempfile.TemporaryDirectory() as folder:
         for line in sys.stdin:
             print(json.dumps(run(json.loads(line), folder)), flush=True)

@@ -331,6 +331,7 @@ def main() -> None:
     saved = max((int(name) for name in os.listdir(folder) if name.isdigit()), default=0)
     torch.set_num_threads(1)
     worker.without_cuda()
+    worker.without_queue_servers()
     dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel(
         job["tp"],

@@ -45,14 +45,12 @@ class Worker:
 
     def __init__(self, log: pathlib.Path) -> None:
         self.log = log
-        # Not as a script: processes that Megatron-Core spawns would import it again.
         self.process = subprocess.Popen(
-            [PYTHON, "-c", "import megatron_dist_worker; megatron_dist_worker.main()"],
+            [PYTHON, pathlib.Path(__file__).parent / "megatron_dist_worker.py"],
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log.open("w"),
-            cwd=pathlib.Path(__file__).parent,
         )
 
     def ask(self, **command: Any) -> dict[str, Any]:

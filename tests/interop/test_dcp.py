@@ -10,8 +10,8 @@ SCRIPT = str(ROOT / "tests" / "interop" / "dcp_trainer.py")
 
 
 class Dcp(Run):
-    def __init__(self, folder, words, world=1, wrapper=(), env=None, start="warm"):
-        super().__init__(folder, words.split(), world, wrapper, env, script=SCRIPT, start=start)
+    def __init__(self, folder, words, world=1, wrapper=(), env=None, **start):
+        super().__init__(folder, words.split(), world, wrapper, env, script=SCRIPT, **start)
 
     def said(self, word, rank=0):
         return re.findall(rf"^{word} (.*)$", self.text(rank), re.M)
@@ -53,14 +53,13 @@ def test_saved_killed_loaded(cluster, tmp_path, kind, ranks, kind_after, ranks_a
     """The state that was saved comes back, and training goes on as if nothing had been. All ranks
     see the same data: so does any number of them."""
     # of these one process imports all after the hooks are in
-    start = "forked" if (kind, kind_after) == ("fsdp", "plain") else "warm"
-    first = Dcp(
-        tmp_path, f"{kind} train 3 save sync train 2 sleep", ranks, under(cluster), start=start
-    )
+    cold = (kind, kind_after) == ("fsdp", "plain")
+    start = {"start": "cold", "forks": True} if cold else {}
+    first = Dcp(tmp_path, f"{kind} train 3 save sync train 2 sleep", ranks, under(cluster), **start)
     first.await_said("loss", 5)
     first.kill(signal.SIGKILL)
     second = Dcp(
-        tmp_path, f"{kind_after} fresh load train 2", ranks_after, under(cluster), start=start
+        tmp_path, f"{kind_after} fresh load train 2", ranks_after, under(cluster), **start
     ).done()
     assert second.said("loaded") == ["3"], first.errors() + second.errors()
     for rank in range(ranks_after):

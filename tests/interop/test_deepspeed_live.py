@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def start(folder, job, world, wrapper=(), hold_at=None):
+def start(folder, job, world, wrapper=(), **options):
     return Run(
         folder,
         ["'" + json.dumps(job) + "'"],
@@ -51,8 +51,8 @@ def start(folder, job, world, wrapper=(), hold_at=None):
         distributed=True,
         script=str(TRAINER if "stage" in job else PIPELINE),
         python=str(PYTHON),
-        start="forked",
-        hold_at=hold_at,
+        forks=True,
+        **options,
     )
 
 
@@ -183,7 +183,7 @@ def test_unchanged_script(cluster, tmp_path):  # noqa: F811
     job = {"stage": 1, "dtype": "bf16", "attach": False, "tell": 4}
     first = start(tmp_path, {**job, "steps": 20}, 2, under(cluster), hold_at=8)
     first.kill_at(7, cluster, 5)
-    again = start(tmp_path, {**job, "steps": 8}, 2, under(cluster, "--resume"))
+    again = start(tmp_path, {**job, "steps": 8}, 2, under(cluster, "--resume"), start="cold")
     ended(again)
     begun = min(wholes(again))
     assert f"the state after update {begun - 1}" in again.errors(), again.errors()

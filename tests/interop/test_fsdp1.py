@@ -34,8 +34,8 @@ SCRIPT = str(ROOT / "tests" / "interop" / "fsdp1_trainer.py")
 )
 def test_killed_and_resumed(cluster, tmp_path, kind, world):  # noqa: F811
     # of these FSDP1 is imported after the hooks are in
-    start = "forked" if kind == "orig" else "warm"
-    killed_and_resumed(cluster, tmp_path, "fsdp1_trainer.py", [kind, STEPS], world, start)
+    start = {"start": "cold", "forks": True} if kind == "orig" else {}
+    killed_and_resumed(cluster, tmp_path, "fsdp1_trainer.py", [kind, STEPS], world, **start)
 
 
 def whole(cluster, tmp_path, kind, world):  # noqa: F811

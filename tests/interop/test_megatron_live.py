@@ -39,7 +39,7 @@ def start(folder, job, steps, saved, wrapper=(), **options):
         distributed=True,
         script=SCRIPT,
         python=str(PYTHON),
-        **{"start": "forked", **options},
+        **{"forks": True, **options},
     )
 
 
@@ -146,7 +146,8 @@ def test_unchanged_script(cluster, tmp_path):  # noqa: F811
     trained(tmp_path, cluster, "tp=2,dist=1", 0, 2, unchanged)
     job = "dp=2,dist=1"
     own = start(tmp_path, job, 3, tmp_path / "saved")
-    run = start(tmp_path, job, 1, nothing, under(cluster, "--resume"), env=unchanged, start="cold")
+    cold = {"start": "cold", "forks": False}
+    run = start(tmp_path, job, 1, nothing, under(cluster, "--resume"), env=unchanged, **cold)
     assert run.wait() == 0 and own.wait() == 0, run.errors() + own.errors()
     for rank in range(2):
         ((_, wanted),) = said(own, rank, "loaded")

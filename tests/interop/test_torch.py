@@ -65,9 +65,10 @@ def lead_a_group():
 
 class Run:
     """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that
-    starts them. `start`: "warm", which is quicker (warm_start.py); "cold", each rank a new process
-    of `python`; "forked", the ranks forks of one (forking.py). Before the step `hold_at` all ranks
-    stand still: a job that is to be killed does not end before a test that looks late."""
+    starts them. `start`: "warm", which is quicker (warm_start.py), or "cold", a new process of
+    `python`; so does each rank, or, where `forks`, the one whose forks they are (forking.py).
+    Before the step `hold_at` all ranks stand still: a job that is to be killed does not end before
+    a test that looks late."""
 
     started: List["Run"] = []
 
@@ -82,6 +83,7 @@ class Run:
         script=SCRIPT,
         python=PYTHON,
         start="warm",
+        forks=False,
         hold_at=None,
     ):
         self.world = world
@@ -95,14 +97,14 @@ class Run:
             f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE={world} LOCAL_WORLD_SIZE={world}"
         )
         command = (
-            warm_start.server().command(script, *words)
+            warm_start.server(python).command(script, *words)
             if start == "warm"
             else [python, "-u", script, *map(str, words)]
         )
         line = " ".join(command)
         if not distributed:
             shell = f"exec {line} > {self.out[0]}"
-        elif start == "forked":
+        elif forks:
             shell = f"RANK_OUTPUTS={':'.join(self.out)} {ranks} exec {line}"
         else:
             shell = (

@@ -11,7 +11,7 @@ from test_torch import RANDOM, ROOT, Run, built, cluster, finished, harness, new
 STEPS = 20
 
 
-def killed_and_resumed(cluster, tmp_path, script, words, world, start="warm"):  # noqa: F811
+def killed_and_resumed(cluster, tmp_path, script, words, world, **start):  # noqa: F811
     """kill -9 at a random step of `script`, resume: losses and state are those of a run that was
     not killed."""
     path = str(ROOT / "tests" / "interop" / script)
@@ -19,13 +19,13 @@ def killed_and_resumed(cluster, tmp_path, script, words, world, start="warm"):  
     states = finished(whole)
     losses = [whole.steps(rank) for rank in range(world)]
     assert sorted(losses[0]) == list(range(STEPS))
-    run = Run(tmp_path, words, world, under(cluster), script=path, start=start, hold_at=STEPS - 2)
+    run = Run(tmp_path, words, world, under(cluster), script=path, hold_at=STEPS - 2, **start)
     run.kill_at(RANDOM.randrange(4, STEPS - 5), cluster)
     committed, seen = newest(cluster), max(run.steps())
     assert (
         "NOT protected" not in run.errors() and "nothing is snapshot" not in run.errors()
     ), run.errors()
-    last = Run(tmp_path, words, world, under(cluster, "--resume"), script=path, start=start)
+    last = Run(tmp_path, words, world, under(cluster, "--resume"), script=path, **start)
     assert finished(last) == states, last.errors()
     first = min(last.steps())
     assert (

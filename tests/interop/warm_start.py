@@ -1,7 +1,7 @@
-"""Trainers that start warm: a process that has imported PyTorch, and nothing of Cairn, forks one
-for each client that asks.
+"""Trainers that start warm: a process that has imported PyTorch, maybe DeepSpeed or Megatron-Core,
+and nothing of Cairn, forks one for each client that asks.
 
-Importing torch takes longer than the jobs of these tests do. What `cairn run` starts is then
+Importing them takes longer than the jobs of these tests do. What `cairn run` starts is then
 warm_client.py, which hands its arguments, environment, folder, process group and standard files
 over. The fork takes them on, does what Python's start does with such an environment (so the hooks
 come in by PYTHONPATH and sitecustomize as ever), and runs the script as __main__. It ends when its
@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import types
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 CLIENT = pathlib.Path(__file__).resolve().parent / "warm_client.py"
 REQUEST_BYTES_MAX = 1 << 20
@@ -51,20 +51,26 @@ PRELOADED = (
 class Server:
     """A server of this process; at the latest it ends with it."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(
+        self,
+        modules: Sequence[str],
+        python: str = sys.executable,
+        env: Optional[Dict[str, str]] = None,
+    ) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind("")  # the kernel chooses a name, which lies in no folder
             listener.listen(128)
             self.name = listener.getsockname()[1:].decode()
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(listener.fileno()), *modules],
+                [python, __file__, str(listener.fileno()), *modules],
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
                 env={
                     name: value
                     for name, value in os.environ.items()
                     if not name.startswith("CAIRN_") and name != "PYTHONPATH"
-                },
+                }
+                | (env or {}),
             )
 
         atexit.register(self.close)
@@ -84,10 +90,23 @@ class Server:
         return [sys.executable, "-I", "-S", str(CLIENT), self.name, str(script), *map(str, words)]
 
 
+# By the name of a framework's virtual environment: what its trainers import as well, and in which
+# environment.
+FRAMEWORKS: Dict[str, Tuple[Tuple[str, ...], Dict[str, str]]] = {
+    "venv-deepspeed": (
+        # the last one when the first engine is made
+        ("deepspeed_pipeline", "deepspeed_trainer", "deepspeed.runtime.zero.muon.muon_optimizer"),
+        {"DS_ACCELERATOR": "cpu"},
+    ),
+    "venv-megatron": (("megatron_dist_worker", "megatron.core.pipeline_parallel"), {}),
+}
+
+
 @functools.lru_cache(maxsize=None)
-def server() -> Server:
-    """The one for PyTorch's jobs, started when it is first asked for."""
-    return Server(PRELOADED)
+def server(python: str = sys.executable) -> Server:
+    """The one for jobs of this Python, started when it is first asked for."""
+    modules, env = FRAMEWORKS.get(pathlib.Path(python).parent.parent.name, ((), {}))
+    return Server((*PRELOADED, *modules), python, env)
 
 
 # ---- in the server, and what its forks become ----
