@@ -92,6 +92,7 @@ QUIET_CASES: Dict[str, List[str]] = {
     "quiet_kept": ["--kept", "0.9"],
 }
 QUIET_STEPS_OF_ONE = 1000
+STEPS_APART = 10  # by which a verdict may miss the steps of its fault
 Fault = Dict[str, Any]
 Verdict = Dict[str, Any]
 
@@ -238,8 +239,8 @@ def judge(row: Row, labels: Dict[str, Any], answer: Dict[str, Any]) -> bool:
     right_here = 0
     for fault in labels["faults"]:
         row.faults += 1
-        mine = [v for v in left if is_right(v, fault, labels)] or [
-            v for v in left if is_found(v, fault) and touches(v, fault)
+        mine = [v for v in left if overlaps(v, fault) and is_right(v, fault, labels)] or [
+            v for v in left if overlaps(v, fault) and is_found(v, fault) and touches(v, fault)
         ]
         if not mine:
             continue
@@ -248,7 +249,11 @@ def judge(row: Row, labels: Dict[str, Any], answer: Dict[str, Any]) -> bool:
         exact = is_right(verdict, fault, labels)
         row.right += exact
         right_here += exact
-        left = [v for v in left if v is not verdict and not (is_right(v, fault, labels))]
+        left = [
+            v
+            for v in left
+            if v is not verdict and not (overlaps(v, fault) and is_right(v, fault, labels))
+        ]
         if verdict["kind"].startswith("slow"):
             row.rated += 1
             row.rate += abs(verdict["rate"] / fault["rate"] - 1) <= 0.1
@@ -259,6 +264,15 @@ def judge(row: Row, labels: Dict[str, Any], answer: Dict[str, Any]) -> bool:
     row.false += len(left)
     row.traces_false += bool(left)
     return right_here == len(labels["faults"]) and not left
+
+
+def overlaps(verdict: Verdict, fault: Fault) -> bool:
+    """The verdict's steps are some of the fault's, or nearly: one rank may be slow twice."""
+    begin, end = fault["since_step"], fault["until_step"]
+    until = verdict["until_step"]
+    return (end < 0 or verdict["since_step"] <= end + STEPS_APART) and (
+        until is None or until + STEPS_APART >= begin
+    )
 
 
 def touches(verdict: Verdict, fault: Fault) -> bool:
