@@ -33,8 +33,10 @@ static const double end_sure_min = 12; /* an end is e^12 times likelier than tha
 /* ---- noise and other constants ---- */
 
 static const double sigma_floor = 0.02;
-/* Sends are buffered where so many of the transfers end for one long before the other. */
-static const double apart_share = 0.2;
+/* Sends are buffered if this share of the transfers ends for one long before the other. In a long
+ * pipeline most receivers wait for the data, and then both ends are together; lost records, which
+ * pair the wrong ends, stay below it. */
+static const double apart_share = 0.08;
 /* The median distance of two values of normal noise, in standard deviations of one. */
 static const double jump_of_noise = 0.954;
 enum {
