@@ -2,10 +2,11 @@
  * replan/trace/period.h - the steps of a rank whose records name none, from the sequence of its
  * operations.
  *
- * The first records are kept back until the sequence has repeated three times; the shortest
- * distance at which it repeats, for rare operations as for frequent operations, is a step. Steps
- * then end with the last operation that is rarest in the sequence, counted by its sequence number
- * where it has one, so that a lost record does not move them. Steps are numbered from 0.
+ * The first records are kept back until the sequence has repeated three times. The shortest
+ * distance at which it repeats, for rare operations as for frequent operations, is a step; or
+ * several times that, if only then its durations repeat too. Steps then end with the last operation
+ * that is rarest in the sequence, counted by its sequence number where it has one, so that a lost
+ * record does not move them. Steps are numbered from 0.
  */
 #ifndef CAIRN_REPLAN_TRACE_PERIOD_H
 #define CAIRN_REPLAN_TRACE_PERIOD_H
