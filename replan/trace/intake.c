@@ -16,6 +16,7 @@ void
 cairn_intake_fini(struct cairn_intake *intake)
 {
     free(intake->samples);
+    free(intake->stream);
     *intake = (struct cairn_intake){0};
 }
 
@@ -23,6 +24,7 @@ cairn_err
 cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
 {
     struct cairn_rank_step *summary;
+    double stream_ns[CAIRN_GAPS];
 
     *done = NULL;
     if (intake->sample_count == 0)
@@ -33,17 +35,24 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
     summary->step = intake->step;
     summary->sample_count = intake->sample_count;
     for (int i = 0; i < CAIRN_GAPS; i++) {
-        summary->compute_ns[i] = intake->step_end_ns > 0 ? intake->gaps[i].compute_ns : (double)NAN;
-        intake->gaps[i].compute_ns = 0;
-        summary->jumps_ns[i] = intake->gaps[i].jumps_ns;
-        intake->gaps[i].jumps_ns = 0;
+        struct cairn_reading *reading = &intake->readings[i];
+
+        summary->compute_ns[i] = intake->step_end_ns > 0 ? reading->compute_ns : (double)NAN;
+        summary->jumps_ns[i] = reading->jumps_ns;
+        reading->compute_ns = reading->jumps_ns = 0;
     }
     if (intake->steps_judged >= BEHIND_STEPS_MIN)
         intake->all_behind = intake->interval_jumps_ns < behind_gain * intake->gap_jumps_ns;
     intake->steps_judged += intake->places_known > 0;
-    summary->most_ns = intake->step_end_ns > 0 ? intake->most.compute_ns : (double)NAN;
-    intake->most.compute_ns = 0;
+    summary->most_ns = intake->step_end_ns > 0 ? intake->most_ns : (double)NAN;
+    intake->most_ns = 0;
     summary->all_behind = intake->all_behind;
+    if (intake->stream && cairn_stream_end_step(intake->stream, stream_ns)) {
+        for (int i = 0; i < CAIRN_GAPS; i++)
+            summary->compute_ns[i] = intake->step_end_ns > 0 ? stream_ns[i] : (double)NAN;
+        summary->most_ns = 0;
+        summary->all_behind = false;
+    }
     summary->sends_aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
     summary->is_measured = false;
     summary->span_ns = intake->step_end_ns > 0 && intake->end_ns > intake->step_end_ns
@@ -59,39 +68,6 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
     intake->work = 0;
     *done = summary;
     return CAIRN_OK;
-}
-
-/* The gap before a start, and what is still under way at it. */
-static double
-gap_before(struct cairn_gaps *gaps, uint64_t start_ns)
-{
-    uint64_t point_ns = gaps->point_ns;
-    uint32_t kept = 0;
-    double gap_ns;
-
-    for (uint32_t i = 0; i < gaps->pending_count; i++) {
-        if (gaps->pending_end_ns[i] > start_ns)
-            gaps->pending_end_ns[kept++] = gaps->pending_end_ns[i];
-        else if (gaps->pending_end_ns[i] > point_ns)
-            point_ns = gaps->pending_end_ns[i];
-    }
-    gaps->pending_count = kept;
-    gap_ns = point_ns > 0 && start_ns > point_ns ? (double)(start_ns - point_ns) : 0;
-    gaps->point_ns = start_ns > point_ns ? start_ns : point_ns;
-    return gap_ns;
-}
-
-static void
-add_pending(struct cairn_gaps *gaps, uint64_t end_ns)
-{
-    if (gaps->pending_count == CAIRN_INTAKE_PENDING) { /* the oldest is as good as over */
-        if (gaps->pending_end_ns[0] > gaps->point_ns)
-            gaps->point_ns = gaps->pending_end_ns[0];
-        memmove(gaps->pending_end_ns, gaps->pending_end_ns + 1,
-                (CAIRN_INTAKE_PENDING - 1) * sizeof *gaps->pending_end_ns);
-        gaps->pending_count--;
-    }
-    gaps->pending_end_ns[gaps->pending_count++] = end_ns;
 }
 
 static uint32_t
@@ -189,21 +165,40 @@ begins_inside(uint64_t start_ns, uint64_t outer_start_ns, uint64_t outer_end_ns)
     return start_ns > outer_start_ns + apart_ns && start_ns + apart_ns < outer_end_ns;
 }
 
+/* True for two collectives under way at the same time. */
+static bool
+overlap(const struct cairn_recent *recent, const struct cairn_record *record, uint32_t lane)
+{
+    return !(lane & CAIRN_LANE_PAIR) && !(recent->lane & CAIRN_LANE_PAIR) &&
+           record->start_ns + apart_ns < recent->end_ns &&
+           recent->start_ns + apart_ns < record->end_ns;
+}
+
 /* If another operation begins inside an operation, that one went on behind what the rank did
  * meanwhile. */
-static void
+static cairn_err
 note_recent(struct cairn_intake *intake, const struct cairn_record *record, uint32_t lane)
 {
     for (uint32_t i = 0; i < CAIRN_INTAKE_RECENT; i++) {
         const struct cairn_recent *recent = &intake->recent[i];
+        bool is_inner = begins_inside(record->start_ns, recent->start_ns, recent->end_ns);
+        bool is_outer = begins_inside(recent->start_ns, record->start_ns, record->end_ns);
 
-        if (begins_inside(record->start_ns, recent->start_ns, recent->end_ns))
-            note_behind(intake, recent->lane);
-        else if (begins_inside(recent->start_ns, record->start_ns, record->end_ns))
-            note_behind(intake, lane);
+        if (is_inner || is_outer)
+            note_behind(intake, is_inner ? recent->lane : lane);
+        if (!is_inner && !is_outer && !overlap(recent, record, lane))
+            continue;
+        if (!intake->stream && intake->steps_judged < CAIRN_STREAM_STEPS_MAX) {
+            intake->stream = calloc(1, sizeof *intake->stream);
+            if (!intake->stream)
+                return CAIRN_NOMEM;
+        }
+        if (intake->stream)
+            cairn_stream_overlap(intake->stream, lane, recent->lane);
     }
     intake->recent[intake->recent_count++ % CAIRN_INTAKE_RECENT] =
         (struct cairn_recent){record->start_ns, record->end_ns, lane};
+    return CAIRN_OK;
 }
 
 /* Compares the gap before an operation, and its interval from the start before, with those in the
@@ -219,7 +214,7 @@ compare_places(struct cairn_intake *intake, uint64_t start_ns, double gap_ns)
         return;
     if (at > 0 && at < intake->places_known) {
         intake->gap_jumps_ns +=
-            fabs(gap_ns - (double)intake->gaps[CAIRN_GAPS_SENDS_WAIT].before_ns[at]);
+            fabs(gap_ns - (double)intake->readings[CAIRN_GAPS_SENDS_WAIT].before_ns[at]);
         intake->interval_jumps_ns += fabs(interval_ns - (double)intake->interval_ns[at]);
     }
     intake->interval_ns[at] = (float)interval_ns;
@@ -233,15 +228,15 @@ add_gap(struct cairn_intake *intake, const double *gap_ns)
     bool differ = false;
 
     for (int i = 0; i < CAIRN_GAPS; i++)
-        intake->gaps[i].compute_ns += gap_ns[i];
+        intake->readings[i].compute_ns += gap_ns[i];
     if (at >= CAIRN_INTAKE_PLACES)
         return;
     differ = fabs(gap_ns[CAIRN_GAPS_SENDS_WAIT] - gap_ns[CAIRN_GAPS_SENDS_ASIDE]) > apart_ns;
     for (int i = 0; i < CAIRN_GAPS; i++) {
-        float *before_ns = &intake->gaps[i].before_ns[at];
+        float *before_ns = &intake->readings[i].before_ns[at];
 
         if (differ && at < intake->places_known)
-            intake->gaps[i].jumps_ns += fabs(gap_ns[i] - (double)*before_ns);
+            intake->readings[i].jumps_ns += fabs(gap_ns[i] - (double)*before_ns);
         *before_ns = (float)gap_ns[i];
     }
 }
@@ -259,12 +254,11 @@ is_set_back(const struct cairn_intake *intake, const struct cairn_record *record
 static void
 forget_times(struct cairn_intake *intake)
 {
-    struct cairn_gaps *all[] = {&intake->gaps[0], &intake->gaps[1], &intake->most};
-
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        all[i]->pending_count = 0;
-        all[i]->point_ns = 0;
-    }
+    for (int i = 0; i < CAIRN_GAPS; i++)
+        intake->readings[i].gaps = (struct cairn_gaps){0};
+    intake->most = (struct cairn_gaps){0};
+    if (intake->stream)
+        cairn_stream_forget_times(intake->stream);
     memset(intake->recent, 0, sizeof intake->recent);
     intake->send_start_ns = intake->send_end_ns = 0;
     intake->end_ns = intake->step_end_ns = intake->life_ns = intake->span_ns = 0;
@@ -315,15 +309,21 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
         /* a send that goes on by itself may begin late, while its rank waits for something else */
         if (record->op == CAIRN_SEND && i == CAIRN_GAPS_SENDS_ASIDE)
             continue;
-        gap_ns[i] = gap_before(&intake->gaps[i], record->start_ns);
-        add_pending(&intake->gaps[i], record->end_ns);
+        gap_ns[i] = cairn_gaps_before(&intake->readings[i].gaps, record->start_ns);
+        cairn_gaps_add(&intake->readings[i].gaps, record->end_ns);
     }
-    intake->most.compute_ns += gap_before(&intake->most, record->start_ns);
+    intake->most_ns += cairn_gaps_before(&intake->most, record->start_ns);
     lane = intake->samples[intake->sample_count - 1].lane;
-    if (record->op != CAIRN_SEND)
-        note_recent(intake, record, lane);
+    if (record->op != CAIRN_SEND) {
+        err = note_recent(intake, record, lane);
+        if (err)
+            return err;
+    }
+    if (intake->stream)
+        cairn_stream_take(intake->stream, lane, record->op == CAIRN_SEND, record->start_ns,
+                          record->end_ns);
     if (!goes_behind(intake, lane))
-        add_pending(&intake->most, record->end_ns);
+        cairn_gaps_add(&intake->most, record->end_ns);
     compare_places(intake, record->start_ns, gap_ns[CAIRN_GAPS_SENDS_WAIT]);
     add_gap(intake, gap_ns);
     if (record->op == CAIRN_SEND) {

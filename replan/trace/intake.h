@@ -6,19 +6,21 @@
  * Computation is the sum of the gaps before operations: from the last moment at which something is
  * known to have begun or ended up to the start of the operation. An operation that another one
  * starts inside of (a send that goes on by itself, gradients reduced behind the backward pass) did
- * not keep the rank from computing, and hides no gap. Whether a send keeps its rank
+ * not keep the rank from computing, and hides no gap; replan/trace/stream.h finds what such a rank
+ * computes. Whether a send keeps its rank
  * waiting depends on the job, so both sums are kept: with sends that do, and with sends that do
  * not.
  */
 #ifndef CAIRN_REPLAN_TRACE_INTAKE_H
 #define CAIRN_REPLAN_TRACE_INTAKE_H
 
+#include "replan/trace/gaps.h"
 #include "replan/trace/record.h"
+#include "replan/trace/stream.h"
 
 #include <stddef.h>
 
 enum {
-    CAIRN_INTAKE_PENDING = 16,
     CAIRN_INTAKE_OPEN = 8,
     CAIRN_INTAKE_PLACES = 64, /* operations of a step whose gaps are compared with the last step */
     CAIRN_INTAKE_BEHIND = 8,  /* lanes whose operations go on behind computation */
@@ -69,11 +71,9 @@ struct cairn_open {
     uint8_t op;
 };
 
-/* The gaps of the step under way. */
-struct cairn_gaps {
-    uint64_t pending_end_ns[CAIRN_INTAKE_PENDING]; /* of what was under way at the last begin */
-    uint32_t pending_count;
-    uint64_t point_ns; /* the last known begin or end */
+/* The gaps of the step under way, by one reading. */
+struct cairn_reading {
+    struct cairn_gaps gaps;
     double compute_ns;
     double jumps_ns;
     float before_ns[CAIRN_INTAKE_PLACES]; /* each operation's gap, in the last step */
@@ -85,8 +85,10 @@ struct cairn_recent {
 };
 
 struct cairn_intake {
-    struct cairn_gaps gaps[CAIRN_GAPS];
-    struct cairn_gaps most;                          /* struct cairn_rank_step's most_ns */
+    struct cairn_reading readings[CAIRN_GAPS];
+    struct cairn_stream *stream; /* NULL until operations overlap */
+    struct cairn_gaps most;
+    double most_ns;                                  /* struct cairn_rank_step's */
     struct cairn_recent recent[CAIRN_INTAKE_RECENT]; /* the last operations but sends */
     uint32_t recent_count;
     uint32_t behind[CAIRN_INTAKE_BEHIND], behind_seen[CAIRN_INTAKE_BEHIND]; /* lanes, how often */

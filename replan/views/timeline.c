@@ -316,7 +316,7 @@ find_gaps(struct cairn_timeline *timeline)
         span->after_start = true;
         point_ns = span[-1].start_ns;
         for (size_t k = i;
-             k-- > 0 && i - k <= CAIRN_INTAKE_PENDING && timeline->spans[k].rank == span->rank;) {
+             k-- > 0 && i - k <= CAIRN_GAPS_PENDING && timeline->spans[k].rank == span->rank;) {
             const struct cairn_span *other = &timeline->spans[k];
 
             if (other->end_ns > span->start_ns || other->end_ns < point_ns ||
