@@ -34,6 +34,7 @@ static const double pause_rest = 0.1;     /* of a rank's computation at least is
 enum {
     STEPS_MIN = 4,
     PEERS_MIN = 3,
+    HIDDEN_STEPS_MAX = 4,
     PIPELINE_RANKS_MIN = 4 /* else they are pairs, or nearly so */
 };
 
@@ -128,18 +129,22 @@ cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_
  * Where operations go on behind computation, a rank that is long in one computes meanwhile, and the
  * gaps that are left are shorter than its computation. What its operations take longer than normal
  * may have been computation: only what is short beyond that is. Otherwise all who wait for a slow
- * rank would look quick, and those beside them slow.
+ * rank would look quick, and those beside them slow. If that lasts, nothing is known of the rank:
+ * else it would look slow as soon as it waits no longer.
  */
 static double
-restore_hidden(const struct cairn_detector *detector, uint32_t rank, double value)
+restore_hidden(struct cairn_detector *detector, uint32_t rank, double value)
 {
-    const struct cairn_rank_state *state = &detector->ranks[rank];
+    struct cairn_rank_state *state = &detector->ranks[rank];
     double work = detector->now.work[rank] > 0 ? detector->now.work[rank] : 1;
     double hidden = (detector->now.operations_ns[rank] - state->normal_operations_ns) /
                     (exp(state->normal) * work);
 
-    if (!(value < -short_sigmas * state->sigma) || !(hidden > 0))
+    if (!(value < -short_sigmas * state->sigma) || !(hidden > 0)) {
+        state->hidden_steps = 0;
         return value;
+    }
+    state->hidden_steps++;
     return fmin(log(exp(value) + hidden), -short_sigmas * state->sigma);
 }
 
@@ -194,12 +199,16 @@ cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, doubl
     }
     cairn_detect_remove_common(detector, value, by_pipeline, sigma);
     compare_pause(detector, value, early);
-    if (!by_reading)
-        return;
     /* a rank of a pair whose wrong reading is low would make the other late */
-    cairn_detect_remove_common(detector, other, by_pipeline, sigma);
-    for (uint32_t rank = 0; rank < world; rank++)
-        value[rank] = isnan(value[rank]) ? value[rank] : fmin(value[rank], other[rank]);
+    if (by_reading)
+        cairn_detect_remove_common(detector, other, by_pipeline, sigma);
+    for (uint32_t rank = 0; rank < world; rank++) {
+        if (operations_known && detector->ranks[rank].hidden_steps > HIDDEN_STEPS_MAX &&
+            detector->ranks[rank].verdict == UINT32_MAX)
+            value[rank] = (double)NAN;
+        else if (by_reading && !isnan(value[rank]))
+            value[rank] = fmin(value[rank], other[rank]);
+    }
 }
 
 void
