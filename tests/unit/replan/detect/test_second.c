@@ -52,6 +52,9 @@ is_of(const struct cairn_verdict *verdict, const struct model_fault *fault)
         return verdict->kind == CAIRN_SLOW_LINK && verdict->ranks.count == 2 &&
                verdict->nodes.count == 0 &&
                (verdict->ranks.items[0] == fault->rank || verdict->ranks.items[1] == fault->rank);
+    if (fault->cause == CAUSE_LENGTHS)
+        return verdict->kind == CAIRN_STRUCTURAL &&
+               strcmp(verdict->pattern, "sequence_length") == 0;
     return fault->cause == CAUSE_NODE && verdict->kind == CAIRN_SLOW_NODE &&
            verdict->nodes.count == 1 && verdict->nodes.items[0] == fault->node;
 }
@@ -140,6 +143,40 @@ test_communication(void **state)
     RUN(jobs);
 }
 
+/* Gradients are reduced behind the backward pass of tensor-parallel layers; a slow rank hides what
+ * those that wait for it compute. */
+static void
+test_behind(void **state)
+{
+    static const struct job jobs[] = {
+        {"slow_slight", 7000028}, {"several", 7002435}, {"slow", 7000837}, {"lengths", 7000254}};
+
+    (void)state;
+    RUN(jobs);
+}
+
+/* Sends end when their data is out; in a long pipeline most receivers have waited for it. */
+static void
+test_buffered_sends(void **state)
+{
+    static const struct job jobs[] = {{"node", 7001163}};
+
+    (void)state;
+    RUN(jobs);
+}
+
+/* No operation names its step, and none comes once in it: micro-batches of a pipeline without
+ * replicas, buckets of gradients. */
+static void
+test_repeated_within_a_step(void **state)
+{
+    static const struct job jobs[] = {
+        {"node", 7000326}, {"checkpoints", 7000724}, {"slow_slight", 7002431}};
+
+    (void)state;
+    RUN(jobs);
+}
+
 static void
 test_sources(void **state)
 {
@@ -156,9 +193,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_nothing_wrong),
-        cmocka_unit_test(test_communication),
+        cmocka_unit_test(test_noise),          cmocka_unit_test(test_nothing_wrong),
+        cmocka_unit_test(test_communication),  cmocka_unit_test(test_behind),
+        cmocka_unit_test(test_buffered_sends), cmocka_unit_test(test_repeated_within_a_step),
         cmocka_unit_test(test_sources),
     };
 
