@@ -151,7 +151,7 @@ open_catalog(struct cairn_agent *agent)
     }
     if (stat(agent->config.dir, &status) == 0 && !S_ISDIR(status.st_mode)) {
         CAIRN_LOG_AT(ERROR,
-                     "agent: the state directory %s is no directory: set `dir` to another path",
+                     "agent: %s, the state directory, is not a directory: set `dir` to another path",
                      agent->config.dir);
         return CAIRN_CONFIG;
     }
@@ -298,7 +298,7 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
         struct cairn_part_view view;
 
         if (!cairn_core_look_part(agent->core, i, &view) || view.state == CAIRN_PART_FREE)
-            cairn_memory_free(agent->memory, i); /* adopted, but nothing is known of it */
+            cairn_memory_free(agent->memory, i); /* adopted, and unknown to the core */
     }
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         free(buffers[i]);

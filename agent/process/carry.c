@@ -116,7 +116,7 @@ carry_send(struct cairn_agent *agent, const struct cairn_action_send *send)
         mail_send(agent, &send->message, payload, (size_t)blocks->count * CAIRN_BLOCK_BYTES,
                   blocks->part, NULL);
     else
-        agent_abort(agent, 1, "blocks that are to be sent have no place in memory");
+        agent_abort(agent, 1, "blocks to send have no place in memory");
 }
 
 /* ---- bytes ---- */
@@ -389,7 +389,7 @@ void
 carry_out(struct cairn_agent *agent, const struct arrival *arrival,
           const struct cairn_actions *actions)
 {
-    if (actions->failed) /* the list lacks something: none of it may be done */
+    if (actions->failed) /* the list is incomplete: no action may be done */
         agent_abort(agent, 1, "out of memory in the protocol core");
     for (size_t i = 0; i < actions->count && !agent->stopping; i++)
         carry_one(agent, &actions->list[i], arrival);

@@ -271,14 +271,14 @@ carry_check(struct cairn_agent *agent, const struct cairn_action_part *action, b
         CAIRN_LOG_AT(ERROR, "memory: cannot check a generation's memory: %s", cairn_err_text(err));
         if (check)
             check_free(check);
-        agent_step(agent, &failed, NULL); /* whoever waits for it must not wait for ever */
+        agent_step(agent, &failed, NULL); /* its caller must not wait for ever */
         return;
     }
     cairn_memory_hold(agent->memory, action->part);
     submit(agent, &check->job);
 }
 
-/* Reserves memory for a hosted part: this touches every page of it, and may take seconds. */
+/* Reserves memory for a hosted part: this touches every page, and may take seconds. */
 struct host_job {
     struct cairn_job job;
     struct cairn_agent *agent;

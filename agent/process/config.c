@@ -224,14 +224,14 @@ take_command(const struct parse *parse, const struct cairn_option *option,
         if (entry->kind != CAIRN_YAML_SCALAR || (!text[0] && !entry->quoted))
             return cairn_config_refuse(
                 &parse->error, entry->line,
-                "an entry of %s is no text: write each argument as one, in quotes where "
-                "it is empty",
+                "an entry of %s is not a text: write each argument as one, in quotes "
+                "where it is empty",
                 option->name);
         if (used == 0 && text[0] != '/')
             return cairn_config_refuse(
                 &parse->error, entry->line,
-                "%s begins with \"%.64s\", which is no absolute path: no shell looks for "
-                "it, so name the program as /path/to/program",
+                "%s begins with \"%.64s\", which is not an absolute path: no shell "
+                "searches for it, so name the program as /path/to/program",
                 option->name, text);
         if (text_bytes > sizeof command->text - used)
             return cairn_config_refuse(

@@ -1,6 +1,6 @@
 /*
- * agent/process/config.h - the configuration of an agent: one YAML file, one table of options
- * behind it.
+ * agent/process/config.h - the configuration of an agent: one YAML file, read by one table of
+ * options.
  *
  * The table in config.c gives each option its name (with its unit), type, bounds, default, place in
  * the struct and one line of help; the parser, the help text, the sample file and docs/CONFIG.md
@@ -164,7 +164,7 @@ CAIRN_MUST_CHECK cairn_err cairn_config_check(const struct cairn_config *config,
 /* Frees the nodes and zeroes the struct. A zeroed struct is allowed. */
 void cairn_config_fini(struct cairn_config *config);
 
-/* Nodes that are no spares. */
+/* Nodes that are not spares. */
 uint32_t cairn_config_active_count(const struct cairn_config *config);
 
 /* Every node's address is on loopback (127.0.0.0/8, ::1 or "localhost"). */

@@ -107,7 +107,7 @@ const struct cairn_option cairn_options[] = {
      NULL, "committed generations from one that goes to local_dir to the next; 0: only those of "
      "local_after_ms and of `cairn run --grace`"},
     {"local_keep", CAIRN_OPTION_U32, 1, 100, "2", FIELD(local_keep), NULL,
-     NULL, "generations kept in local_dir; older ones are removed"},
+     NULL, "generations kept in local_dir; older generations are removed"},
     {"local_after_ms", CAIRN_OPTION_U32, 0, 86400000, "60000", FIELD(local_after_ms), NULL,
      NULL, "time without trainers on this node after which what memory holds goes to local_dir; 0: "
      "never"},
@@ -120,7 +120,7 @@ const struct cairn_option cairn_options[] = {
     {"spill_keep", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_KEEP_BYTES - 1, "last=2", FIELD(spill_keep),
      NULL,
      NULL,
-     "spilled generations kept, by a rule such as last=2,hourly=24,daily=7: the newest ones, and "
+     "spilled generations kept, by a rule such as last=2,hourly=24,daily=7: the newest, and "
      "the newest of each of the newest hours and days (UTC) that have one; others are removed"},
     {"heartbeat_interval_ms", CAIRN_OPTION_U32, 10, 60000, "500", FIELD(heartbeat_interval_ms),
      NULL,

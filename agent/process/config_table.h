@@ -2,8 +2,8 @@
  * agent/process/config_table.h - the table of options behind agent/process/config.h, for the files
  * that read it.
  *
- * There are two: the options of the file, and those of each entry of `nodes`. Everything that is
- * said about an option (its bounds in an error, its line in the help, its row in docs/CONFIG.md)
+ * There are two: the options of the file, and those of each entry of `nodes`. Every text
+ * about an option (its bounds in an error, its line in the help, its row in docs/CONFIG.md)
  * comes from its row here.
  */
 #ifndef CAIRN_AGENT_PROCESS_CONFIG_TABLE_H

@@ -2,7 +2,8 @@
  * agent/process/keeper.c - the keeper's process: keeper_table.h behind one Unix socket.
  *
  * Invariants:
- * 1. Whoever holds the flock on "<socket>.lock" is the keeper of that socket; it alone unlinks and
+ * 1. The process that holds the flock on "<socket>.lock" is the keeper of that socket; it alone
+ * unlinks and
  *    binds the path. The lock goes with the process, so what a killed keeper left behind is free.
  * 2. A connection counts as an agent (`known`) from its first well-formed request on. Those that
  *    have not sent one are the first to go when there are CLIENTS_MAX.
@@ -300,7 +301,7 @@ on_terminate(void *context, int signal_number)
 
 /* ---- life ---- */
 
-/* Lets go of all that came from whoever started us, but for stdin, stdout and stderr. */
+/* Closes all that the parent process left open, but for stdin, stdout and stderr. */
 static cairn_err
 leave_parent(void)
 {
@@ -426,8 +427,8 @@ leave_terminal(void)
         close(null_fd);
 }
 
-/* Lets go of the terminal or pipe, unless the start failed, and then tells whoever waits on what
- * was our stdout: who reads "ready" finds a keeper that is wholly detached. */
+/* Closes the terminal or pipe, unless the start failed, then tells the process that reads our old
+ * stdout: a reader of "ready" finds a keeper that is wholly detached. */
 static void
 report_start(cairn_err err)
 {

@@ -31,7 +31,7 @@ void cairn_keeper_table_fini(struct cairn_keeper_table *table);
 /*
  * Takes fd over under a name of less than CAIRN_KEEPER_NAME_BYTES_MAX bytes; on failure it stays
  * the caller's. The same file under the same name: CAIRN_OK, nothing changes but that fd is closed.
- * CAIRN_INVAL for an empty name, one that another file has, or an fd that is no plain file of
+ * CAIRN_INVAL for an empty name, one that another file has, or an fd that is not a plain file of
  * `bytes` bytes; CAIRN_FULL at CAIRN_KEEPER_ITEMS_MAX; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_keeper_table_put(struct cairn_keeper_table *table,

@@ -77,7 +77,7 @@ hand_over(struct keeping *keeping)
     if (err)
         return err;
     err = cairn_memory_keeper_set(agent->memory, keeper);
-    cairn_keeper_close(agent->keeper); /* the memory knows the new one, whatever it has taken */
+    cairn_keeper_close(agent->keeper); /* the memory knows the new one, even if that took nothing */
     agent->keeper = keeper;
     return err;
 }

@@ -30,7 +30,7 @@ struct cairn_memory;
 
 struct cairn_memory_options {
     uint32_t slots;
-    uint32_t parts; /* own slots and hosted ones */
+    uint32_t parts; /* own slots and hosted parts */
     uint64_t slot_blocks;
     uint64_t parity_blocks;
     uint64_t record_bytes; /* most bytes of one part's record */
@@ -102,7 +102,7 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_region_next_move(struct cairn_memory *me
                                                          struct cairn_memory_region *region,
                                                          struct cairn_memory_region **moving,
                                                          bool *out);
-/* Carries a move out. CAIRN_AGAIN: stopped; CAIRN_NOMEM, CAIRN_IO: some of it is done, and no byte
+/* Carries a move out. CAIRN_AGAIN: stopped; CAIRN_NOMEM, CAIRN_IO: it is partly done, and no byte
  * is wrong. Thread: a worker. */
 CAIRN_MUST_CHECK cairn_err cairn_memory_region_move(struct cairn_memory *memory,
                                                     const struct cairn_memory_region *region,
@@ -131,7 +131,7 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_record_load(struct cairn_memory *memory,
                                                     uint8_t **bytes, size_t *len);
 /*
  * False where the record of a part that has one is gone, or one of its copies fails its check:
- * storing it anew mends that. Thread: any, beside stores too, while the part is held.
+ * storing it again mends that. Thread: any, beside stores too, while the part is held.
  */
 bool cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t part);
 
@@ -139,8 +139,8 @@ bool cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t pa
  * Memory for a hosted part, in two steps, for reserving takes seconds per ten gigabytes: reserve
  * (in a worker; `memory` is read only), then host (in the loop), which takes over what *reserved
  * holds. cairn_memory_unreserve gives back what was not hosted; all zero is allowed. CAIRN_NOMEM
- * with the sum in the log; CAIRN_INVAL where the part is no hosted one or has memory already. A
- * keeper that does not take it is said in the log, and no failure.
+ * with the sum in the log; CAIRN_INVAL where the part is not hosted or has memory already. A
+ * keeper that does not take it is logged, and not a failure.
  */
 struct cairn_memory_reserved {
     struct cairn_arena *data, *parity, *record;

@@ -189,7 +189,7 @@ regions_write_end(struct memory_regions *regions)
 
 /* ---- adoption ---- */
 
-/* Makes a region of what its name says. NULL: it is no region of this slot, or cannot be. */
+/* Makes a region of what its name says. NULL: it is not a region of this slot, or cannot be. */
 static struct cairn_memory_region *
 read_item(struct memory_regions *regions, const struct cairn_keeper_item *item,
           uint64_t arena_bytes)

@@ -30,7 +30,7 @@ struct cairn_memory_region {
     uint32_t index; /* in the slot's list, and in the table of moved bytes */
     uint32_t rank;
     uint64_t first_block;
-    uint64_t blocks; /* the pages may be more: whole ones */
+    uint64_t blocks; /* the pages, which are whole, may have more */
     bool is_kept;    /* in the keeper, or would be if there were one */
     bool is_moving;  /* a worker has it */
 };

@@ -346,7 +346,7 @@ load(int dir_fd, const char *name, uint64_t job_id, struct cairn_memory *memory,
     if (part.job_id != job_id || part.parity_blocks != parity_blocks)
         err = CAIRN_CONFIG;
     if (!err) {
-        cairn_memory_write_begin(memory, slot); /* it is no blank memory any more */
+        cairn_memory_write_begin(memory, slot); /* the memory is not blank any more */
         err = read_blocks(fd, at, cairn_memory_data(memory, slot, 0, part.data_blocks),
                           part.data_blocks);
         cairn_memory_write_end(memory, slot);

@@ -2,8 +2,8 @@
  * agent/process/ring.h - parity of the own stripe on its way to other members: some blocks of each
  * row but the first (agent/core/part/encode.h).
  *
- * Reserved at the start. It is no part of a generation: a complete part never needs it, so it ends
- * with the process, and the keeper does not hold it.
+ * Reserved at the start. It does not belong to a generation: a complete part never needs it, so it
+ * ends with the process, and the keeper does not hold it.
  */
 #ifndef CAIRN_AGENT_PROCESS_RING_H
 #define CAIRN_AGENT_PROCESS_RING_H

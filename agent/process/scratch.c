@@ -31,7 +31,7 @@ enum {
 };
 
 struct space {
-    struct space *next; /* in the list of unused ones */
+    struct space *next; /* in the list of unused spaces */
     uint32_t users;
     uint8_t *bytes; /* [CAIRN_SHARDS_MAX] shards of SHARD_BYTES */
     uint64_t crcs[CAIRN_SHARDS_MAX][CAIRN_MESSAGE_BLOCKS_MAX];

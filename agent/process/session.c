@@ -299,7 +299,7 @@ session_skip(struct cairn_agent *agent, const struct cairn_action_trainer *actio
     case CAIRN_SKIP_NOT_READY:
         snprintf(skip.text, sizeof skip.text,
                  "not all ranks of the job have registered, a restore is under way, or this node "
-                 "is no member: a spare, or not found by the last restore");
+                 "is not a member: a spare, or not found by the last restore");
         break;
     case CAIRN_SKIP_STALE:
         snprintf(skip.text, sizeof skip.text,
@@ -334,7 +334,7 @@ session_drop(struct cairn_agent *agent, struct cairn_generation_id generation)
             session->held_back.step = 0;
             err = cairn_session_put_skip(&session->writer, &skip);
         } else if (cairn_generation_id_compare(session->granted, generation) == 0) {
-            /* `writing` stays, until it says so */
+            /* `writing` stays until the trainer answers */
             session->granted = (struct cairn_generation_id){0};
             err = cairn_session_put_drop(&session->writer, &drop);
         } else {

@@ -98,8 +98,8 @@ void session_refuse(struct session *session, uint32_t request, cairn_err err, co
 
 /*
  * Claims the rank that HELLO names for the session's process. One live process holds a rank of this
- * node, the first to register or to hand over rings of timing records; sessions of ended ones are
- * shown out. Nor do two launches of the job share a node: each would take the other's ranks for
+ * node, the first to register or to hand over rings of timing records; sessions of ended processes
+ * are closed. Nor do two launches of the job share a node: each would take the other's ranks for
  * ever. CAIRN_AGAIN: another process holds it, as text[text_bytes] says.
  */
 CAIRN_MUST_CHECK cairn_err session_claim_rank(struct cairn_agent *agent, struct session *session,

@@ -211,7 +211,7 @@ take_register(struct cairn_agent *agent, struct session *session,
         session->state = SESSION_CLOSING;
         return;
     }
-    if (session->stale) { /* whoever has its rank now is the right one */
+    if (session->stale) { /* another process has its rank by now */
         err = CAIRN_STALE;
         snprintf(text, sizeof text,
                  "a restore has begun a new epoch: this trainer is a left-over, end it");
@@ -281,7 +281,7 @@ reason_text(uint32_t reason)
     case CAIRN_REASON_DEVICE:
         return "the copy failed";
     case CAIRN_REASON_CLOSING:
-        return "it closes, or registers anew";
+        return "it closes, or registers again";
     default:
         return "it was told to, or refuses what was copied";
     }
@@ -520,7 +520,7 @@ session_ready(void *context, int fd, uint32_t ready)
         CAIRN_LOG_AT(WARN, "session: closed rank=%u: %s", session->hello.rank, cairn_err_text(err));
         session->ending = true;
     } else if (received == CAIRN_PEER) {
-        session->writing = 0; /* whoever closes has stopped copying, or has died */
+        session->writing = 0; /* a trainer that closes has stopped copying, or has died */
         session->ending = true;
     } else if (received != CAIRN_OK && received != CAIRN_AGAIN) {
         session->ending = true;

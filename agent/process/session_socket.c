@@ -123,7 +123,7 @@ sessions_open(struct cairn_agent *agent)
 
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     if (lstat(path, &status) == 0 && !S_ISSOCK(status.st_mode)) {
-        CAIRN_LOG_AT(ERROR, "session: %s is there and is no socket: set `socket` to another path",
+        CAIRN_LOG_AT(ERROR, "session: %s exists and is not a socket: set `socket` to another path",
                      path);
         return CAIRN_CONFIG;
     }

@@ -59,7 +59,7 @@ keep_answer(struct copier *copier, struct cairn_event_answer *answer)
     answer->bad = keep(copier, answer->bad, answer->count * sizeof *answer->bad);
 }
 
-/* Points an event, which is no message, to copies of what it points to. */
+/* Points an event other than a message to copies of what it points to. */
 static void
 keep_all(struct copier *copier, struct cairn_event *event)
 {

@@ -332,8 +332,7 @@ measured_before(const struct analyst *analyst, const struct analyst_round *round
                : INFINITY;
 }
 
-/* All ranks compute by the offer. The last steps that were analysed may be older: they are those
- * before it. */
+/* All ranks compute by the offer. The last steps that were analysed may be older than it. */
 static uint32_t
 note_taken(struct analyst *analyst, struct proposal_book *book, const struct analyst_round *round,
            uint64_t wall_ns)
@@ -357,7 +356,7 @@ has_gained(const struct proposal_story *story, double after_ms)
     return after_ms <= half_ms && after_ms <= story->before_ms * (1 - least_gain);
 }
 
-/* Compares the steps after the change with those before, and keeps the offer or withdraws it. */
+/* Compares the steps after and before the change, and keeps the offer or withdraws it. */
 static uint32_t
 judge(struct analyst *analyst, struct proposal_book *book, const struct proposal *before,
       const struct analyst_round *round, uint64_t wall_ns)

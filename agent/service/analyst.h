@@ -16,7 +16,7 @@
  * analyst: rounds at rest, the age of an offer, the steps of a probation.
  *
  * Invariants:
- *  1. A changed book is stored before anybody hears of it: between STORE and STORED, `book` is the
+ *  1. A changed book is stored before it is announced: between STORE and STORED, `book` is the
  *     old one. If it cannot be stored, the change is dropped, and a later round makes it again.
  *  2. Only an agent that has analysed for some rounds, and knows what is normal, goes home. It must
  *     know that the ranks that the placement is for are well, not only that nobody calls them slow.
@@ -117,7 +117,7 @@ enum {
     ANALYST_SAY_SPENT = 512,
     ANALYST_SAY_ADVICE = 1024,
     ANALYST_SAY_NO_ADVICE = 2048,
-    ANALYST_SAY_UNKNOWN = 4096,    /* slow ranks that are no devices: `unknown` */
+    ANALYST_SAY_UNKNOWN = 4096,    /* slow ranks that name no device: `unknown` */
     ANALYST_SAY_KEPT = 8192,       /* the newest story's offer has brought what it should */
     ANALYST_SAY_WITHDRAWN = 16384, /* why is in the story of the offer that this one withdraws */
     ANALYST_SAY_HEARD = 32768      /* offer and proposal are another agent's */

@@ -32,7 +32,7 @@ cairn_command_check(const struct cairn_config *config, char *error, size_t error
     if (stat(program, &status) != 0)
         why = strerror(errno);
     else if (!S_ISREG(status.st_mode))
-        why = "it is no plain file";
+        why = "it is not a plain file";
     else if (faccessat(AT_FDCWD, program, X_OK, AT_EACCESS) != 0)
         why = "the agent's user may not execute it";
     if (!why)
@@ -269,7 +269,7 @@ whole_characters(const char *text, size_t len)
 
     while (whole > len - 4 && ((unsigned char)text[whole] & 0xc0) == 0x80)
         whole--;
-    return whole > len - 4 ? whole : len; /* else it is no UTF-8 */
+    return whole > len - 4 ? whole : len; /* else it is not UTF-8 */
 }
 
 bool

@@ -46,7 +46,7 @@ struct cairn_command_piece {
     bool is_continuing; /* the one before had the begin of its line */
 };
 
-/* CAIRN_CONFIG with the text in error[error_bytes] where what the configuration names is no program
+/* CAIRN_CONFIG with the text in error[error_bytes] where the configuration does not name a program
  * that this process may run. Without a command it is CAIRN_OK. Blocks on the disk. */
 CAIRN_MUST_CHECK cairn_err cairn_command_check(const struct cairn_config *config, char *error,
                                                size_t error_bytes);

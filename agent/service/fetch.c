@@ -179,7 +179,8 @@ fetch_ask_manifest(struct fetcher *fetcher, uint32_t member)
 }
 
 /* The number of members of the generation, if it is the core's ready one, or an own part that is
- * pinned while newer ones are committed (its members' own agents hold the parts). Otherwise 0. */
+ * pinned while newer generations are committed (its members' own agents hold the parts). Otherwise
+ * 0. */
 static uint32_t
 count_members(const struct fetcher *fetcher, const struct cairn_roster **table)
 {

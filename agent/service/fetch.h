@@ -9,7 +9,7 @@
  * Invariants:
  *  1. Every block is compared with the checksum in its manifest before it is handed out. A damaged
  *     block starts a verify of the job, and is read again until the deadline.
- *  2. A fetcher may be ended inside its own callback: whoever is in the middle of it holds it.
+ *  2. A fetcher may be ended inside its own callback: a caller that still uses it holds it.
  *
  * Thread: loop.
  */

@@ -68,7 +68,7 @@ struct fetcher {
     bool is_ready;
     bool is_failed; /* `ready` was called with an error */
     bool ended;
-    uint32_t users; /* workers' jobs, and callers in the middle of it: it is freed after the last */
+    uint32_t users; /* workers' jobs, and callers that still use it: it is freed after the last */
     int dir_fd;
     struct cairn_universal universal;
     struct container *containers;

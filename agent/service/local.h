@@ -7,8 +7,8 @@
  *   - `cairn run --grace` asks (all agents are asked),
  *   - local_every_generations have been committed since the last one, or
  *   - this node has had no trainers for local_after_ms, or
- *   - an epoch begins, and there is an older part: agents drop what is older than that which their
- *     epoch began with, also when they have loaded it.
+ *   - an epoch begins, and there is an older part: agents drop what is older than the generation
+ *     that their epoch began with, also when they have loaded it.
  * The generation is pinned meanwhile. A disk that does not answer for 30 seconds is given up.
  *
  * Thread: loop; the disk has a thread of its own.

@@ -222,7 +222,7 @@ read_plain(struct cairn_json_reader *reader, char *text, size_t text_bytes)
 {
     cairn_json_read_string(reader, text, text_bytes);
     if (!cairn_json_reader_failed(reader) && !cairn_text_plain(text, strlen(text)))
-        cairn_json_reader_fail(reader, "a name or reason is no plain text");
+        cairn_json_reader_fail(reader, "a name or reason is not plain text");
 }
 
 static void

@@ -509,7 +509,7 @@ check_run(const struct operator_job *job, struct operator_health *health)
         add_check(health, OPERATOR_WARN, "node-blank",
                   "wait for the repair; if silent nodes hold it up, start them, or give up what "
                   "they hold: `cairn restore`, or with --fresh to begin with nothing",
-                  "%u node%s lost its memory and is no member until a repair takes it in", blank,
+                  "%u node%s lost its memory and is not a member until a repair takes it in", blank,
                   blank == 1 ? "" : "s");
 }
 

@@ -33,7 +33,7 @@ static const struct field {
 #undef FIELD
 };
 
-/* Texts; empty ones are left out. */
+/* Texts; empty texts are left out. */
 static const struct text_field {
     const char *name;
     size_t offset;

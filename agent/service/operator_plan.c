@@ -114,7 +114,7 @@ send_decision(struct cairn_agent *agent, struct request *request)
     send_json(agent, request->plan.planner, DECIDE, request->number, &writer);
 }
 
-/* False: it is no decision. */
+/* False: it is not a decision. */
 static bool
 read_decision(const struct cairn_service_message *message, struct proposal_decision *out,
               bool *dry_run)

@@ -4,7 +4,7 @@
  *
  * One agent decides: the one that plans (the analyst). Another agent that an operator asks sends it
  * the decision, again until it answers; a token tells a decision that arrives twice. So two
- * operators at once get two answers, of which one may be a refusal.
+ * operators at once get two answers, and one may be a refusal.
  */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_PLAN_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_PLAN_H

@@ -78,7 +78,7 @@ survives_domain_of(const struct operator_job *job, const struct holders *holders
 }
 
 /*
- * How many further nodes a group survives, whichever they are: two parts on one node are lost
+ * How many further nodes a group survives, in the worst case: two parts on one node are lost
  * together. A part that h nodes hold counts 1/h for each of them, so the sum over lost nodes is
  * never less than the parts lost.
  */

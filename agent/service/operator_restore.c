@@ -213,7 +213,7 @@ refuse_wanted(struct request *request)
              request->wanted.epoch, request->wanted.step,
              damaged             ? "its files are bad: "
              : files->err        ? "the spill directory cannot be read: "
-             : files->configured ? "no committed files of it are in the spill directory"
+             : files->configured ? "the spill directory has no committed files for it"
                                  : "no spill_dir is configured",
              damaged      ? files->report
              : files->err ? (files->report[0] ? files->report : cairn_err_text(files->err))

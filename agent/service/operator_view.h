@@ -158,7 +158,7 @@ struct operator_rank {
 /* Something that ranks do not cover. Texts are plain (base/text.h). */
 struct operator_uncovered {
     uint64_t kind;  /* enum cairn_kind; 0: everything, they take no snapshots */
-    uint64_t rank;  /* the first that says so */
+    uint64_t rank;  /* the first that reports it */
     uint64_t ranks; /* how many do */
     char name[CAIRN_NAME_BYTES_MAX];
     char reason[CAIRN_REASON_BYTES_MAX];
@@ -167,7 +167,7 @@ struct operator_uncovered {
 /* Sorted by kind: what matters most is kept where there is more. */
 struct operator_uncovered_list {
     uint32_t count;
-    uint64_t left_out; /* further ones, a thing once per rank */
+    uint64_t left_out; /* further things, each once per rank */
     struct operator_uncovered items[OPERATOR_UNCOVERED_MAX];
 };
 
@@ -281,7 +281,7 @@ struct operator_health {
 /* A committed generation that is later than the one that is restored. */
 struct operator_given_up {
     struct cairn_generation_id generation;
-    bool in_memory; /* else in the spill directory, where it stays until newer ones replace it */
+    bool in_memory; /* else in the spill directory, until newer generations replace it */
 };
 
 /* What a restore or a dry run did. */

@@ -8,11 +8,11 @@
  * among themselves (client/placement.h).
  *
  * Invariants:
- *  1. A book is stored before a trainer or another agent hears of it, so no number comes twice from
- *     one agent. Two agents that give one number differ in the placement, and then no trainer
- *     changes.
+ *  1. A book is stored before it is announced to a trainer or another agent, so no number comes
+ *     twice from one agent. Two agents that give one number differ in the placement, and then no
+ *     trainer changes.
  *  2. Without approval, at most plans_per_day offers leave the plan of `problem` within 24 hours,
- *     whichever agent makes them: the book has what is spent. Going back is always offered.
+ *     from all agents together: the book has what is spent. Going back is always offered.
  */
 #ifndef CAIRN_AGENT_SERVICE_PLACING_H
 #define CAIRN_AGENT_SERVICE_PLACING_H

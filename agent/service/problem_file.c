@@ -22,7 +22,7 @@ refuse(const struct cairn_config *config, const char *why, char *error, size_t e
     return CAIRN_CONFIG;
 }
 
-/* Reads a plain file whole; on failure *why is said. */
+/* Reads a plain file whole; on failure *why has the reason. */
 static cairn_err
 read_whole(const char *path, char **out, size_t *out_bytes, const char **why)
 {
@@ -36,7 +36,7 @@ read_whole(const char *path, char **out, size_t *out_bytes, const char **why)
     if (fd < 0 || fstat(fd, &status) != 0)
         *why = strerror(errno);
     else if (!S_ISREG(status.st_mode))
-        *why = "it is no plain file";
+        *why = "it is not a plain file";
     else if (status.st_size > FILE_BYTES_MAX)
         *why = "it is larger than 64 MiB";
     else if (!(bytes = malloc((size_t)status.st_size + 1)))

@@ -1,6 +1,6 @@
 /*
  * agent/service/proposal.h - which placement is offered to the trainers, which one waits for an
- * operator, and which ones were denied: the book that every agent keeps. Pure.
+ * operator, and which were denied: the book that every agent keeps. Pure.
  *
  *   plan_policy enforce   a better plan ─────────────────────────────► OFFERED n
  *   plan_policy approve   a better plan ──► WAITING n ──approve n──► OFFERED n
@@ -16,7 +16,7 @@
  *      └─ the ranks give it up, or never take it ──► FAILED: OFFERED n + 1, what runs
  *
  * A placement that was denied is neither proposed nor offered until other ranks are slow for some
- * time, or the same ones by another factor. "Home" is the placement of the plan in `problem`.
+ * time, or the same ranks by another factor. "Home" is the placement of the plan in `problem`.
  *
  * Invariants:
  *  1. Numbers grow. A proposal that is approved becomes the offer with the same number.
@@ -168,9 +168,9 @@ struct proposal_book {
     struct proposal_slow denied_at; /* the evidence that denials without a time are for */
     uint64_t doubt_until_wall_ns;   /* a change was taken back: until then an operator is asked */
     uint32_t ended_count;
-    struct proposal_ended ended[PROPOSAL_ENDED_MAX]; /* the last ones, oldest first */
+    struct proposal_ended ended[PROPOSAL_ENDED_MAX]; /* the last offers, oldest first */
     uint32_t away_count;
-    uint64_t away_wall_ns[PROPOSAL_AWAY_MAX]; /* when offers left home; the last ones */
+    uint64_t away_wall_ns[PROPOSAL_AWAY_MAX]; /* when the last offers left home */
     uint32_t spent_count;
     struct proposal_spent spent[PROPOSAL_SPENT_MAX]; /* of the last day; beyond the bound the two
                                                       * oldest are one, at the later time */

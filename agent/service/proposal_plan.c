@@ -88,8 +88,8 @@ set_alternatives(const struct cairn_adviser *adviser, struct proposal *out)
             offers ? offers->offers[i] : (struct cairn_offer){INFINITY, INFINITY};
 }
 
-/* The plan of a placement, by the devices of the current one; NULL: it has other replicas, or there
- * is no memory. */
+/* The plan of a placement, by the devices of the current one; NULL: it has other replicas, or
+ * memory ran out. */
 static struct cairn_plan *
 plan_of(const struct cairn_plan *current, const struct cairn_session_shares *placement)
 {

@@ -26,7 +26,7 @@ double proposal_step_ms(const struct cairn_adviser *adviser,
                         const struct cairn_session_shares *placement);
 
 /* The best that the trainers can do at the settled rates, whether what was lost has paid for it or
- * not; of nearly equal ones the cheapest. False: nothing gains enough over what runs. */
+ * not; among nearly equal placements the cheapest. False: nothing gains enough over what runs. */
 bool proposal_make_best(const struct cairn_adviser *adviser, const struct proposal *running,
                         uint32_t stages, struct proposal *out);
 
@@ -34,7 +34,7 @@ bool proposal_make_best(const struct cairn_adviser *adviser, const struct propos
 bool proposal_make(const struct cairn_adviser *adviser, const struct cairn_advice *advice,
                    uint32_t stages, struct proposal *out);
 
-/* The state of the node that has most of it, and of some ranks, both without what is not in layers:
+/* The most state on one node, and the state of some ranks, both without what is not in layers:
  * the planner's layer_bytes. UINT64_MAX: no memory to tell. */
 uint64_t proposal_largest_node_bytes(const struct cairn_adviser *adviser,
                                      const struct cairn_session_shares *placement);

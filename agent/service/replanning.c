@@ -63,8 +63,8 @@ struct replanning_state {
     atomic_bool is_closing;
     uint64_t fingerprint; /* of the problem */
     uint64_t plans_made;
-    cairn_err said_err; /* why no plans could be made, when that was said last; CAIRN_OK: they could
-                         * since */
+    cairn_err said_err; /* why no plans could be made, when that was logged last; CAIRN_OK: they
+                         * could since */
     bool said_unwritten;
 };
 
@@ -236,9 +236,9 @@ say_advice(const struct cairn_agent *agent, uint32_t what, uint32_t unknown)
     uint64_t given_wall_ns;
 
     if (what & ANALYST_SAY_UNKNOWN)
-        CAIRN_LOG_AT(
-            WARN, "replan: %u slow ranks are no device's id in %s: nothing is advised about them",
-            unknown, agent->config.problem);
+        CAIRN_LOG_AT(WARN,
+                     "replan: %u slow ranks are not devices in %s: nothing is advised about them",
+                     unknown, agent->config.problem);
     if (what & ANALYST_SAY_NO_ADVICE)
         CAIRN_LOG_AT(INFO,
                      "replan: the advice is withdrawn: the plan that runs is good enough again");

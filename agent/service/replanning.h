@@ -1,6 +1,6 @@
 /*
  * agent/service/replanning.h - advises what to do about the plan while ranks are slow, and has it
- * proposed or offered to trainers if plan_policy says so (placing.h).
+ * proposed or offered to trainers as plan_policy allows (placing.h).
  *
  * A worker of low priority, with a time limit, makes the plans.
  */

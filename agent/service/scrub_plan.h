@@ -32,7 +32,7 @@ struct scrub_course {
     uint32_t extent; /* of the next unit to read */
     uint64_t unit;
     uint64_t begun_ns;   /* the pass */
-    uint64_t done_units; /* of it */
+    uint64_t done_units; /* of the pass */
     uint64_t free_ns;    /* the share: nothing is read before */
     bool reading;        /* a run was handed out and not taken back */
     bool last;           /* … which ends the pass */

@@ -72,11 +72,10 @@ check_job(struct spill_disk_job *job, int spill_fd)
     if (err == CAIRN_NOT_FOUND)
         err = cairn_file_save(spill_fd, "cairn-job", own, strlen(own));
     else if (!err && (found_len != strlen(own) || memcmp(found, own, found_len) != 0))
-        err =
-            fail(job, CAIRN_CONFIG,
-                 "%s holds the generations of job \"%.*s\" (its file cairn-job says so): give each "
-                 "job its own spill_dir",
-                 job->dir, (int)found_len, (const char *)found);
+        err = fail(job, CAIRN_CONFIG,
+                   "%s holds the generations of job \"%.*s\" (see its file cairn-job): give each "
+                   "job its own spill_dir",
+                   job->dir, (int)found_len, (const char *)found);
     free(found);
     return err;
 }
@@ -191,7 +190,7 @@ remove_spilled(struct spill_disk_job *job)
 
 /* ---- exports ---- */
 
-/* The directory of an export may not be a link: whoever can replace it could lead us elsewhere. */
+/* The directory of an export may not be a link: who can replace it could lead us elsewhere. */
 static cairn_err
 make_empty(struct spill_disk_job *job)
 {

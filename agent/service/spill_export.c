@@ -90,7 +90,7 @@ export_end(struct cairn_agent *agent, bool wipe)
     spill_run_end(export->run);
     if (wipe && export->dir_ready && export->state != EXPORT_COMMIT) {
         snprintf(job.dir, sizeof job.dir, "%s", export->dir);
-        (void)!spill_disk_submit(agent, &job); /* without a COMMIT what stays is no checkpoint */
+        (void)!spill_disk_submit(agent, &job); /* without a COMMIT what stays is not a checkpoint */
     }
     if (!export->from_files)
         tell_holders(agent, SPILL_UNPIN);

@@ -259,7 +259,7 @@ slot_take(struct fill *fill, const struct piece *piece)
     return NO_SLOT;
 }
 
-/* Adds a block to what is to be fetched, to the last run where it goes on there. */
+/* Adds a block to the runs to fetch: to the last run where that continues. */
 static void
 add_run(struct fill *fill, const struct piece *piece, uint32_t slot, struct fetcher_run *runs,
         uint32_t *count)

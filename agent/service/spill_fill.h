@@ -6,7 +6,7 @@
  * file) is filled in passes: a pass takes as many of the buffer's runs as their source blocks fit a
  * window of FILL_WINDOW_BLOCKS blocks, has the blocks that are not in the window yet fetched, and
  * copies. Blocks that the next pass or buffer needs again are still in the window. Runs that cross
- * buffers or blocks are cut. Pure: whoever calls it fetches.
+ * buffers or blocks are cut. Pure: the caller fetches.
  *
  *     fill_begin ─► fill_next ─ true: fetch runs ─► fill_copy ─► fill_next … ─ false: fill_check
  *
@@ -35,8 +35,8 @@ void fill_destroy(struct fill *fill); /* NULL is allowed */
  * grow. */
 void fill_begin(struct fill *fill, uint8_t *buffer, uint64_t offset, size_t bytes);
 
-/* The next pass: runs[*count] (at most FILL_WINDOW_BLOCKS) are to be fetched, then fill_copy
- * called. False: no bytes are left. */
+/* The next pass: the caller fetches runs[*count] (at most FILL_WINDOW_BLOCKS), then calls
+ * fill_copy. False: no bytes are left. */
 bool fill_next(struct fill *fill, struct fetcher_run *runs, uint32_t *count);
 void fill_copy(struct fill *fill);
 

@@ -12,7 +12,7 @@
 /* A START arrived, or this agent leads and starts its own part. */
 void spill_part_start(struct cairn_agent *agent, const struct cairn_service_message *message);
 
-/* Ends the part, whatever it was doing. */
+/* Ends the part, in any state. */
 void spill_part_end(struct cairn_agent *agent);
 
 /* A CRCS_ACK and an END arrived. */

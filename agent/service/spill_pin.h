@@ -2,7 +2,7 @@
  * agent/service/spill_pin.h - who reads which generation, and small parts that all of spilling
  * uses.
  *
- * Invariant: the core keeps a generation while at least one pin of it is left. A pin with a lease
+ * Invariant: the core keeps a generation while at least one of its pins is left. A pin with a lease
  * ends when the lease is not renewed.
  */
 #ifndef CAIRN_AGENT_SERVICE_SPILL_PIN_H

@@ -61,7 +61,7 @@ void spill_run_tick(struct spill_run *run, uint64_t patience_ns);
 
 /* The plan, with the checksums of the own files that are written; NULL before it is made. */
 struct cairn_universal *spill_run_plan(struct spill_run *run);
-/* Data bytes that were written, and that are to be (0 before the plan). */
+/* Data bytes that were written, and that will be (0 before the plan). */
 void spill_run_progress(const struct spill_run *run, uint64_t *written_bytes,
                         uint64_t *total_bytes);
 

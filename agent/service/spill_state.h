@@ -139,7 +139,7 @@ struct spill_state {
     uint64_t pause_step_ns; /* grows while the disk does not answer */
     uint64_t stuck_ns;      /* since when it does not; 0: it does */
     uint64_t given_up;      /* spills, since the start, because of that */
-    uint64_t said_ns;       /* when one that was given up was said last */
+    uint64_t said_ns;       /* when one that was given up was logged last */
     uint64_t failed_ns;     /* first of the failures since the last spill; 0: there is none */
     char failure[SPILL_TEXT_BYTES]; /* why the newest of them failed */
 };

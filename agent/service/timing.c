@@ -38,7 +38,7 @@ take_ledger(struct cairn_agent *agent, const struct cairn_service_message *messa
             knows_better = cairn_enforce_keep(arrived, &timing->ledger);
             knows_better |= cairn_enforce_keep_budget(arrived, &timing->ledger);
             timing->ledger = *arrived;
-            timing->told_version = version; /* whoever changed it tells it */
+            timing->told_version = version; /* the agent that changed it tells it */
         } else {                            /* an older one may still tell how a command ended */
             knows_better = cairn_enforce_keep(&timing->ledger, arrived);
         }
@@ -75,7 +75,7 @@ on_end(void *context)
     struct cairn_agent *agent = context;
 
     timing_analysis_end(agent);
-    timing_tell(agent, agent_now_ns(agent)); /* whoever follows may have been away */
+    timing_tell(agent, agent_now_ns(agent)); /* the next analyst may have been away */
 }
 
 static void
@@ -100,7 +100,7 @@ timing_message(struct cairn_agent *agent, const struct cairn_service_message *me
 
 /* ---- the timer ---- */
 
-/* The agents that may be the analyst: live members, or live agents that are no spares as long as
+/* The agents that may be the analyst: live members, or live agents other than spares as long as
  * there is no roster. */
 static void
 find_eligible(struct cairn_agent *agent)
@@ -118,7 +118,7 @@ find_eligible(struct cairn_agent *agent)
         eligible[node] &= node == agent->config.node || cairn_core_alive(agent->core, node);
 }
 
-/* Once a minute at most. timing_analysis.c logs the analyst's side of it. */
+/* Once a minute at most. timing_analysis.c logs the analyst's side. */
 static void
 log_unsent(struct timing_state *timing, uint64_t now_ns)
 {
@@ -131,7 +131,7 @@ log_unsent(struct timing_state *timing, uint64_t now_ns)
     CAIRN_LOG_AT(WARN,
                  "detect: reports of this node are dropped: node %u, which analyses, has not taken "
                  "%d parcels that wait here, or there is no "
-                 "memory for more; this node begins anew; dropped=%" PRIu64
+                 "memory for more; this node begins again; dropped=%" PRIu64
                  " since this agent's start",
                  view.analyst, CAIRN_WATCH_PARTS_MAX, view.dropped);
     timing->unsent_said = view.overflows;

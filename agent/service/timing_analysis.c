@@ -26,7 +26,7 @@
 enum {
     WAITING_BYTES_MAX = 64 << 20, /* of reports that no turn has taken yet */
     SAY_DROPPED_S = 60,
-    CHANGES_MAX = 4 * CAIRN_LEDGER_MAX /* of verdicts in one turn that are said */
+    CHANGES_MAX = 4 * CAIRN_LEDGER_MAX /* of verdicts that one turn logs */
 };
 
 /* In front of each delivery's bytes. */
@@ -54,7 +54,7 @@ struct timing_analysis {
     struct cairn_live *live; /* NULL: another agent analyses */
     struct bytes waiting;
     bool has_lost; /* reports, since there was no room for them */
-    /* deliveries; what of them was said, and when */
+    /* deliveries; how many were logged, and when */
     uint64_t dropped, dropped_said, dropped_said_ns;
     bool is_running;
     struct cairn_live_view view;
@@ -213,7 +213,7 @@ say_dropped(struct timing_analysis *analysis, uint64_t now_ns)
     CAIRN_LOG_AT(WARN,
                  "detect: reports are dropped: %zu MiB of them wait for the analysis, which is "
                  "slower than they come, or there is no memory "
-                 "for more; all nodes are asked to begin anew; dropped=%" PRIu64
+                 "for more; all nodes are asked to begin again; dropped=%" PRIu64
                  " since this agent's start",
                  analysis->waiting.used >> 20, analysis->dropped);
     analysis->dropped_said = analysis->dropped;

@@ -106,8 +106,8 @@ rank_of(struct cairn_agent *agent, const struct session *session)
     for (uint32_t i = 0; i < TIMING_RANKS_MAX && !rank; i++)
         if (!timing->ranks[i].used)
             rank = &timing->ranks[i];
-    /* The same for as long as the process lives, whoever asks: an agent that starts anew takes
-     * nothing for a new trainer. */
+    /* The same as long as the process lives: so an agent that starts again takes no trainer for a
+     * new one. */
     options.attachment = process.pid ? process.start_ticks << 22 ^ (uint64_t)process.pid
                                      : cairn_clock_wall_ns(&agent->clock);
     if (!rank || cairn_reduce_create(&options, &rank->reduce) != CAIRN_OK)
@@ -150,7 +150,7 @@ map_ring(int fd, struct timing_ring *out, const char **why)
     uint64_t bytes;
     cairn_err err = cairn_session_fd_check(fd, cairn_ring_bytes(CAIRN_RING_RECORDS_MIN), &bytes);
 
-    *why = "it is no memfd that is sealed against shrinking, or too small for a ring";
+    *why = "it is not a memfd sealed against shrinking, or too small for a ring";
     if (err)
         return err;
     *why = "it is larger than a ring may be";
@@ -251,7 +251,7 @@ read_ring(struct cairn_agent *agent, struct timing_ring *ring)
     uint64_t dropped = cairn_ring_dropped(&ring->ring), older = 0;
     uint32_t total = 0, count;
 
-    if (dropped > ring->dropped) { /* a count that goes back is no ring's */
+    if (dropped > ring->dropped) { /* else the count goes back: no ring does that */
         cairn_reduce_lose(reduce, dropped - ring->dropped);
         older = cairn_ring_waiting(&ring->ring);
     }
@@ -322,7 +322,7 @@ look_at_rank(struct cairn_agent *agent, struct timing_rank *rank, uint64_t now_n
         if (now_ns > rank->gone_ns + remember_gone_ns)
             rank_release(timing, rank);
         else
-            /* where a new analyst has not heard of it */
+            /* where a new analyst does not know it */
             cairn_reduce_stand(rank->reduce, rank->presence, now_ns);
         return;
     }

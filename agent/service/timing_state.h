@@ -65,7 +65,7 @@ struct timing_state {
     uint64_t lost_before, refused_before, records_before; /* of ranks that are forgotten */
 
     struct timing_analysis *analysis;
-    uint64_t unsent_said, unsent_said_ns; /* of the watch's overflows, what was said, and when */
+    uint64_t unsent_said, unsent_said_ns; /* of the watch's overflows: logged, and when */
     bool has_reports;                     /* some have come at some time: the job is timed */
     struct cairn_ledger ledger;
     uint64_t told_version, told_ns;     /* to the other agents */

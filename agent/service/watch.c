@@ -97,7 +97,7 @@ send_part(struct cairn_watch *watch, uint64_t number)
     watch->options.send(watch->options.context, &message);
 }
 
-/* Sends what may fly now; and all that flies again, where the first of it was sent too long ago. */
+/* Sends what may fly now; and all that flies again, if the first was sent too long ago. */
 static void
 pump(struct cairn_watch *watch)
 {

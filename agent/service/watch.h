@@ -10,8 +10,8 @@
  * acknowledged they are dropped and a new stream begins: detection may lose steps, never hold
  * anything up.
  *
- * No clock, no I/O: time comes with calls, what is to be done goes out by the functions in the
- * options. They may call back only where that is said.
+ * No clock, no I/O: time comes with calls, and the functions in the options carry out the work.
+ * They may call back only where their comments allow it.
  */
 #ifndef CAIRN_AGENT_SERVICE_WATCH_H
 #define CAIRN_AGENT_SERVICE_WATCH_H
@@ -66,7 +66,7 @@ void cairn_watch_tick(struct cairn_watch *watch, const bool *eligible, uint64_t 
  * tick or when a part is full. */
 void cairn_watch_report(struct cairn_watch *watch, const void *bytes, size_t bytes_len);
 
-/* The analyst has forgotten what was announced: all streams begin anew. */
+/* The analyst has forgotten what was announced: all streams begin again. */
 void cairn_watch_ask_anew(struct cairn_watch *watch);
 
 /* A TIMING or TIMING_ACK has arrived. */

@@ -75,7 +75,7 @@ gpt_data_init(const char *path, uint32_t context, struct gpt_data *out)
     }
     err = CAIRN_CORRUPT;
     if (!S_ISREG(status.st_mode)) {
-        gpt_say("the text %s is no regular file: name one with --text FILE", data.path);
+        gpt_say("the text %s is not a regular file: name one with --text FILE", data.path);
         goto done;
     }
     if ((uint64_t)status.st_size <= context || (uint64_t)status.st_size > text_bytes_max) {

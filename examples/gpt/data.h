@@ -19,8 +19,8 @@ struct gpt_data {
 /*
  * Reads a text; path NULL takes the first readable one of those that every Debian machine has.
  * Needs `context` + 1 bytes at least. CAIRN_CORRUPT for an empty, too short or no regular file,
- * CAIRN_IO when it cannot be read, CAIRN_NOMEM; each is said. *out is ended by gpt_data_fini, which
- * accepts a zeroed struct.
+ * CAIRN_IO when it cannot be read, CAIRN_NOMEM; each is printed. *out is ended by gpt_data_fini,
+ * which accepts a zeroed struct.
  */
 CAIRN_MUST_CHECK cairn_err gpt_data_init(const char *path, uint32_t context, struct gpt_data *out);
 void gpt_data_fini(struct gpt_data *data);

@@ -97,7 +97,7 @@ gpt_device_init(const struct gpt_device_options *options, const struct gpt_plan 
         .options = *options, .rank = plan->rank, .pp = plan->pp, .dp = plan->dp};
     cairn_err err;
 
-    device.pipeline = gpt_random(1, plan->replica) | 1; /* 0 is no name */
+    device.pipeline = gpt_random(1, plan->replica) | 1; /* 0 names nothing */
     device.replicas = gpt_random(2, plan->stage) | 1;
     if (wanted && strcmp(wanted, "1") == 0) {
         err = cairn_timing_open(RECORDS, &device.timing);

@@ -1,6 +1,6 @@
 /*
  * examples/gpt/device.h - the pace of this rank's device: how long computation takes, as emulated,
- * and the records of it.
+ * and its records.
  *
  * With --emulate-layer-ms, each layer's forward and backward for one micro-batch takes that long:
  * the arithmetic is done, then the rank sleeps until its device would be through. A third of the
@@ -34,8 +34,9 @@ struct gpt_device_options {
 };
 
 /*
- * Reads --emulate-slow, keeps what is about this rank. `slow` may be NULL. CAIRN_INVAL, said, where
- * it is no list of RANK:FACTOR@FROM-TO, names a rank that does not exist, or nothing is emulated.
+ * Reads --emulate-slow, keeps what is about this rank. `slow` may be NULL. CAIRN_INVAL, printed,
+ * where it is not a list of RANK:FACTOR@FROM-TO, names a rank that does not exist, or nothing is
+ * emulated.
  */
 CAIRN_MUST_CHECK cairn_err gpt_device_parse(uint32_t layer_ms, const char *slow,
                                             const struct gpt_plan *plan,

@@ -1,8 +1,8 @@
 /*
  * examples/gpt/final.c - gathers, hashes and writes the state.
  *
- * The stages of replica 0 hand their state towards rank 0, each passing on what comes from behind
- * it. Stages laid one after another are the whole model in the order of its tensor table.
+ * The stages of replica 0 hand their state towards rank 0, each passing on what later stages
+ * send. Stages laid one after another are the whole model in the order of its tensor table.
  */
 #include "final.h"
 

@@ -1,7 +1,7 @@
 /*
  * examples/gpt/kernels.h - the arithmetic that takes the time, in fp32.
  *
- * Every kernel gives the same bits on every x86-64 machine, whatever its vector width: each output
+ * Every kernel gives the same bits on every x86-64 machine, at any vector width: each output
  * element is summed in one fixed order (matmul: depth ascending; row sums: 16 lanes by index modulo
  * 16, folded in lane order), no multiplication is fused with an addition, and exp and log are our
  * own polynomials of plain additions and multiplications instead of the C library's, which differ

@@ -62,11 +62,11 @@ struct gpt_net_options {
 };
 
 /*
- * Listens, connects to the plan's neighbours, greets them. Waits for missing ones as long as the
- * timeout says. CAIRN_INVAL for a wrong list of peers, CAIRN_IO when the own address cannot be
+ * Listens, connects to the plan's neighbours, greets them. Waits for missing neighbours until the
+ * timeout. CAIRN_INVAL for a wrong list of peers, CAIRN_IO when the own address cannot be
  * listened on, CAIRN_CONFIG when a neighbour has other settings, CAIRN_PEER or CAIRN_TIMEOUT when
- * one is missing, CAIRN_NOMEM; each is said. A plan with one rank needs no peers. On success *out
- * is the caller's, ended by gpt_net_close (NULL allowed).
+ * one is missing, CAIRN_NOMEM; each is printed. A plan with one rank needs no peers. On success
+ * *out is the caller's, ended by gpt_net_close (NULL allowed).
  */
 CAIRN_MUST_CHECK cairn_err gpt_net_open(const struct gpt_net_options *options,
                                         const struct gpt_plan *plan, struct gpt_net **out);
@@ -78,7 +78,7 @@ bool gpt_net_has(const struct gpt_net *net, enum gpt_link link);
 /*
  * Sends or receives one message of exactly `bytes`. CAIRN_PEER when a neighbour is gone,
  * CAIRN_TIMEOUT when nothing moves for the timeout, CAIRN_INTERNAL when another message arrives
- * than the one waited for; each is said.
+ * than the one waited for; each is printed.
  */
 CAIRN_MUST_CHECK cairn_err gpt_net_send(struct gpt_net *net, enum gpt_link link, enum gpt_kind kind,
                                         uint64_t step, uint32_t index, const void *data,

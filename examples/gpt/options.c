@@ -173,7 +173,7 @@ complete(struct gpt_options *options)
         return CAIRN_INVAL;
     }
     if (options->shape.d_model % options->shape.heads != 0) {
-        gpt_say("--d-model %u is no multiple of --heads %u", options->shape.d_model,
+        gpt_say("--d-model %u is not a multiple of --heads %u", options->shape.d_model,
                 options->shape.heads);
         return CAIRN_INVAL;
     }
@@ -235,7 +235,7 @@ gpt_options_parse(int argc, char **argv, struct gpt_options *out)
         if (strncmp(name, "--", 2) == 0)
             option = find(name + 2, equals ? (size_t)(equals - name) - 2 : strlen(name) - 2);
         if (!option || (option->type == FLAG && equals)) {
-            gpt_say("%s is no option: see --help", name);
+            gpt_say("%s: unknown option; see --help", name);
             return CAIRN_INVAL;
         }
         if (option->type == FLAG) {

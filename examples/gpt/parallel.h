@@ -3,9 +3,10 @@
  *
  * All forwards of the replica's micro-batches run first, then all backwards (the schedule of
  * GPipe), in the global order. The gradient of every micro-batch is kept by itself until the sums
- * of those before it arrive: the total is always ((g0 + g1) + g2) + … over the micro-batches of the
- * step, for any division among replicas. Squares for the norm are summed over the tensors in their
- * global order, from stage to stage. So loss, gradients and norm have the same bits in every plan.
+ * of the earlier micro-batches arrive: the total is always ((g0 + g1) + g2) + … over the
+ * micro-batches of the step, for any division among replicas. Squares for the norm are summed over
+ * the tensors in their global order, from stage to stage. So loss, gradients and norm have the same
+ * bits in every plan.
  */
 #ifndef GPT_PARALLEL_H
 #define GPT_PARALLEL_H

@@ -2,7 +2,7 @@
  * examples/gpt/plan.h - who does what: the division of the model and of the batch over the ranks.
  *
  * rank = replica * pp + stage. Stage s of replica r holds stage_layers[r][s] layers, in order, and
- * replica r computes micro_batches[r] micro-batches, consecutive ones in the step's global order.
+ * replica r computes micro_batches[r] micro-batches, consecutive in the step's global order.
  * Neither needs to be even, and replicas may be divided differently. A plan is a plain value.
  */
 #ifndef GPT_PLAN_H
@@ -50,7 +50,7 @@ void gpt_plan_place(struct gpt_plan *plan, const uint32_t (*stage_layers)[GPT_PA
 void gpt_plan_layers(const struct gpt_plan *plan, uint32_t replica, uint32_t stage, uint32_t *begin,
                      uint32_t *end);
 
-/* Divides `total` into `parts` as evenly as can be, the larger ones first. */
+/* Divides `total` into `parts` as evenly as can be, the larger parts first. */
 void gpt_plan_even(uint32_t total, uint32_t parts, uint32_t out[GPT_PARTS_MAX]);
 
 static inline bool

@@ -41,8 +41,8 @@ void gpt_progress_note(struct gpt_progress *progress, uint64_t step, float loss)
 float gpt_progress_loss(const struct gpt_progress *progress, uint64_t step);
 
 /*
- * Checks a restored blob against the run of this process: CAIRN_CORRUPT if it is no such blob or
- * its step is not `step`, CAIRN_CONFIG if it is of another run; each is said.
+ * Checks a restored blob against the run of this process: CAIRN_CORRUPT if it is not such a blob or
+ * its step is not `step`, CAIRN_CONFIG if it is of another run; each is printed.
  */
 CAIRN_MUST_CHECK cairn_err gpt_progress_check(const struct gpt_progress *progress, uint64_t step,
                                               uint64_t seed, uint64_t job);

@@ -3,7 +3,7 @@
  *
  * Each rank listens on its entry of --peers, connects to its neighbours of lower rank and greets
  * them, accepts those of higher rank and answers their greeting, then reads the answers to its own.
- * Waits only ever point from higher ranks to lower ones and back once, so there is no circle.
+ * Waits only point from higher ranks to lower ranks and back once, so there is no circle.
  * A connection without a greeting is closed; a neighbour that connects again replaces its earlier
  * connection. The listening socket is closed before training starts.
  */

@@ -66,7 +66,7 @@ add(struct line *line, const char *format, ...)
 }
 
 /*
- * A JSON string; bytes that are no plain ASCII are escaped one by one, so a line is always valid.
+ * A JSON string; bytes other than plain ASCII are escaped one by one, so a line is always valid.
  */
 static void
 add_string(struct line *line, const char *text)

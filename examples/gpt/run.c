@@ -339,7 +339,7 @@ train_step(struct run *run, uint64_t step)
     gpt_report_step(&run->report, &report);
     if (options->plan.rank == 0 && options->log_every &&
         (step % options->log_every == 0 || step == 1 || step == options->steps))
-        gpt_say("step %llu of %llu  loss %.4f  norm %.3f  %.1f ms, %.3f ms of it waiting for cairn",
+        gpt_say("step %llu of %llu  loss %.4f  norm %.3f  %.1f ms, with %.3f ms waiting for cairn",
                 (unsigned long long)step, (unsigned long long)options->steps, (double)total.loss,
                 total.norm, (double)report.step_ns * 1e-6, (double)report.fence_ns * 1e-6);
     return CAIRN_OK;

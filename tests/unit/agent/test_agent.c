@@ -617,7 +617,7 @@ test_what_stops_the_start(void **state)
 
     fd = open(node->config.socket, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     assert_int_equal(wait_exit(start_process(node)), 78);
-    assert_true(logged(node, "is no socket"));
+    assert_true(logged(node, "is not a socket"));
     assert_int_equal(access(node->config.socket, F_OK), 0); /* not ours to remove */
     close(fd);
     unlink(node->config.socket);

@@ -231,9 +231,9 @@ test_adopt_refuses_what_is_no_arena(void **state)
     (void)state;
     assert_int_equal(pipe(ends), 0);
     close(ends[1]);
-    refuse(-1, "no memfd");
-    refuse(ends[0], "no memfd");
-    refuse(open("/proc/self/exe", O_RDONLY), "no memfd");
+    refuse(-1, "not a memfd");
+    refuse(ends[0], "not a memfd");
+    refuse(open("/proc/self/exe", O_RDONLY), "not a memfd");
     refuse(memfd_create("test", MFD_CLOEXEC), "not sealed");
     refuse(sealed_fd(4096, F_SEAL_GROW | F_SEAL_SEAL), "not sealed");
     refuse(sealed_fd(4096, F_SEAL_SHRINK | F_SEAL_SEAL), "not sealed");

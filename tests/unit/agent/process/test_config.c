@@ -290,9 +290,9 @@ a_command_is_a_list(void **state)
                  "a.yaml:2: verdict_policy is enforce, but there is nothing to run");
     refused_with("enforce_command:\n", "a.yaml:1: enforce_command must be a list");
     refused_with("enforce_command:\n  - /bin/true\n  - [a]\n",
-                 "a.yaml:3: an entry of enforce_command is no text");
+                 "a.yaml:3: an entry of enforce_command is not a text");
     refused_with("enforce_command:\n  - drain\n",
-                 "a.yaml:2: enforce_command begins with \"drain\", which is no absolute path");
+                 "a.yaml:2: enforce_command begins with \"drain\", which is not an absolute path");
     used = (size_t)snprintf(list, sizeof list, "enforce_command: [");
     for (int i = 0; i < CAIRN_CONFIG_ARGUMENTS_MAX; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "/%063d%s", i,

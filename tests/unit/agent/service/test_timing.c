@@ -59,7 +59,7 @@ test_what_is_no_ring_is_not_read(void **state)
     size_t bytes = cairn_ring_bytes(RECORDS);
     int files[] = {make_file(bytes, 0), make_file(64, F_SEAL_SHRINK),
                    make_file(bytes, F_SEAL_SHRINK), make_file((size_t)1 << 30, F_SEAL_SHRINK)};
-    static const char *const reasons[] = {"no memfd that is sealed", "no memfd that is sealed",
+    static const char *const reasons[] = {"not a memfd sealed", "not a memfd sealed",
                                           "there is no ring of timing records",
                                           "larger than a ring may be"};
     struct trainer trainer;

@@ -226,7 +226,7 @@ test_statuses_of_bad_input(void **state)
     } cases[] = {
         {"--steps nothing", 64, "--steps nothing"},
         {"--text /nowhere", 74, "/nowhere"},
-        {"--text /dev/null", 65, "no regular file"},
+        {"--text /dev/null", 65, "not a regular file"},
         {"--final /proc/nowhere --steps 1", 74, "final.safetensors"},
         {"--lr 10 --clip 1000000 --steps 300 --warmup-steps 0 --weight-decay 10", 1, "not finite"},
     };
