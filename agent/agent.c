@@ -150,8 +150,7 @@ open_catalog(struct cairn_agent *agent)
         return CAIRN_IO;
     }
     if (stat(agent->config.dir, &status) == 0 && !S_ISDIR(status.st_mode)) {
-        CAIRN_LOG_AT(ERROR,
-                     "agent: %s, the state directory, is not a directory: set `dir` to another path",
+        CAIRN_LOG_AT(ERROR, "agent: dir: %s is not a directory: set `dir` to another path",
                      agent->config.dir);
         return CAIRN_CONFIG;
     }

@@ -5,7 +5,7 @@
  *      "message":"peer: up node=2","fields":{"node":2}}
  *
  *   message  the line as the text format prints it
- *   event    a name from the format, so it is the same whatever the values are: the subsystem, and
+ *   event    a name from the format, so it is the same for all values: the subsystem, and
  *            the words up to the first stop or `name=`; without words, the first name
  *   fields   the values that the format names: `name=%u`, and numbers after node, rank, step,
  *            slot, epoch or member. A number is a number, unless other text touches it.
@@ -36,8 +36,8 @@ struct cairn_log_json {
 void cairn_log_event(const char *format, char out[CAIRN_LOG_EVENT_BYTES]);
 
 /*
- * Writes the object, ended by NUL and without a line break. `arguments` are those of `format`, of
- * which %m prints the present errno. Fields that have no room are left out; the object is whole
+ * Writes the object, ended by NUL and without a line break. `arguments` are those of `format`;
+ * %m prints the present errno. Fields that have no room are left out; the object is whole
  * always. Returns its length. Allocates nothing. Thread: any.
  */
 size_t cairn_log_json_write(const struct cairn_log_json *line, const char *format,

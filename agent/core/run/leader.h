@@ -6,8 +6,8 @@
  * all of one launch, and an audit has found that they hold every tensor exactly once. It ends when
  * an agent or its trainers begin again. Its number is never used twice.
  *
- * Members that have all ranks of one launch are the job. Trainers of agents that are no members are
- * then another launch's, which waits: it ends no run, and its steps count for nothing.
+ * Members that have all ranks of one launch are the job. Trainers on other agents are then
+ * another launch's, which waits: it ends no run, and its steps count for nothing.
  *
  * Where all ranks are attached but the members are others, the agents with ranks become the
  * members first: one without has nothing to capture, so it would never be done. Idle members leave
