@@ -362,8 +362,8 @@ SIM_SRC  := $(wildcard tests/sim/*.c agent/core/*.c agent/core/*/*.c erasure/*.c
 SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))
 $(BUILD)/sim/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS $(CFLAGS) -MMD -MP -c -o $@ $<
-$(BUILD)/sim/sim: $(SIM_OBJ)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lisal -lm
+$(BUILD)/sim/sim: $(SIM_OBJ) $(BUILD)/sim/transport/seal.o
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lisal -lcrypto -lm
 SEEDS  ?= 10000
 SEED   ?=
 AGENTS ?=

@@ -27,6 +27,10 @@ struct cairn_backend_remote {
     uint64_t key;
 };
 
+/* What a buffer holds. Torn: a payload whose tags are not those of its bytes, which changed on the
+ * way or, after they were tagged, in the sender's memory. */
+enum cairn_backend_fill { CAIRN_BACKEND_EMPTY, CAIRN_BACKEND_TORN, CAIRN_BACKEND_WHOLE };
+
 struct cairn_backend;
 
 /*
@@ -64,13 +68,12 @@ struct cairn_transport_ops {
     /*
      * Starts an operation that done() will report with `part`. The frame and the write to one
      * node arrive in the order of these calls when `ordered` is set, else a frame may overtake a
-     * write that has not been reported. sums: see cairn_transport_send_summed. CAIRN_AGAIN: try
-     * again later; CAIRN_PEER: the connection is lost. After a failure done() is not called.
+     * write that has not been reported. CAIRN_AGAIN: try again later; CAIRN_PEER: the connection is lost. After a failure done() is not called.
      */
     cairn_err (*send)(struct cairn_backend *backend, uint32_t node, const void *bytes,
                       size_t bytes_len, struct cairn_backend_part *part);
     cairn_err (*write)(struct cairn_backend *backend, uint32_t node, const void *bytes,
-                       size_t bytes_len, const uint8_t *sums, struct cairn_backend_remote remote,
+                       size_t bytes_len, struct cairn_backend_remote remote,
                        struct cairn_backend_part *part);
     /*
      * Closes the connection to one node, so that its operations are reported soon (CAIRN_PEER) and
@@ -85,9 +88,9 @@ struct cairn_transport_ops {
      */
     cairn_err (*region)(struct cairn_backend *backend, uint32_t index,
                         struct cairn_backend_remote *out);
-    /* Whether a payload of so many bytes has come, whole and with the right tags where payloads are
-     * protected, into the buffer since it was opened. */
-    bool (*filled)(const struct cairn_backend *backend, uint32_t index, size_t bytes_len);
+    /* Whether a payload of so many bytes has come, whole, into the buffer since it was opened. */
+    enum cairn_backend_fill (*filled)(const struct cairn_backend *backend, uint32_t index,
+                                      size_t bytes_len);
     /*
      * The node has another address, which counts from its next disconnect on. CAIRN_CONFIG: this
      * endpoint cannot reach it; CAIRN_NOMEM. The old one stays then.

@@ -14,9 +14,12 @@
 #include "base/assert.h"
 #include "base/log.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 enum { RETURN_MS = 10 };
+
+static const uint64_t change_log_ns = 10000000000; /* between two lines on a peer */
 
 void
 flow_init(struct cairn_transport *t)
@@ -282,19 +285,35 @@ flow_received(struct cairn_transport *t, struct peer *peer, const struct cairn_f
     transport_attend(t, peer);
 }
 
+/* Counts and logs a payload that changed. A trainer or a network may change very many. */
+static void
+change_log(struct cairn_transport *t, struct peer *peer)
+{
+    t->stats.dropped_payloads++;
+    if (peer->logged_change_ns && t->now_ns - peer->logged_change_ns < change_log_ns)
+        return;
+    peer->logged_change_ns = t->now_ns;
+    CAIRN_LOG_AT(WARN,
+                 "transport: dropped a payload of node %u: it changed on its way, or a trainer "
+                 "there wrote to it; %" PRIu64 " of all nodes so far",
+                 peer->node, t->stats.dropped_payloads);
+}
+
 void
 flow_bulk(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame,
           const uint8_t *bytes, size_t bytes_len)
 {
     uint32_t index = frame->buffer_index;
     uint32_t at = grant_find(peer, index);
+    enum cairn_backend_fill fill;
     const uint8_t *payload;
 
     if (at == peer->granted_count) {
         peer_break(t, peer, "it sent a payload into a buffer that it was not granted");
         return;
     }
-    if (!t->backend->ops->filled(t->backend, index, frame->payload_len)) {
+    fill = t->backend->ops->filled(t->backend, index, frame->payload_len);
+    if (fill == CAIRN_BACKEND_EMPTY) {
         peer_break(t, peer, "it announced a payload that has not come");
         return;
     }
@@ -302,6 +321,13 @@ flow_bulk(struct cairn_transport *t, struct peer *peer, const struct cairn_frame
     region_close(t, index); /* from here on the sender cannot change what is read */
     grant_remove(peer, at);
     peer->revoking = false;
+    if (fill == CAIRN_BACKEND_TORN) {
+        buffer_free(t, index);
+        t->attention_fresh |= t->wanting != NULL; /* the next poll grants it */
+        change_log(t, peer);
+        t->on_message(t->context, peer->node, frame->body, frame->body_len, NULL, 0, 0);
+        return;
+    }
     if ((frame->flags & CAIRN_FRAME_PAYLOAD_CHECKED) &&
         cairn_frame_check_payload(bytes, bytes_len, payload, frame->payload_len) != CAIRN_OK) {
         buffer_free(t, index);

@@ -65,7 +65,6 @@ struct operation {
     size_t frame_len;
     const void *payload;
     size_t payload_len;
-    const uint8_t *sums; /* of the payload's blocks */
     struct cairn_backend_remote remote;
     uint64_t ticket;
     uint64_t serial; /* of the session it was made in */
@@ -92,6 +91,7 @@ struct peer {
     enum cairn_peer_state state;
     enum cairn_refusal logged_refusal; /* a refusal is logged once until the peer is up */
     bool logged_down;
+    uint64_t logged_change_ns; /* of payloads */
 
     /* session */
     uint64_t serial; /* counts sessions */
@@ -257,7 +257,7 @@ void peer_key_refused(void *context, uint32_t node, const char *why);
 /* operation.c */
 cairn_err operation_submit(struct cairn_transport *t, struct peer *peer, const void *body,
                            size_t body_len, const void *payload, size_t payload_len,
-                           const uint8_t *sums, uint64_t ticket);
+                           uint64_t ticket);
 bool operation_available(const struct cairn_transport *t, const struct peer *peer);
 void operation_retry_later(struct cairn_transport *t, struct peer *peer);
 void operation_pump(struct cairn_transport *t, struct peer *peer);

@@ -64,7 +64,7 @@ queue_append(struct peer *peer, struct operation *operation)
 
 cairn_err
 operation_submit(struct cairn_transport *t, struct peer *peer, const void *body, size_t body_len,
-                 const void *payload, size_t payload_len, const uint8_t *sums, uint64_t ticket)
+                 const void *payload, size_t payload_len, uint64_t ticket)
 {
     struct operation *operation = t->free_operations;
     struct cairn_frame frame = {.kind = CAIRN_FRAME_MESSAGE};
@@ -77,7 +77,6 @@ operation_submit(struct cairn_transport *t, struct peer *peer, const void *body,
     operation->peer = peer;
     operation->payload = payload;
     operation->payload_len = payload_len;
-    operation->sums = sums;
     operation->ticket = ticket;
     operation->serial = peer->serial;
     operation->stage = payload_len ? STAGE_WRITE : STAGE_SEND;
@@ -125,7 +124,7 @@ operation_post(struct cairn_transport *t, struct operation *operation)
 
     if (operation->stage == STAGE_WRITE) {
         err = backend->ops->write(backend, node, operation->payload, operation->payload_len,
-                                  operation->sums, operation->remote, &operation->write.part);
+                                  operation->remote, &operation->write.part);
         if (err)
             return err;
         part_posted(operation);

@@ -3,6 +3,7 @@
 
 #include "base/wire.h"
 
+#include <openssl/crypto.h>
 #include <stdlib.h>
 
 struct cairn_seal {
@@ -11,7 +12,7 @@ struct cairn_seal {
 };
 
 cairn_err
-cairn_seal_create(const struct cairn_cipher *cipher, bool sender,
+cairn_seal_create(const struct cairn_cipher *cipher, bool encrypt, bool sender,
                   const uint8_t key[CAIRN_SEAL_KEY_BYTES], struct cairn_seal **out)
 {
     struct cairn_seal *seal = calloc(1, sizeof *seal);
@@ -19,7 +20,8 @@ cairn_seal_create(const struct cairn_cipher *cipher, bool sender,
 
     if (!seal)
         return CAIRN_NOMEM;
-    err = cipher->ops->key_create(cipher, true, sender, key, &seal->key);
+    /* Who only tags computes what the sender does. */
+    err = cipher->ops->key_create(cipher, encrypt, sender || !encrypt, key, &seal->key);
     if (err) {
         free(seal);
         return err;
@@ -33,18 +35,26 @@ cairn_seal_destroy(struct cairn_seal *seal)
 {
     if (!seal)
         return;
-    cairn_cipher_key_destroy(seal->key);
+    seal->key->ops->key_destroy(seal->key);
     free(seal);
 }
 
+#ifdef CAIRN_PLANTED_BUGS
+bool cairn_seal_planted;
+#define CAIRN_PLANTED_PLACE(block, count) (cairn_seal_planted ? (uintptr_t)(block) : (count))
+#else
+#define CAIRN_PLANTED_PLACE(block, count) ((void)(block), (count))
+#endif
+
 /* Every call uses up a nonce, whether it succeeds or not. */
 static void
-nonce_take(struct cairn_seal *seal, uint8_t nonce[CAIRN_CIPHER_NONCE_BYTES])
+nonce_take(struct cairn_seal *seal, const void *block, uint8_t nonce[CAIRN_CIPHER_NONCE_BYTES])
 {
     struct cairn_writer writer;
+    uint64_t number = seal->count++;
 
     cairn_writer_init(&writer, nonce, CAIRN_CIPHER_NONCE_BYTES);
-    cairn_write_u64(&writer, seal->count++);
+    cairn_write_u64(&writer, CAIRN_PLANTED_PLACE(block, number));
     cairn_write_u32(&writer, 0);
 }
 
@@ -55,7 +65,7 @@ cairn_seal_make(struct cairn_seal *seal, const void *head, size_t head_len, cons
     uint8_t nonce[CAIRN_CIPHER_NONCE_BYTES];
     const struct cairn_cipher_block how = {nonce, head, head_len, block_len};
 
-    nonce_take(seal, nonce);
+    nonce_take(seal, block, nonce);
     return seal->key->ops->make(seal->key, &how, block, out, tag);
 }
 
@@ -66,6 +76,19 @@ cairn_seal_check(struct cairn_seal *seal, const void *head, size_t head_len, voi
     uint8_t nonce[CAIRN_CIPHER_NONCE_BYTES];
     const struct cairn_cipher_block how = {nonce, head, head_len, block_len};
 
-    nonce_take(seal, nonce);
+    nonce_take(seal, block, nonce);
     return seal->key->ops->check(seal->key, &how, block, tag);
+}
+
+cairn_err
+cairn_seal_tag(struct cairn_seal *seal, const void *block, size_t block_len,
+               uint8_t tag[CAIRN_SEAL_TAG_BYTES])
+{
+    return cairn_seal_make(seal, NULL, 0, block, block_len, NULL, tag);
+}
+
+bool
+cairn_seal_tags_same(const uint8_t *a, const uint8_t *b, size_t bytes_len)
+{
+    return CRYPTO_memcmp(a, b, bytes_len) == 0;
 }

@@ -1,12 +1,12 @@
 /*
- * transport/seal.h - the encryption of payloads' blocks: one direction of one connection.
+ * transport/seal.h - the protection of payloads' blocks: one direction of one connection.
  *
- * Each block of at most CAIRN_BLOCK_BYTES is encrypted by AES-256-GCM (cipher.h) under the
- * connection's own key; its tag is also over what stands before it in the payload's header. The
- * nonce is a counter of blocks from 0 on. The key is TLS's exporter's, so it differs for every
- * connection and direction, and no nonce can come twice under it, after any crash or restore.
- * A block that is repeated, left out, moved, or brought from another connection has the wrong
- * nonce. What is not encrypted has tags of another kind: tag.h.
+ * Each block of at most CAIRN_BLOCK_BYTES has a tag of AES-256-GCM (cipher.h) under the
+ * connection's own key. A seal that encrypts covers with it what stands before the block in the
+ * payload's header, too. The nonce is a counter of blocks from 0 on. The key is TLS's exporter's,
+ * so it differs for every connection and direction, and no nonce can come twice under it after a
+ * crash, in adopted memory or in a slot that is filled again. A block that is repeated, left out, moved, or brought
+ * from another connection has the wrong nonce.
  */
 #ifndef CAIRN_TRANSPORT_SEAL_H
 #define CAIRN_TRANSPORT_SEAL_H
@@ -21,9 +21,10 @@ enum {
 
 struct cairn_seal;
 
-/* The cipher is borrowed until the seal ends. CAIRN_NOMEM. Thread: the owner's. */
-CAIRN_MUST_CHECK cairn_err cairn_seal_create(const struct cairn_cipher *cipher, bool sender,
-                                             const uint8_t key[CAIRN_SEAL_KEY_BYTES],
+/* With `encrypt` a seal makes and checks, else it only tags. The cipher is borrowed until the seal
+ * ends. CAIRN_NOMEM. Thread: the owner's. */
+CAIRN_MUST_CHECK cairn_err cairn_seal_create(const struct cairn_cipher *cipher, bool encrypt,
+                                             bool sender, const uint8_t key[CAIRN_SEAL_KEY_BYTES],
                                              struct cairn_seal **out);
 void cairn_seal_destroy(struct cairn_seal *seal); /* NULL is allowed */
 
@@ -40,5 +41,16 @@ CAIRN_MUST_CHECK cairn_err cairn_seal_make(struct cairn_seal *seal, const void *
 CAIRN_MUST_CHECK cairn_err cairn_seal_check(struct cairn_seal *seal, const void *head,
                                             size_t head_len, void *block, size_t block_len,
                                             const uint8_t tag[CAIRN_SEAL_TAG_BYTES]);
+
+/* Either side, without encryption: the next block's tag. CAIRN_IO. */
+CAIRN_MUST_CHECK cairn_err cairn_seal_tag(struct cairn_seal *seal, const void *block,
+                                          size_t block_len, uint8_t tag[CAIRN_SEAL_TAG_BYTES]);
+
+#ifdef CAIRN_PLANTED_BUGS
+extern bool cairn_seal_planted; /* BUG_NONCE_OF_PLACE, for the simulator */
+#endif
+
+/* Compares tags, in a time that does not depend on them. */
+bool cairn_seal_tags_same(const uint8_t *a, const uint8_t *b, size_t bytes_len);
 
 #endif

@@ -16,15 +16,12 @@ enum {
     PAYLOAD_MARK = 0xb0,
     FRAME_MARK = 'C',
     FRAME_BODY_LEN_AT = 40,
-    HEAD_PAYLOAD_LEN_AT = 4,
     TLS_KIND_FIRST = 20,
     TLS_KIND_ALERT = 21,
     TLS_KIND_LAST = 23,
-    KEY_MARK = 'K',
     TAGS_MARK = 'T',
-    KEY_RECORD_BYTES = 1 + CAIRN_CIPHER_KEY_BYTES,
     TAGS_AT = 1 + STREAM_HEAD_BYTES,
-    TAGS_RECORD_BYTES_MAX = TAGS_AT + STREAM_BLOCKS_MAX * CAIRN_CIPHER_TAG_BYTES,
+    TAGS_RECORD_BYTES_MAX = TAGS_AT + STREAM_TAGS_BYTES_MAX,
     RECORD_BYTES_MAX = CAIRN_FRAME_BYTES_MAX + CAIRN_TLS_OVERHEAD_BYTES,
     /* Of payload in one batch. What is read for its tag counts several times, so that it is in
      * cache when it is sent. An encrypted block goes alone: the other side works on it while the
@@ -110,8 +107,6 @@ stream_fail(struct stream *stream, const char *why)
         (void)epoll_ctl(stream->owner->epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
     close(stream->fd);
     stream->fd = -1;
-    if (stream->tagger)
-        cairn_tagger_forget(stream->tagger);
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         struct stream_part *part;
 
@@ -131,9 +126,6 @@ stream_destroy(struct stream *stream)
     cairn_tls_link_destroy(stream->link);
     cairn_seal_destroy(stream->seal_in);
     cairn_seal_destroy(stream->seal_out);
-    cairn_cipher_key_destroy(stream->tag_key);
-    if (stream->tagger != stream->owner->tagger)
-        cairn_tagger_destroy(stream->tagger);
     if (stream->in)
         explicit_bzero(stream->in, stream->in_bytes);
     free(stream->in);
@@ -154,7 +146,7 @@ authenticates(const struct stream *stream)
     return stream->owner->protection == CAIRN_PROTECTION_AUTHENTICATE;
 }
 
-/* The keys of encrypted blocks, of either direction. */
+/* The keys of payloads' blocks, of either direction. */
 static cairn_err
 seals_make(struct stream *stream)
 {
@@ -163,21 +155,15 @@ seals_make(struct stream *stream)
     cairn_err err = cairn_tls_link_export(stream->link, keys);
 
     if (!err)
-        err = cairn_seal_create(cipher, true, keys + (stream->outbound ? 0 : CAIRN_SEAL_KEY_BYTES),
+        err = cairn_seal_create(cipher, encrypts(stream), true,
+                                keys + (stream->outbound ? 0 : CAIRN_SEAL_KEY_BYTES),
                                 &stream->seal_out);
     if (!err)
-        err = cairn_seal_create(cipher, false, keys + (stream->outbound ? CAIRN_SEAL_KEY_BYTES : 0),
+        err = cairn_seal_create(cipher, encrypts(stream), false,
+                                keys + (stream->outbound ? CAIRN_SEAL_KEY_BYTES : 0),
                                 &stream->seal_in);
     explicit_bzero(keys, sizeof keys);
     return err;
-}
-
-/* What makes this side's tags. */
-static cairn_err
-tagger_make(struct stream *stream)
-{
-    stream->tagger = stream->owner->tagger;
-    return stream->tagger ? CAIRN_OK : cairn_tagger_create(stream->owner->cipher, &stream->tagger);
 }
 
 /* Memory and keys for a peer that is proved. */
@@ -193,9 +179,7 @@ proved_prepare(struct stream *stream)
     stream->batch.stage = malloc(STREAM_STAGE_BYTES);
     if (!stream->batch.stage)
         return CAIRN_NOMEM;
-    return encrypts(stream)        ? seals_make(stream)
-           : authenticates(stream) ? tagger_make(stream)
-                                   : CAIRN_OK;
+    return encrypts(stream) || authenticates(stream) ? seals_make(stream) : CAIRN_OK;
 }
 
 /* ---- the handshake ---- */
@@ -300,9 +284,8 @@ tags_compute(struct stream *stream)
 
         if (arrival->got - arrival->tagged < len)
             break;
-        err = cairn_tag_compute(stream->tag_key, arrival->numbers[block],
-                                arrival->to + arrival->tagged, len,
-                                arrival->tags + (size_t)block * CAIRN_CIPHER_TAG_BYTES);
+        err = cairn_seal_tag(stream->seal_in, arrival->to + arrival->tagged, len,
+                             arrival->tags + (size_t)block * CAIRN_SEAL_TAG_BYTES);
         arrival->tagged += len;
     }
     return err;
@@ -360,11 +343,11 @@ arrival_copy(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 
 /* A payload's header: where it goes. */
 static bool
-arrival_begin(struct stream *stream, const uint8_t *bytes, size_t head_len)
+arrival_begin(struct stream *stream, const uint8_t *bytes)
 {
     struct stream_arrival *arrival = &stream->arrival;
     struct cairn_reader reader;
-    uint64_t address, key;
+    uint64_t key;
     uint32_t payload_len;
     uint8_t protection;
 
@@ -376,24 +359,22 @@ arrival_begin(struct stream *stream, const uint8_t *bytes, size_t head_len)
                             "protection");
         return false;
     }
-    if (arrival->to || (authenticates(stream) && !stream->tag_key)) {
+    if (arrival->to) { /* its tags have not come */
         stream_fail(stream, "a payload is damaged");
         return false;
     }
     payload_len = cairn_read_u32(&reader);
-    address = cairn_read_u64(&reader);
+    arrival->address = cairn_read_u64(&reader);
     key = cairn_read_u64(&reader);
-    arrival->to = payload_len && payload_len <= CAIRN_BULK_BYTES_MAX
-                      ? stream->owner->buffer(stream->owner->context, address, key, payload_len)
-                      : NULL;
+    arrival->to =
+        payload_len && payload_len <= CAIRN_BULK_BYTES_MAX
+            ? stream->owner->buffer(stream->owner->context, arrival->address, key, payload_len)
+            : NULL;
     if (!arrival->to) {
         stream_fail(stream, "it sent a payload into a buffer that it was not granted");
         return false;
     }
     memcpy(arrival->head, bytes, STREAM_HEAD_BYTES);
-    cairn_reader_init(&reader, bytes + STREAM_HEAD_BYTES, head_len - STREAM_HEAD_BYTES);
-    for (uint32_t i = 0; i < (head_len - STREAM_HEAD_BYTES) / STREAM_NUMBER_BYTES; i++)
-        arrival->numbers[i] = cairn_read_u64(&reader);
     arrival->first = true;
     arrival->got = arrival->tagged = 0;
     arrival->len = span_bytes(stream, payload_len);
@@ -401,32 +382,20 @@ arrival_begin(struct stream *stream, const uint8_t *bytes, size_t head_len)
     return true;
 }
 
-/* The key of the peer's tags, which comes before its first payload. */
-static bool
-key_take(struct stream *stream, const uint8_t *record, size_t record_len)
-{
-    const struct cairn_cipher *cipher = stream->owner->cipher;
-
-    if (record_len == KEY_RECORD_BYTES &&
-        cipher->ops->key_create(cipher, false, true, record + 1, &stream->tag_key) == CAIRN_OK)
-        return true;
-    stream_fail(stream, "the key of its tags is malformed");
-    return false;
-}
-
 /* The record behind an authenticated payload: the tags that its sender gave it. */
 static bool
 tags_take(struct stream *stream, const uint8_t *record, size_t record_len)
 {
     struct stream_arrival *arrival = &stream->arrival;
-    size_t tags_len = (size_t)block_count(arrival->len) * CAIRN_CIPHER_TAG_BYTES;
+    size_t tags_len = (size_t)block_count(arrival->len) * CAIRN_SEAL_TAG_BYTES;
 
     if (record_len != TAGS_AT + tags_len || record[0] != TAGS_MARK ||
-        memcmp(record + 1, arrival->head, STREAM_HEAD_BYTES) != 0 ||
-        !cairn_tags_same(record + TAGS_AT, arrival->tags, tags_len)) {
+        memcmp(record + 1, arrival->head, STREAM_HEAD_BYTES) != 0) {
         stream_fail(stream, "a payload is damaged");
         return false;
     }
+    if (!cairn_seal_tags_same(record + TAGS_AT, arrival->tags, tags_len))
+        stream->owner->torn(stream->owner->context, arrival->address);
     arrival->to = NULL;
     return true;
 }
@@ -450,31 +419,9 @@ record_take(struct stream *stream, const uint8_t *record, size_t record_len)
         return false;
     }
     stream->heard = true;
-    if (authenticates(stream) && !stream->tag_key && frame_len && frame[0] == KEY_MARK) {
-        bool taken = key_take(stream, frame, frame_len);
-
-        explicit_bzero(frame, KEY_RECORD_BYTES);
-        return taken;
-    }
     if (stream->arrival.to)
         return tags_take(stream, frame, frame_len);
     return stream->owner->received(stream->owner->context, stream, frame, frame_len);
-}
-
-/* The bytes of a payload's header. */
-static size_t
-head_bytes(const struct stream *stream, const uint8_t *bytes, size_t bytes_len)
-{
-    struct cairn_reader reader;
-    uint32_t payload_len;
-
-    if (bytes_len < STREAM_HEAD_BYTES || !authenticates(stream))
-        return STREAM_HEAD_BYTES;
-    cairn_reader_init(&reader, bytes + HEAD_PAYLOAD_LEN_AT, 4);
-    payload_len = cairn_read_u32(&reader);
-    if (payload_len > CAIRN_BULK_BYTES_MAX)
-        return STREAM_HEAD_BYTES; /* which is refused */
-    return STREAM_HEAD_BYTES + (size_t)block_count(payload_len) * STREAM_NUMBER_BYTES;
 }
 
 /* The bytes that the thing at the beginning of the input has; 0: it is nothing that we know. */
@@ -490,7 +437,7 @@ thing_bytes(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
         return len <= (stream->proved ? RECORD_BYTES_MAX : STREAM_IN_UNPROVED) ? len : 0;
     }
     if (bytes[0] == PAYLOAD_MARK && stream->proved)
-        return head_bytes(stream, bytes, bytes_len);
+        return STREAM_HEAD_BYTES;
     if (bytes[0] == FRAME_MARK && stream->clear) {
         struct cairn_reader reader;
         uint32_t body_len;
@@ -550,7 +497,7 @@ input_parse(struct stream *stream)
         if (len > bytes_len)
             break;
         if (bytes[0] == PAYLOAD_MARK) {
-            go_on = arrival_begin(stream, bytes, len);
+            go_on = arrival_begin(stream, bytes);
         } else if (bytes[0] != FRAME_MARK) {
             go_on = record_take(stream, bytes, len);
         } else if (stream->proved || proved_prepare(stream) == CAIRN_OK) {
@@ -715,36 +662,12 @@ head_pack(const struct stream *stream, const struct stream_part *part,
     cairn_write_u64(&writer, part->remote.key);
 }
 
-static const uint8_t *
-sum_of(const struct stream_part *part, uint32_t block)
-{
-    return part->sums ? part->sums + (size_t)8 * block : NULL;
-}
-
 static uint32_t
 block_bytes(const struct stream_part *part, uint32_t block)
 {
     uint32_t rest = part->bytes_len - block * CAIRN_BLOCK_BYTES;
 
     return rest < CAIRN_BLOCK_BYTES ? rest : CAIRN_BLOCK_BYTES;
-}
-
-/* Adds the record that tells the key of this side's tags: before its first payload. A peer that
- * refuses us closes before it has read more than the handshake and a frame, and must get to say
- * why. */
-static cairn_err
-key_add(struct stream *stream)
-{
-    uint8_t record[KEY_RECORD_BYTES] = {KEY_MARK};
-    cairn_err err;
-
-    if (stream->told)
-        return CAIRN_OK;
-    memcpy(record + 1, cairn_tagger_key(stream->tagger), CAIRN_CIPHER_KEY_BYTES);
-    err = record_add(stream, record, sizeof record);
-    explicit_bzero(record, sizeof record);
-    stream->told = !err;
-    return err;
 }
 
 /* Adds the header of a payload. Returns it. */
@@ -754,19 +677,10 @@ head_add(struct stream *stream, const struct stream_part *part)
     uint8_t *head = stage_take(&stream->batch, STREAM_HEAD_BYTES);
 
     head_pack(stream, part, head);
-    for (uint32_t i = 0; authenticates(stream) && i < block_count(part->bytes_len); i++) {
-        struct cairn_writer writer;
-
-        cairn_tagger_find(stream->tagger, part->bytes + (size_t)i * CAIRN_BLOCK_BYTES,
-                          block_bytes(part, i), sum_of(part, i), &stream->tags_out[i]);
-        cairn_writer_init(&writer, stage_take(&stream->batch, STREAM_NUMBER_BYTES),
-                          STREAM_NUMBER_BYTES);
-        cairn_write_u64(&writer, stream->tags_out[i].number);
-    }
     return head;
 }
 
-/* Makes the tags that the next blocks lack, of as many as fit in `room`; *len: their bytes. */
+/* Makes the tags of the next blocks, of as many as fit in `room`; *len: their bytes. */
 static cairn_err
 tags_make(struct stream *stream, const struct stream_part *part, size_t *room, uint32_t *len)
 {
@@ -775,14 +689,10 @@ tags_make(struct stream *stream, const struct stream_part *part, size_t *room, u
 
     *len = 0;
     for (; !err && *room && part->at + *len < part->bytes_len; block++) {
-        struct cairn_tag *tag = &stream->tags_out[block];
-        uint32_t bytes_len = block_bytes(part, block), counts = bytes_len;
+        uint32_t bytes_len = block_bytes(part, block), counts = bytes_len * TAGGED_COUNTS;
 
-        if (!tag->known) {
-            err = cairn_tagger_make(stream->tagger, part->bytes + (size_t)block * CAIRN_BLOCK_BYTES,
-                                    bytes_len, sum_of(part, block), tag);
-            counts *= TAGGED_COUNTS;
-        }
+        err = cairn_seal_tag(stream->seal_out, part->bytes + (size_t)block * CAIRN_BLOCK_BYTES,
+                             bytes_len, stream->tags_out + (size_t)block * CAIRN_SEAL_TAG_BYTES);
         *room -= counts < *room ? counts : *room;
         *len += bytes_len;
     }
@@ -794,13 +704,11 @@ static cairn_err
 tags_add(struct stream *stream, const struct stream_part *part)
 {
     uint8_t record[TAGS_RECORD_BYTES_MAX] = {TAGS_MARK};
-    uint32_t count = block_count(part->bytes_len);
+    size_t tags_len = (size_t)block_count(part->bytes_len) * CAIRN_SEAL_TAG_BYTES;
 
     head_pack(stream, part, record + 1);
-    for (uint32_t i = 0; i < count; i++)
-        memcpy(record + TAGS_AT + i * CAIRN_CIPHER_TAG_BYTES, stream->tags_out[i].bytes,
-               CAIRN_CIPHER_TAG_BYTES);
-    return record_add(stream, record, TAGS_AT + count * CAIRN_CIPHER_TAG_BYTES);
+    memcpy(record + TAGS_AT, stream->tags_out, tags_len);
+    return record_add(stream, record, TAGS_AT + tags_len);
 }
 
 /* Adds an encrypted block and its tag. */
@@ -827,11 +735,9 @@ static cairn_err
 payload_add(struct stream *stream, struct stream_part *part, size_t *room)
 {
     uint32_t len = part->bytes_len - part->at;
-    cairn_err err = authenticates(stream) ? key_add(stream) : CAIRN_OK;
-    const uint8_t *head = part->at || err ? NULL : head_add(stream, part);
+    const uint8_t *head = part->at ? NULL : head_add(stream, part);
+    cairn_err err = CAIRN_OK;
 
-    if (err)
-        return err;
     if (authenticates(stream)) {
         err = tags_make(stream, part, room, &len);
         piece_add(&stream->batch, part->bytes + part->at, len);

@@ -14,15 +14,16 @@
  *      4     4  bytes of the payload
  *      8     8  address: buffer of the receiver, times CAIRN_BULK_BYTES_MAX
  *     16     8  key of that buffer
- *     24     …  `authenticate`: a number of 8 bytes for each block
  *
  * With `encrypt` each block is followed by its tag of 16 bytes (seal.h), and the header is part of
  * the first block's tag.
  *
- * With `authenticate` the tags of all blocks (tag.h) follow the payload in a TLS record:
- *   'T', the first 24 bytes of the payload's header, then 16 bytes per block
- * So they belong to this payload of this session. The frame behind them says what it is. Before its
- * first payload each side tells the key of its tags in a record: 'K', then 32 bytes.
+ * With `authenticate` the tags of all blocks follow the payload in a TLS record:
+ *   'T', the payload's header, then 16 bytes per block
+ * So they belong to this payload of this session. The frame behind them says what it is. If the
+ * header fits and a tag does not, the payload is torn: its bytes changed on the way, or at the
+ * sender after their tag was made (a trainer may write to its region at any time). A torn payload
+ * counts as not received, and the session goes on.
  *
  * Before the peer is proved a stream has STREAM_IN_UNPROVED bytes of memory and parses TLS records
  * only. A payload is received straight into the buffer that its header names, if that buffer is
@@ -35,7 +36,6 @@
 
 #include "transport/backend.h"
 #include "transport/seal.h"
-#include "transport/tag.h"
 #include "transport/tls.h"
 
 #include <sys/socket.h>
@@ -47,15 +47,14 @@ enum {
     STREAM_STAGE_BYTES = 16384,
     STREAM_BATCH_PIECES = 96,
     STREAM_HEAD_BYTES = 24,
-    STREAM_NUMBER_BYTES = 8,
-    STREAM_BLOCKS_MAX = CAIRN_BULK_BYTES_MAX / CAIRN_BLOCK_BYTES /* of a payload */
+    STREAM_BLOCKS_MAX = CAIRN_BULK_BYTES_MAX / CAIRN_BLOCK_BYTES, /* of a payload */
+    STREAM_TAGS_BYTES_MAX = STREAM_BLOCKS_MAX * CAIRN_SEAL_TAG_BYTES
 };
 
 /* A frame or payload on its way out, in the scratch of its backend part. */
 struct stream_part {
     struct stream_part *next;
     const uint8_t *bytes;
-    const uint8_t *sums;                /* of a payload: see cairn_transport_send_summed */
     struct cairn_backend_remote remote; /* of a payload */
     uint32_t bytes_len;
     uint32_t at; /* so many bytes are in batches */
@@ -78,9 +77,9 @@ struct stream_arrival {
     uint32_t tagged; /* bytes whose tags are computed */
     bool first;      /* span of its payload */
     uint8_t head[STREAM_HEAD_BYTES];
-    uint8_t tag[CAIRN_SEAL_TAG_BYTES]; /* of an encrypted block */
-    uint64_t numbers[STREAM_BLOCKS_MAX];
-    uint8_t tags[STREAM_BLOCKS_MAX * CAIRN_CIPHER_TAG_BYTES]; /* as they must be */
+    uint64_t address;                    /* of its buffer */
+    uint8_t tag[CAIRN_SEAL_TAG_BYTES];   /* of an encrypted block */
+    uint8_t tags[STREAM_TAGS_BYTES_MAX]; /* as they must be */
 };
 
 /* What goes out with the next calls of sendmsg: pieces of payloads, and of `stage`. */
@@ -98,6 +97,8 @@ struct stream;
 struct stream_owner {
     /* The buffer that is open under this address and key, for a payload that begins; NULL: none. */
     uint8_t *(*buffer)(void *context, uint64_t address, uint64_t key, uint32_t bytes_len);
+    /* The payload that began there is torn. */
+    void (*torn)(void *context, uint64_t address);
     /* A frame of a proved stream, or the first one in clear of an unproved. False: stop reading. */
     bool (*received)(void *context, struct stream *stream, const uint8_t *bytes, size_t bytes_len);
     /* The handshake is complete: stream->node is the peer. False: stop reading. */
@@ -105,7 +106,6 @@ struct stream_owner {
     void *context;
     struct cairn_tls *tls;       /* NULL: no key and no certificate, all is in clear */
     struct cairn_cipher *cipher; /* NULL: payloads are not protected */
-    struct cairn_tagger *tagger; /* of all streams, NULL: each that authenticates has its own */
     int epoll_fd;                /* watches the sockets */
     enum cairn_protection protection;
     struct stream_parts done; /* parts that have ended */
@@ -127,7 +127,6 @@ struct stream {
     bool refused; /* one side does not take the other's key or certificate, or has none */
     bool refuses; /* and it is this one: `failed` says why */
     bool clear;   /* no TLS */
-    bool told;    /* the peer: the key of this side's tags */
     const char *failed;
     uint32_t node; /* CAIRN_BACKEND_ALL: unknown */
     uint64_t deadline_ns;
@@ -135,16 +134,14 @@ struct stream {
     int wake_bytes;  /* that must be there before the socket wakes us */
     struct sockaddr_storage address;
     struct cairn_tls_link *link;
-    struct cairn_seal *seal_out, *seal_in; /* `encrypt` */
-    struct cairn_tagger *tagger;           /* `authenticate`: the owner's or its own */
-    struct cairn_cipher_key *tag_key;      /* of the peer's tags, NULL until it is told */
+    struct cairn_seal *seal_out, *seal_in; /* NULL: payloads are not protected */
     uint8_t *in;
     size_t in_bytes, in_len;
     struct stream_arrival arrival;
     struct stream_parts queue; /* not wholly in a batch yet */
     struct stream_parts ended; /* wholly in the batch */
     struct stream_batch batch;
-    struct cairn_tag tags_out[STREAM_BLOCKS_MAX]; /* of the payload that is being sent */
+    uint8_t tags_out[STREAM_TAGS_BYTES_MAX]; /* of the payload that is being sent */
 };
 
 void stream_parts_init(struct stream_parts *parts);

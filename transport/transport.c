@@ -446,14 +446,6 @@ cairn_err
 cairn_transport_send(struct cairn_transport *t, uint32_t node, const void *body, size_t body_len,
                      const void *payload, size_t payload_len, uint64_t ticket)
 {
-    return cairn_transport_send_summed(t, node, body, body_len, payload, payload_len, NULL, ticket);
-}
-
-cairn_err
-cairn_transport_send_summed(struct cairn_transport *t, uint32_t node, const void *body,
-                            size_t body_len, const void *payload, size_t payload_len,
-                            const uint8_t *sums, uint64_t ticket)
-{
     struct peer *peer;
 
     if (node >= t->node_count || node == t->node || body_len > CAIRN_TRANSPORT_BODY_BYTES_MAX ||
@@ -473,7 +465,7 @@ cairn_transport_send_summed(struct cairn_transport *t, uint32_t node, const void
         block(t, peer, false);
         return CAIRN_AGAIN;
     }
-    operation_submit(t, peer, body, body_len, payload, payload_len, sums, ticket);
+    operation_submit(t, peer, body, body_len, payload, payload_len, ticket);
     if (payload_len)
         flow_ask(t, peer);
     return CAIRN_OK;

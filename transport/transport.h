@@ -72,7 +72,8 @@ struct cairn_transport_hub; /* transport_loop.h */
 /*
  * A message has come. body[body_len] is valid during the call. payload[payload_len] (NULL without
  * one; aligned to 4096) belongs to the receiver until cairn_transport_release(buffer); buffer is 0
- * without a payload.
+ * without a payload. With CAIRN_PROTECTION_AUTHENTICATE a message comes without its payload if that
+ * changed on the way, or in the sender's memory after cairn_transport_send.
  */
 typedef void cairn_transport_message_fn(void *context, uint32_t from_node, const void *body,
                                         size_t body_len, const void *payload, size_t payload_len,
@@ -172,6 +173,7 @@ struct cairn_transport_stats {
     uint64_t received_messages;
     uint64_t received_payload_bytes;
     uint64_t dropped_malformed;       /* with a wrong length, magic or checksum */
+    uint64_t dropped_payloads;        /* that changed: see cairn_transport_message_fn */
     uint64_t dropped_unauthenticated; /* of a peer without a session, or with another token */
     uint64_t refused_handshakes;
     uint64_t sessions; /* that came up */
@@ -227,18 +229,6 @@ CAIRN_MUST_CHECK cairn_err cairn_transport_send(struct cairn_transport *transpor
                                                 const void *body, size_t body_len,
                                                 const void *payload, size_t payload_len,
                                                 uint64_t ticket);
-
-/*
- * The same of a payload whose blocks of CAIRN_BLOCK_BYTES have checksums of 8 bytes each, in sums,
- * which is borrowed as the payload is. What is needed to protect a block is computed once for all
- * sends from one address with one checksum, if no session ends in between. A block that changes
- * under the same checksum ends the session. sums NULL: cairn_transport_send.
- */
-CAIRN_MUST_CHECK cairn_err cairn_transport_send_summed(struct cairn_transport *transport,
-                                                       uint32_t node, const void *body,
-                                                       size_t body_len, const void *payload,
-                                                       size_t payload_len, const uint8_t *sums,
-                                                       uint64_t ticket);
 
 /* Gives a received payload's buffer back. Exactly once per buffer; a stale one is ignored. */
 void cairn_transport_release(struct cairn_transport *transport, uint64_t buffer);

@@ -445,11 +445,10 @@ loop_send(struct cairn_backend *backend, uint32_t node, const void *bytes, size_
 
 static cairn_err
 loop_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
-           const uint8_t *sums, struct cairn_backend_remote remote, struct cairn_backend_part *part)
+           struct cairn_backend_remote remote, struct cairn_backend_part *part)
 {
     struct item *item = calloc(1, sizeof *item);
 
-    (void)sums;
     if (!item)
         return CAIRN_AGAIN;
     item->payload = bytes;
@@ -494,12 +493,13 @@ loop_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_
     return CAIRN_OK;
 }
 
-static bool
+static enum cairn_backend_fill
 loop_filled(const struct cairn_backend *backend, uint32_t index, size_t bytes_len)
 {
     const struct loop *loop = (const struct loop *)(const void *)backend;
 
-    return loop->regions[index].filled_bytes == bytes_len;
+    return loop->regions[index].filled_bytes == bytes_len ? CAIRN_BACKEND_WHOLE
+                                                          : CAIRN_BACKEND_EMPTY;
 }
 
 /* Nodes of a hub have no addresses. */

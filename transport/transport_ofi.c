@@ -477,7 +477,7 @@ ofi_send(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t
 
 static cairn_err
 ofi_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
-          const uint8_t *sums, struct cairn_backend_remote remote, struct cairn_backend_part *part)
+          struct cairn_backend_remote remote, struct cairn_backend_part *part)
 {
     struct ofi *ofi = ofi_of(backend);
     struct iovec local;
@@ -486,7 +486,6 @@ ofi_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_
         .msg_iov = &local, .iov_count = 1, .rma_iov = &target, .rma_iov_count = 1, .context = part};
     ssize_t code;
 
-    (void)sums;
     if (!ofi->ep || ofi->peers[node] == FI_ADDR_UNSPEC)
         return CAIRN_AGAIN;
     memcpy(&local.iov_base, &bytes, sizeof bytes); /* the interface is not const, the bytes are */

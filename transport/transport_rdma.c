@@ -21,7 +21,7 @@
  * nonce counts payloads and blocks within it, so that no nonce comes twice under a key. The
  * receiver closes the buffer to the fabric, then compares it with the tags: what it hands on can no
  * longer change. Tags also prove that the payload has arrived, even if the fabric keeps no order. A
- * payload without its 'T' does not count.
+ * payload without its 'T' does not count, and one with other tags is torn (backend.h).
  *
  * The lower node connects over the fabric: ofi_rxm can hang where both sides do so at once.
  */
@@ -91,7 +91,8 @@ struct payload {
 struct region {
     struct cairn_backend_remote remote;
     bool open;
-    uint32_t filled_bytes; /* that are there and checked */
+    uint32_t filled_bytes; /* that are there and compared with their tags */
+    bool torn;             /* the tags are others */
 };
 
 struct rdma {
@@ -338,10 +339,12 @@ tags_received(struct rdma *rdma, struct place *place, const uint8_t *bytes, size
                                             (size_t)i * CAIRN_BLOCK_BYTES,
                                         bytes + TAGS_BYTES + i * CAIRN_CIPHER_TAG_BYTES);
     }
-    if (err)
-        place_break(rdma, place, "a payload is damaged");
-    else
-        rdma->regions[index].filled_bytes = payload_len;
+    if (err && err != CAIRN_CORRUPT) {
+        place_break(rdma, place, "the crypto library failed");
+        return;
+    }
+    rdma->regions[index].filled_bytes = payload_len;
+    rdma->regions[index].torn = err;
 }
 
 static void
@@ -522,7 +525,7 @@ rdma_send(struct cairn_backend *backend, uint32_t node, const void *bytes, size_
 
 static cairn_err
 rdma_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
-           const uint8_t *sums, struct cairn_backend_remote remote, struct cairn_backend_part *part)
+           struct cairn_backend_remote remote, struct cairn_backend_part *part)
 {
     struct rdma *rdma = rdma_of(backend);
     struct payload *payload = rdma->free;
@@ -533,7 +536,7 @@ rdma_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size
     payload->place = &rdma->places[node];
     payload->connection = payload->place->connection;
     payload->caller = part;
-    err = rdma->bulk->ops->write(rdma->bulk, node, bytes, bytes_len, sums, remote,
+    err = rdma->bulk->ops->write(rdma->bulk, node, bytes, bytes_len, remote,
                                  &payload->write_part.part);
     if (err)
         return err;
@@ -591,12 +594,14 @@ rdma_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_
     return err;
 }
 
-static bool
+static enum cairn_backend_fill
 rdma_filled(const struct cairn_backend *backend, uint32_t index, size_t bytes_len)
 {
-    const struct rdma *rdma = (const struct rdma *)(const void *)backend;
+    const struct region *region = &((const struct rdma *)(const void *)backend)->regions[index];
 
-    return rdma->regions[index].filled_bytes == bytes_len;
+    return region->filled_bytes != bytes_len ? CAIRN_BACKEND_EMPTY
+           : region->torn                    ? CAIRN_BACKEND_TORN
+                                             : CAIRN_BACKEND_WHOLE;
 }
 
 static cairn_err

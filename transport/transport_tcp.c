@@ -63,6 +63,7 @@ struct place {
 struct region {
     uint64_t key;          /* 0: closed */
     uint32_t filled_bytes; /* by the last payload that has begun: frames come behind its end */
+    bool torn;             /* that payload */
 };
 
 struct tcp {
@@ -330,7 +331,16 @@ region_find(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
         tcp->regions[index].key != key)
         return NULL;
     tcp->regions[index].filled_bytes = bytes_len;
+    tcp->regions[index].torn = false;
     return tcp->pool + address;
+}
+
+static void
+region_torn(void *context, uint64_t address)
+{
+    struct tcp *tcp = context;
+
+    tcp->regions[address / CAIRN_BULK_BYTES_MAX].torn = true;
 }
 
 /* ---- connecting and accepting ---- */
@@ -534,7 +544,6 @@ tcp_close(struct cairn_backend *backend)
     dead_free(tcp);
     listen_close(tcp);
     cairn_tls_destroy(tcp->owner.tls);
-    cairn_tagger_destroy(tcp->owner.tagger);
     cairn_cipher_close(tcp->owner.cipher);
     cairn_names_destroy(tcp->names);
     free(tcp->regions);
@@ -702,13 +711,10 @@ tcp_send(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t
 
 static cairn_err
 tcp_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
-          const uint8_t *sums, struct cairn_backend_remote remote, struct cairn_backend_part *part)
+          struct cairn_backend_remote remote, struct cairn_backend_part *part)
 {
-    struct stream_part payload = {.bytes = bytes,
-                                  .bytes_len = (uint32_t)bytes_len,
-                                  .sums = sums,
-                                  .remote = remote,
-                                  .payload = true};
+    struct stream_part payload = {
+        .bytes = bytes, .bytes_len = (uint32_t)bytes_len, .remote = remote, .payload = true};
 
     return part_send(tcp_of(backend), node, &payload, part);
 }
@@ -750,12 +756,14 @@ tcp_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_r
     return CAIRN_OK;
 }
 
-static bool
+static enum cairn_backend_fill
 tcp_filled(const struct cairn_backend *backend, uint32_t index, size_t bytes_len)
 {
-    const struct tcp *tcp = (const struct tcp *)(const void *)backend;
+    const struct region *region = &((const struct tcp *)(const void *)backend)->regions[index];
 
-    return tcp->regions[index].filled_bytes == bytes_len;
+    return region->filled_bytes != bytes_len ? CAIRN_BACKEND_EMPTY
+           : region->torn                    ? CAIRN_BACKEND_TORN
+                                             : CAIRN_BACKEND_WHOLE;
 }
 
 static cairn_err
@@ -832,6 +840,7 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     tcp->accepts_left = ACCEPTS_PER_S;
     tcp->accepts_ns = clock_ns();
     tcp->owner = (struct stream_owner){.buffer = region_find,
+                                       .torn = region_torn,
                                        .received = stream_received,
                                        .proved = stream_proved,
                                        .context = tcp,
@@ -849,10 +858,6 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     if (!err && tcp->owner.protection != CAIRN_PROTECTION_NONE)
         err = cairn_cipher_choose(tcp->owner.protection == CAIRN_PROTECTION_ENCRYPT,
                                   &tcp->owner.cipher, NULL);
-    /* A peer that has the key of tags could change what others receive from this node. Nodes
-     * with the job's key trust each other that much; nodes with certificates do not. */
-    if (!err && tcp->owner.protection == CAIRN_PROTECTION_AUTHENTICATE && !transport->certificate)
-        err = cairn_tagger_create(tcp->owner.cipher, &tcp->owner.tagger);
     if (!err)
         err = listen_open(tcp, transport->bind_address);
     if (err)

@@ -30,7 +30,6 @@ struct letter {
     const uint8_t *payload;
     size_t payload_len;
     size_t body_len;
-    size_t sums_len; /* of these at the end: the checksums of the payload's blocks */
     bool service;
     uint8_t body[512];
 };

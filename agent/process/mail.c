@@ -43,12 +43,8 @@ letter_fly(struct cairn_agent *agent, struct letter *letter)
 static cairn_err
 try_send(struct cairn_agent *agent, struct letter *letter)
 {
-    const uint8_t *sums =
-        letter->sums_len ? letter->body + letter->body_len - letter->sums_len : NULL;
-
-    return cairn_transport_send_summed(agent->transport, letter->to, letter->body, letter->body_len,
-                                       letter->payload, letter->payload_len, sums,
-                                       (uint64_t)(uintptr_t)letter);
+    return cairn_transport_send(agent->transport, letter->to, letter->body, letter->body_len,
+                                letter->payload, letter->payload_len, (uint64_t)(uintptr_t)letter);
 }
 
 static void
@@ -290,8 +286,6 @@ mail_send(struct cairn_agent *agent, const struct cairn_message *message, const 
         agent_abort(agent, 1, "out of memory for a message");
         return;
     }
-    if (payload)
-        letter->sums_len = message->bytes_len;
     send_letter(agent, letter, message, CAIRN_MESSAGE_HEAD_BYTES_MAX + (size_t)message->bytes_len,
                 cairn_message_name(message->kind));
 }
@@ -363,6 +357,15 @@ peers_in(const struct cairn_agent *agent, enum cairn_peer_state state)
         count += peer.state == state;
     }
     return count;
+}
+
+uint64_t
+mail_dropped(const struct cairn_agent *agent)
+{
+    struct cairn_transport_stats stats;
+
+    cairn_transport_stats_read(agent->transport, &stats);
+    return agent->mail.dropped + stats.dropped_payloads;
 }
 
 enum cairn_certificate_state

@@ -108,6 +108,9 @@ void mail_deliver_self(struct cairn_agent *agent);
 bool mail_payload_ok(const struct cairn_message *message, const uint8_t *payload,
                      size_t payload_len);
 
+/* Messages and payloads of other agents that were dropped at the door. */
+uint64_t mail_dropped(const struct cairn_agent *agent);
+
 /* How many peers hold another key, belong to another job or are not who they should be; how many
  * speak no version of the protocol that this agent speaks. */
 uint32_t mail_denied_peers(const struct cairn_agent *agent);

@@ -210,6 +210,8 @@ take_body(struct cairn_agent *agent, uint32_t from, const uint8_t *body, size_t 
         take_service(agent, from, payload, payload_len, NULL, 0);
     } else {
         drop_arrived(agent, from);
+        if (kind == KIND_CORE_LONG || kind == KIND_SERVICE_LONG) /* it changed on its way */
+            cairn_transport_disconnect(agent->transport, from);
     }
 }
 

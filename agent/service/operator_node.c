@@ -179,7 +179,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->busy = view.busy;
     out->run = view.run;
     out->next_step = view.next_step;
-    out->dropped_messages = agent->mail.dropped + view.dropped_messages;
+    out->dropped_messages = mail_dropped(agent) + view.dropped_messages;
     out->blocked_step = view.blocker.generation.step;
     out->blocked_agent = view.blocker.agent;
     out->blocked_for_agent = view.blocker.for_agent;

@@ -5,6 +5,7 @@
  * The first byte chooses the protection; the rest are steps of a kind and four numbers (node or
  * buffer, a length, where a bit is flipped, which), and for a frame of any bytes those bytes. A
  * buffer counts as filled exactly if it was open and the last frame for it was right in all bits.
+ * It is torn if the frame has the right form, and its tags are wrong.
  */
 #include "tests/support/fabric.h"
 
@@ -16,6 +17,7 @@ enum step { STEP_OFFER, STEP_TAGS, STEP_ANY, STEP_OPEN, STEP_CLOSE, STEP_LOST, S
 struct model {
     bool open;
     uint32_t filled_bytes;
+    bool torn;
 };
 
 static struct cairn_cipher *cipher;
@@ -76,6 +78,30 @@ offer_step(uint32_t node, const uint8_t *step)
     }
 }
 
+static uint64_t
+number_at(const uint8_t *bytes, int count)
+{
+    uint64_t value = 0;
+
+    for (int i = count - 1; i >= 0; i--)
+        value = value << 8 | bytes[i];
+    return value;
+}
+
+/* Whether a frame names an open buffer and has as many tags as its payload needs. */
+static bool
+is_formed(const uint8_t *frame, size_t len, uint32_t index)
+{
+    uint64_t count = number_at(frame + 2, 2), bytes_len = number_at(frame + 4, 4);
+    uint64_t blocks = (bytes_len + CAIRN_BLOCK_BYTES - 1) / CAIRN_BLOCK_BYTES;
+
+    return frame[1] == 0 && bytes_len > 0 && bytes_len <= CAIRN_BULK_BYTES_MAX &&
+           count == (protection == CAIRN_PROTECTION_NONE ? 0 : blocks) &&
+           len == FABRIC_TAGS_BYTES + count * CAIRN_CIPHER_TAG_BYTES && model[index].open &&
+           number_at(frame + 16, 8) == fabric.remotes[index].address &&
+           number_at(frame + 24, 8) == fabric.remotes[index].key;
+}
+
 static void
 tags_step(uint32_t node, const uint8_t *step, uint64_t number)
 {
@@ -84,7 +110,6 @@ tags_step(uint32_t node, const uint8_t *step, uint64_t number)
     uint32_t index = step[3] % FABRIC_BUFFERS, bytes_len = lengths[step[2] % 4];
     bool tagged = (protection != CAIRN_PROTECTION_NONE) != ((step[2] & 4) != 0);
     bool cut = step[2] & 8;
-    bool wrong = tagged != (protection != CAIRN_PROTECTION_NONE) || cut || step[5];
     uint32_t broken = fabric.broken_count[node];
     size_t len;
 
@@ -97,15 +122,23 @@ tags_step(uint32_t node, const uint8_t *step, uint64_t number)
     else
         frame[1 + step[4] % (len - 1)] ^= step[5];
     fabric_deliver(node, frame, len - cut);
-    if (known[node] && model[index].open && !wrong) {
+    if (known[node] && is_formed(frame, len - cut, index)) {
         must(fabric.broken_count[node] == broken);
-        model[index] = (struct model){.filled_bytes = bytes_len};
+        model[index] =
+            (struct model){.filled_bytes = (uint32_t)number_at(frame + 4, 4), .torn = step[5] != 0};
         return;
     }
     must(fabric.broken_count[node] == broken + 1);
-    must(!model[index].open || fabric.rdma->ops->filled(fabric.rdma, index, 0));
     known[node] = false;
-    buffer_close(index); /* it may be, by the time that its tags were wrong */
+}
+
+static bool
+is_any_formed(const uint8_t *bytes, size_t len)
+{
+    for (uint32_t i = 0; i < FABRIC_BUFFERS; i++)
+        if (len >= FABRIC_TAGS_BYTES && is_formed(bytes, len, i))
+            return true;
+    return false;
 }
 
 static void
@@ -122,9 +155,9 @@ any_step(uint32_t node, const uint8_t *bytes, size_t len)
         known[node] = false;
     else if (kind == 'F')
         lose(node);
-    must(kind != 'T' || fabric.broken_count[node] != broken);
+    must(kind != 'T' || fabric.broken_count[node] != broken || is_any_formed(bytes, len));
     for (uint32_t i = 0; i < FABRIC_BUFFERS && kind == 'T'; i++)
-        if (model[i].open)
+        if (model[i].open || model[i].filled_bytes)
             buffer_close(i);
 }
 
@@ -134,8 +167,9 @@ buffers_check(void)
     for (uint32_t i = 0; i < FABRIC_BUFFERS; i++) {
         uint32_t bytes_len = model[i].filled_bytes;
 
-        must(fabric.rdma->ops->filled(fabric.rdma, i, bytes_len));
-        must(!fabric.rdma->ops->filled(fabric.rdma, i, bytes_len + 1));
+        must(fabric.rdma->ops->filled(fabric.rdma, i, bytes_len) ==
+             (model[i].torn ? CAIRN_BACKEND_TORN : CAIRN_BACKEND_WHOLE));
+        must(fabric.rdma->ops->filled(fabric.rdma, i, bytes_len + 1) == CAIRN_BACKEND_EMPTY);
     }
 }
 
@@ -168,7 +202,7 @@ step_run(const uint8_t *step, const uint8_t *bytes, size_t len, uint64_t number)
         break;
     default:
         (void)!fabric.rdma->ops->send(fabric.rdma, node, "CRN", 3, &part);
-        (void)!fabric.rdma->ops->write(fabric.rdma, node, fabric_pool[0], 300, NULL,
+        (void)!fabric.rdma->ops->write(fabric.rdma, node, fabric_pool[0], 300,
                                        (struct cairn_backend_remote){0}, &part);
         (void)fabric.rdma->ops->progress(fabric.rdma);
         break;

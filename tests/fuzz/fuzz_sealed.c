@@ -4,7 +4,8 @@
  * A sender sends a frame, a payload, a frame, a short payload and a frame. The first byte chooses
  * encryption and either side's library; the rest are changes of five bytes: what, where (three
  * bytes), and how much. The receiver must see exactly those frames that end before the first
- * change, and the payloads before each as they were sent.
+ * change, and the payloads before each as they were sent. If only a payload's own bytes change, and
+ * it is authenticated, the receiver sees all frames and learns that the payload is torn.
  */
 #include "tests/fuzz/streams.h"
 
@@ -24,6 +25,7 @@ static uint8_t frames[FRAMES][FRAME_BYTES];
 static uint8_t long_payload[LONG_BYTES], short_payload[SHORT_BYTES];
 static uint8_t pool[2][CAIRN_BULK_BYTES_MAX]; /* the receiver's buffers */
 static uint32_t received_count;
+static bool is_torn[2];
 
 static uint8_t *
 buffer(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
@@ -32,14 +34,22 @@ buffer(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
     return address < 2 && key == address + 10 ? pool[address] : NULL;
 }
 
+static void
+torn(void *context, uint64_t address)
+{
+    (void)context;
+    must(address < 2 && !is_torn[address]);
+    is_torn[address] = true;
+}
+
 static bool
 received(void *context, struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 {
     (void)context, (void)stream;
     must(received_count < FRAMES && bytes_len == FRAME_BYTES);
     must(memcmp(bytes, frames[received_count++], FRAME_BYTES) == 0);
-    must(received_count < 2 || memcmp(pool[0], long_payload, LONG_BYTES) == 0);
-    must(received_count < 3 || memcmp(pool[1], short_payload, SHORT_BYTES) == 0);
+    must(received_count < 2 || is_torn[0] == (memcmp(pool[0], long_payload, LONG_BYTES) != 0));
+    must(received_count < 3 || is_torn[1] == (memcmp(pool[1], short_payload, SHORT_BYTES) != 0));
     return true;
 }
 
@@ -126,6 +136,14 @@ change(uint8_t *wire, size_t len, const uint8_t *data)
     }
 }
 
+/* Whether a byte is of a payload that is not encrypted. */
+static bool
+is_payload(size_t at, const size_t ends[FRAMES])
+{
+    return (at >= ends[0] + STREAM_HEAD_BYTES && at < ends[0] + STREAM_HEAD_BYTES + LONG_BYTES) ||
+           (at >= ends[1] + STREAM_HEAD_BYTES && at < ends[1] + STREAM_HEAD_BYTES + SHORT_BYTES);
+}
+
 static void
 start(struct cairn_tls *tls[2][2], struct cairn_cipher *ciphers[CAIRN_CIPHER_LIBRARIES])
 {
@@ -162,6 +180,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t i = 0; i < 2; i++)
         owners[i] = (struct stream_owner){
             .buffer = buffer,
+            .torn = torn,
             .received = received,
             .proved = proved,
             .epoll_fd = -1,
@@ -170,18 +189,21 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             .protection = encrypt ? CAIRN_PROTECTION_ENCRYPT : CAIRN_PROTECTION_AUTHENTICATE};
     pair_open(owners, streams);
     received_count = 0;
+    is_torn[0] = is_torn[1] = false;
     memset(pool[0], 0, LONG_BYTES);
     memset(pool[1], 0, SHORT_BYTES);
     len = sent_len = wire_make(streams[0], streams[1]->fd, sent, ends);
     memcpy(wire, sent, len);
     for (size_t at = 1; at + CHANGE_BYTES <= size; at += CHANGE_BYTES)
         len = change(wire, len, data + at);
-    while (same < len && same < sent_len && wire[same] == sent[same])
+    while (same < sent_len &&
+           ((same < len && wire[same] == sent[same]) || (!encrypt && is_payload(same, ends))))
         same++;
     while (whole < FRAMES && ends[whole] <= same)
         whole++;
     streams_feed(streams[1], streams[0]->fd, wire, len, CAIRN_BLOCK_BYTES / 2);
     must(received_count == whole);
+    must(!encrypt || (!is_torn[0] && !is_torn[1]));
     stream_destroy(streams[0]);
     stream_destroy(streams[1]);
     return 0;

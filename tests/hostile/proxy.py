@@ -60,6 +60,16 @@ class Proxy:
             end.close()
 
 
+def in_blocks(data):
+    """Whether there is a block in the middle, and no record or header of a payload near it."""
+    middle = len(data) // 2
+    return (
+        len(data) == 65536
+        and b"\x17\x03\x03" not in data[middle - 20000 : middle + 5]
+        and b"\xb0\x01\0\0" not in data[middle - 24 : middle + 5]
+    )
+
+
 class Mangler:
     """Changes bytes once after it is armed."""
 
@@ -78,9 +88,15 @@ class Mangler:
             data, self.kept = data + self.kept, b""
             self.done.set()
             return data
+        if self.kind == "payload" and not in_blocks(data):
+            return data
         kind, self.kind = self.kind, None
         if kind is None:
             return data
+        if kind == "payload":
+            self.done.set()
+            middle = len(data) // 2
+            return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
         at = self.draw.randrange(len(data))
         length = self.draw.randint(1, 64)
         if kind == "reorder" and len(data) > 1:

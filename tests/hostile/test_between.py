@@ -18,6 +18,7 @@ NODES = 3
 CHANGES = int(16 * SCALE)
 KINDS = ("flip", "drop", "repeat", "reorder")
 LOST = "transport: lost peer"
+DROPPED = "transport: dropped a payload"
 
 
 MASK = (1 << 64) - 1
@@ -77,7 +78,29 @@ class Between(unittest.TestCase):
         self.assertTrue(any(proxy.sessions for proxy in self.proxies), "nobody is in between")
 
     def noticed(self):
-        return sum(self.cluster.log(i).count(LOST) for i in range(NODES))
+        """Sessions that ended, and payloads that were dropped."""
+        return sum(
+            self.cluster.log(i).count(LOST) + self.cluster.status(i).get("dropped_messages", 0)
+            for i in range(NODES)
+        )
+
+    def test_changed_payload(self):
+        """A bit of the state itself: those bytes are asked for again, and the session lives."""
+        before = [self.cluster.log(i).count(LOST) for i in range(NODES)]
+        dropped = self.noticed()
+        for number in range(CHANGES // 4):
+            seen = self.noticed()
+            self.mangler.arm("payload")
+            wait_for(f"change {number} is done", self.mangler.done.is_set)
+            wait_for(f"change {number} is noticed", lambda seen=seen: self.noticed() > seen)
+            self.cluster.wait_committed(self.cluster.committed(), 20)
+        lost = [self.cluster.log(i).count(LOST) for i in range(NODES)]
+        if self.protection == "encrypt":  # its blocks cannot change in an agent's memory
+            self.assertGreater(sum(lost), sum(before))
+        else:
+            self.assertEqual(lost, before, "a session ended")
+            self.assertGreaterEqual(self.noticed() - dropped, CHANGES // 4)
+            self.assertTrue(any(DROPPED in self.cluster.log(i) for i in range(NODES)))
 
     def test_changed_bytes(self):
         for number in range(CHANGES):

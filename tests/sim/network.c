@@ -10,8 +10,8 @@
  * is lost, and each side learns it at its own time. A cut holds messages back, in order; a cut of
  * either direction breaks the session after a while, and no new one begins.
  *
- * Messages to oneself arrive later, in order. Block checksums are compared at the receiver, as the
- * transport does it, before the core sees the message.
+ * Messages to oneself arrive later, in order. Tags and block checksums are compared at the receiver
+ * before the core sees the message: a payload with other tags does not arrive.
  */
 #include "tests/sim/sim.h"
 
@@ -158,6 +158,9 @@ network_fini(struct world *world)
     for (uint32_t i = 0; i < network->link_count; i++)
         for (uint32_t s = 0; s < 2; s++)
             flush_side(&network->links[i], s);
+    for (uint32_t i = 0; i < network->link_count; i++)
+        seals_close(&network->links[i]);
+    free(world->seals_seen.table);
     shared_drop(network->last);
     free(network->links);
     free(network->table);
@@ -376,6 +379,7 @@ try_session(struct world *world, uint32_t index)
     }
     link->up = true;
     link->session++;
+    seals_open(world, link);
     for (uint32_t side = 0; side < 2; side++) {
         uint64_t after_ns = random_between(&world->random, MS_NS / 5, 5 * MS_NS);
 
@@ -533,6 +537,24 @@ count_traffic(struct node *node, const struct packet *packet, bool sent)
     node->traffic.bytes += message_len(packet);
 }
 
+/* Tags a payload. It may be damaged before, in its sender's memory, or after, on its way. */
+static void
+payload_damage(struct world *world, struct packet *packet, struct cairn_seal *seal,
+               const uint8_t *payload)
+{
+    uint8_t *bytes = packet->bytes + packet->head_len, change = 0;
+    uint32_t at = 0;
+
+    if (packet->payload_len == 0)
+        return;
+    if (random_chance(&world->random, world->network.damage_per_thousand)) {
+        at = (uint32_t)random_below(&world->random, packet->payload_len);
+        change = (uint8_t)random_between(&world->random, 1, 255);
+        bytes[at] ^= change;
+    }
+    packet->tag = seals_tag(seal, change & 1 ? bytes : payload, packet->payload_len);
+}
+
 void
 network_send(struct world *world, struct node *from, const struct cairn_message *message,
              const uint8_t *payload, uint32_t payload_len)
@@ -573,9 +595,7 @@ network_send(struct world *world, struct node *from, const struct cairn_message 
         return;
     }
     count_traffic(&world->nodes[message->to], packet, false);
-    if (payload_len && random_chance(&world->random, world->network.damage_per_thousand))
-        packet->bytes[packet->head_len + random_below(&world->random, payload_len)] ^=
-            (uint8_t)random_between(&world->random, 1, 255);
+    payload_damage(world, packet, link->seals[side][0], payload);
     class = is_long(packet, message) ? LANE_BULK : LANE_CONTROL;
     lane = &link->lanes[side][class];
     packet->at_ns = world->now_ns + latency_ns(world);
@@ -626,12 +646,14 @@ payload_good(const struct cairn_message *message, const uint8_t *payload, uint32
     return true;
 }
 
+/* torn: the payload, whose tags are not those of its bytes. */
 static void
-hand_over(struct world *world, struct node *node, const struct packet *packet)
+hand_over(struct world *world, struct node *node, const struct packet *packet, bool torn)
 {
     struct cairn_message message;
     struct cairn_event event = {.type = CAIRN_EVENT_MESSAGE};
-    const uint8_t *payload = packet->payload_len ? packet->bytes + packet->head_len : NULL;
+    uint32_t payload_len = torn ? 0 : packet->payload_len;
+    const uint8_t *payload = payload_len ? packet->bytes + packet->head_len : NULL;
     uint8_t small[4096], *bytes = small;
     size_t len = message_len(packet);
 
@@ -645,7 +667,7 @@ hand_over(struct world *world, struct node *node, const struct packet *packet)
                    cairn_message_name(packet->kind));
     } else {
         event.as.message.message = &message;
-        event.as.message.payload_ok = payload_good(&message, payload, packet->payload_len);
+        event.as.message.payload_ok = payload_good(&message, payload, payload_len);
         judge_got(world, node, &message);
         if (packet->payload_len && !event.as.message.payload_ok)
             world_say(world, "the blocks of the next message are damaged");
@@ -653,6 +675,13 @@ hand_over(struct world *world, struct node *node, const struct packet *packet)
     }
     if (bytes != small)
         free(bytes);
+}
+
+static bool
+is_torn(struct cairn_seal *seal, const struct packet *packet)
+{
+    return packet->payload_len &&
+           seals_tag(seal, packet->bytes + packet->head_len, packet->payload_len) != packet->tag;
 }
 
 static void
@@ -671,7 +700,7 @@ deliver(struct world *world, struct sim_event *event)
         node->self_head = packet->next;
         if (!node->self_head)
             node->self_tail = NULL;
-        hand_over(world, node, packet);
+        hand_over(world, node, packet, false);
         packet_free(packet);
         return;
     }
@@ -691,7 +720,7 @@ deliver(struct world *world, struct sim_event *event)
     if (!lane->head)
         lane->tail = NULL;
     if (node->running && link->told[side] && packet->at_ns <= lane->end_ns)
-        hand_over(world, node, packet);
+        hand_over(world, node, packet, is_torn(link->seals[side][1], packet));
     packet_free(packet);
 }
 

@@ -10,6 +10,7 @@
  *   queue.c        events in time order
  *   network.c      sessions between agents, and the messages in them: order, delay, breaks,
  *                  partitions, damage
+ *   seals.c        the tags of blocks in sessions, and whether a nonce comes twice
  *   memory.c       slots of real (small) blocks: fold, decode, verify, checksums
  *   node.c         one machine and its agent: carries out actions; starts, crashes, pauses
  *   trainer.c      the training job: steps in lockstep, captures
@@ -234,6 +235,7 @@ struct packet {
     uint64_t at_ns;
     uint32_t head_len;
     uint32_t payload_len;
+    uint64_t tag;    /* all tags of the payload's blocks, mixed */
     uint8_t bytes[]; /* head and payload */
 };
 
@@ -256,7 +258,23 @@ struct link {
     bool trying;
     uint64_t session; /* number of the newest */
     struct lane lanes[2][LANES];
+    struct cairn_seal *seals[2][2]; /* of what goes to this side: the sender's, and its own */
 };
+
+/* The nonces that may come next under each key, by hash. */
+struct seals_seen {
+    struct seal_seen {
+        uint64_t key, next;
+    } * table; /* [room] */
+    uint64_t count, room;
+};
+
+/* A session begins, and is over for good. */
+struct world;
+void seals_open(struct world *world, struct link *link);
+void seals_close(struct link *link);
+/* The tags of the next payload in its direction, mixed. */
+uint64_t seals_tag(struct cairn_seal *seal, const uint8_t *payload, uint32_t payload_len);
 
 struct network {
     struct link *links;
@@ -545,6 +563,7 @@ struct world {
     uint64_t now_ns;
     bool verbose;
     uint32_t planted_bug;
+    struct seals_seen seals_seen;
     struct queue queue;
     struct node *nodes;
     const char **domains;

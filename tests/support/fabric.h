@@ -77,10 +77,9 @@ fabric_send(struct cairn_backend *backend, uint32_t node, const void *bytes, siz
 
 static inline cairn_err
 fabric_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
-             const uint8_t *sums, struct cairn_backend_remote remote,
-             struct cairn_backend_part *part)
+             struct cairn_backend_remote remote, struct cairn_backend_part *part)
 {
-    (void)node, (void)bytes, (void)bytes_len, (void)sums, (void)remote;
+    (void)node, (void)bytes, (void)bytes_len, (void)remote;
     fabric_below_of(backend)->written_count++;
     return fabric_part_add(fabric_below_of(backend), part);
 }

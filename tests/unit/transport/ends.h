@@ -397,6 +397,16 @@ state_of(uint32_t node, uint32_t peer)
     return out.state;
 }
 
+/* Sends that have not ended. */
+static inline uint32_t
+state_operations(uint32_t node, uint32_t peer)
+{
+    struct cairn_transport_peer out;
+
+    cairn_transport_peer_read(ends[node].transport, peer, &out);
+    return out.operations;
+}
+
 static inline struct cairn_transport_stats
 stats_of(uint32_t node)
 {

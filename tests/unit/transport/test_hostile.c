@@ -379,7 +379,7 @@ test_stranger_over_libfabric(void **state)
     for (int i = 0; i < 20; i++) {
         struct cairn_backend_remote guess = {.address = 0, .key = random_next()};
 
-        (void)stranger->ops->write(stranger, 1, payload, 65536, NULL, guess, &part);
+        (void)stranger->ops->write(stranger, 1, payload, 65536, guess, &part);
         for (int turn = 0; turn < 20; turn++) {
             (void)stranger->ops->progress(stranger);
             turn_at(flood_ns);

@@ -1,4 +1,4 @@
-/* Encrypted payload blocks: what is changed, repeated, left out, moved or brought from another
+/* Blocks of payloads: what is changed, repeated, left out, moved or brought from another
  * connection is found, whichever library each of the two sides uses. */
 #include "transport/seal.h"
 #include "tests/support/cmocka.h"
@@ -29,8 +29,9 @@ sealed_make(int way)
 {
     const struct cairn_cipher *from = ciphers[way / CAIRN_CIPHER_LIBRARIES];
 
-    assert_int_equal(cairn_seal_create(from, true, key, &sender), CAIRN_OK);
-    assert_int_equal(cairn_seal_create(receiver_cipher(way), false, key, &receiver), CAIRN_OK);
+    assert_int_equal(cairn_seal_create(from, true, true, key, &sender), CAIRN_OK);
+    assert_int_equal(cairn_seal_create(receiver_cipher(way), true, false, key, &receiver),
+                     CAIRN_OK);
     for (int i = 0; i < BLOCKS; i++) {
         memset(plain[i], 'a' + i, BYTES);
         memcpy(sealed[i], plain[i], BYTES);
@@ -119,10 +120,59 @@ test_another_connection(void **state)
     for (int way = 0; way < WAYS; way++) {
         sealed_make(way);
         cairn_seal_destroy(receiver);
-        assert_int_equal(cairn_seal_create(receiver_cipher(way), false, other_key, &receiver),
+        assert_int_equal(cairn_seal_create(receiver_cipher(way), true, false, other_key, &receiver),
                          CAIRN_OK);
         assert_int_equal(check(0), CAIRN_CORRUPT);
         ends_destroy(state);
+    }
+}
+
+/* Tags of blocks in clear. Either side computes the same, whichever library it uses; a bit of the
+ * block, its length, its place or its connection changes the tag. */
+static void
+test_tags(void **state)
+{
+    for (int way = 0; way < WAYS; way++) {
+        const struct cairn_cipher *from = ciphers[way / CAIRN_CIPHER_LIBRARIES];
+        uint8_t computed[CAIRN_SEAL_TAG_BYTES];
+
+        memset(plain[0], 'a', BYTES);
+        for (size_t change = 0; change < 4 + 8 * BYTES / 251; change++) {
+            size_t bit = (change - 4) * 251;
+
+            assert_int_equal(cairn_seal_create(from, false, true, key, &sender), CAIRN_OK);
+            assert_int_equal(cairn_seal_create(receiver_cipher(way), false, false,
+                                               change == 1 ? other_key : key, &receiver),
+                             CAIRN_OK);
+            assert_int_equal(cairn_seal_tag(sender, plain[0], BYTES, tags[0]), CAIRN_OK);
+            if (change == 2) /* a block in between */
+                assert_int_equal(cairn_seal_tag(receiver, plain[0], BYTES, computed), CAIRN_OK);
+            if (change >= 4)
+                plain[0][bit / 8] ^= (uint8_t)(1 << bit % 8);
+            assert_int_equal(
+                cairn_seal_tag(receiver, plain[0], change == 3 ? BYTES - 1 : BYTES, computed),
+                CAIRN_OK);
+            if (change >= 4)
+                plain[0][bit / 8] ^= (uint8_t)(1 << bit % 8);
+            assert_true(cairn_seal_tags_same(tags[0], computed, sizeof computed) == (change == 0));
+            ends_destroy(state);
+        }
+    }
+}
+
+/* The same bytes, sent again, have another tag. */
+static void
+test_no_tag_comes_twice(void **state)
+{
+    enum { TIMES = 1000 };
+    static uint8_t seen[TIMES][CAIRN_SEAL_TAG_BYTES];
+
+    (void)state;
+    assert_int_equal(cairn_seal_create(ciphers[0], false, true, key, &sender), CAIRN_OK);
+    for (int i = 0; i < TIMES; i++) {
+        assert_int_equal(cairn_seal_tag(sender, plain[0], BYTES, seen[i]), CAIRN_OK);
+        for (int j = 0; j < i; j++)
+            assert_memory_not_equal(seen[i], seen[j], sizeof seen[i]);
     }
 }
 
@@ -152,6 +202,8 @@ main(void)
         cmocka_unit_test_teardown(test_any_bit, ends_destroy),
         cmocka_unit_test_teardown(test_repeated_left_out_moved, ends_destroy),
         cmocka_unit_test_teardown(test_another_connection, ends_destroy),
+        cmocka_unit_test_teardown(test_tags, ends_destroy),
+        cmocka_unit_test_teardown(test_no_tag_comes_twice, ends_destroy),
     };
 
     return cmocka_run_group_tests(tests, ciphers_open, ciphers_close);
