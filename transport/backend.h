@@ -68,7 +68,8 @@ struct cairn_transport_ops {
     /*
      * Starts an operation that done() will report with `part`. The frame and the write to one
      * node arrive in the order of these calls when `ordered` is set, else a frame may overtake a
-     * write that has not been reported. CAIRN_AGAIN: try again later; CAIRN_PEER: the connection is lost. After a failure done() is not called.
+     * write that has not been reported. CAIRN_AGAIN: try again later; CAIRN_PEER: the connection
+     * is lost. After a failure done() is not called.
      */
     cairn_err (*send)(struct cairn_backend *backend, uint32_t node, const void *bytes,
                       size_t bytes_len, struct cairn_backend_part *part);

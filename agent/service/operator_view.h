@@ -45,7 +45,7 @@ struct operator_part {
     X(busy)                                                                                        \
     X(run)               /* that it takes part in; 0: none is assembled */                         \
     X(next_step)         /* due; 0: none */                                                        \
-    X(dropped_messages)  /* that came malformed or changed, or of another session, epoch, run */    \
+    X(dropped_messages)  /* malformed, changed, or of another session, epoch or run */             \
     X(blocked_step)      /* the leader waits to commit it; 0: nothing is blocked */                \
     X(blocked_agent)     /* who is not done */                                                     \
     X(blocked_for_agent) /* whom it waits for; UINT32_MAX: nobody */                               \
