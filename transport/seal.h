@@ -4,9 +4,9 @@
  * Each block of at most CAIRN_BLOCK_BYTES has a tag of AES-256-GCM (cipher.h) under the
  * connection's own key. A seal that encrypts covers with it what stands before the block in the
  * payload's header, too. The nonce is a counter of blocks from 0 on. The key is TLS's exporter's,
- * so it differs for every connection and direction, and no nonce can come twice under it after a
- * crash, in adopted memory or in a slot that is filled again. A block that is repeated, left out, moved, or brought
- * from another connection has the wrong nonce.
+ * so it differs for every connection and direction, and no nonce can come twice under it: not after
+ * a crash, in adopted memory, or in a slot that is filled again. A block that is repeated, left
+ * out, moved, or brought from another connection has the wrong nonce.
  */
 #ifndef CAIRN_TRANSPORT_SEAL_H
 #define CAIRN_TRANSPORT_SEAL_H
