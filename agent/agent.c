@@ -15,6 +15,7 @@
 #include "agent/process/session_socket.h"
 #include "agent/process/sizes.h"
 #include "agent/process/step.h"
+#include "agent/service/drill.h"
 #include "agent/service/enforcing.h"
 #include "agent/service/fetch.h"
 #include "agent/service/local.h"
@@ -55,6 +56,7 @@ on_tick(void *context)
     fetch_tick(agent);
     spill_tick(agent);
     local_tick(agent);
+    drill_tick(agent);
     operator_tick(agent);
     mail_tick(agent);
     mail_deliver_self(agent);
@@ -414,6 +416,7 @@ close_all(struct cairn_agent *agent)
     if (agent->workers)
         cairn_workers_stop(agent->workers);
     scrub_close(agent);
+    drill_close(agent);
     keeping_close(agent);
     mail_close(agent);
     cairn_core_destroy(agent->core);

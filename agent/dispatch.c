@@ -4,6 +4,7 @@
 #include "agent/process/carry.h"
 #include "agent/process/service_message.h"
 #include "agent/process/session.h"
+#include "agent/service/drill.h"
 #include "agent/service/fetch.h"
 #include "agent/service/local.h"
 #include "agent/service/operator.h"
@@ -44,7 +45,8 @@ take_message(struct cairn_agent *agent, const struct cairn_service_message *mess
     switch (message->kind) {
     case CAIRN_SERVICE_FETCH:
     case CAIRN_SERVICE_FETCHED:
-        fetch_message(agent, message, payload, payload_len);
+        if (!drill_message(agent, message, payload, payload_len))
+            fetch_message(agent, message, payload, payload_len);
         break;
     case CAIRN_SERVICE_SPILL:
         spill_message(agent, message);

@@ -186,6 +186,10 @@ put_question(struct link *link, const struct cairn_question *question)
         cairn_json_write_key(&writer, "force");
         cairn_json_write_u64(&writer, 1);
     }
+    if (question->rate) {
+        cairn_json_write_key(&writer, "rate");
+        cairn_json_write_u64(&writer, question->rate);
+    }
     put_text(&writer, "decision", question->decision);
     if (question->decision) {
         cairn_json_write_key(&writer, "for_ns");

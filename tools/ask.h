@@ -20,7 +20,8 @@ struct cairn_question {
     bool fresh;           /* restore: begin an epoch with nothing */
     const char *to;       /* an absolute path, or NULL */
     const char *change;   /* node: "replace" or "remove"; NULL: not asked for */
-    const char *node;     /* node: a number or an address */
+    const char *node;     /* node: a number or an address; drill: numbers, such as "3,5" */
+    uint64_t rate;        /* drill: bytes per second at most; 0: the agent's default */
     const char *address;  /* node: of a replacement; NULL: none */
     bool force;           /* node: although its agent runs */
     const char *decision; /* replan: "approve", "deny", "back" or "now"; NULL: none */

@@ -23,6 +23,7 @@ static const struct cairn_verb verbs[] = {
     {"snapshot", "take a snapshot at the next step", cairn_verb_snapshot},
     {"snapshots", "list the snapshots", cairn_verb_snapshots},
     {"verify", "checksum every byte and repair damage", cairn_verb_verify},
+    {"drill", "prove that the loss of nodes is survivable", cairn_verb_drill},
     {"After a failure", NULL, NULL},
     {"restore", "rebuild the newest complete snapshot", cairn_verb_restore},
     {"node", "replace a dead node by another machine, or remove it", cairn_verb_node},

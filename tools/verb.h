@@ -44,6 +44,7 @@ int cairn_verb_heatmap(int argc, char **argv);
 int cairn_verb_inspect(int argc, char **argv);
 int cairn_verb_keeper(int argc, char **argv);
 int cairn_verb_metrics(int argc, char **argv);
+int cairn_verb_drill(int argc, char **argv);
 int cairn_verb_node(int argc, char **argv);
 int cairn_verb_plan(int argc, char **argv);
 int cairn_verb_profile(int argc, char **argv);

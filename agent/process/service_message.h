@@ -5,11 +5,13 @@
  * lost: one for a peer without a session is dropped, and a service that waits for an answer sends
  * again.
  *
- *   FETCH       send blocks or a manifest of a generation, for a trainer, a spill or an export
+ *   FETCH       send blocks or a manifest of a generation, for a trainer, a spill, an export or a
+ *               drill
  *   FETCHED     the answer; blocks travel beside it, and `bytes` are their checksums
  *   SPILL       agent/service/spill_state.h
  *   OPERATOR    agent/service/operator_gather.c: a node's view of itself;
- *               agent/service/operator_plan.c: an operator's decision about the plan
+ *               agent/service/operator_plan.c: an operator's decision about the plan;
+ *               agent/service/operator_drill.c: a rehearsal of a loss, and how far it is
  *   TIMING      bytes: reports; request: their stream; offset: the number of this part
  *   TIMING_ACK  offset: parts received so far; UINT64_MAX: begin a new stream
  *   VERDICTS    bytes: the ledger of verdicts

@@ -7,6 +7,7 @@
 #include "agent/service/fetch.h"
 #include "agent/service/fetch_state.h"
 
+#include "base/crc.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -59,6 +60,42 @@ answer_blocks(struct cairn_agent *agent, const struct cairn_service_message *ask
                       payload ? part : UINT32_MAX);
 }
 
+/* Parity is compared here: only its owner has its checksums. */
+static void
+answer_parity(struct cairn_agent *agent, const struct cairn_service_message *ask, uint32_t part,
+              const struct cairn_part_view *view)
+{
+    const struct cairn_geometry *geometry = &view->stripes->geometry;
+    struct cairn_service_message answer = *ask;
+    const uint8_t *payload = NULL;
+    uint64_t blocks = 0;
+
+    answer.kind = CAIRN_SERVICE_FETCHED;
+    answer.to = ask->from;
+    answer.from = agent->config.node;
+    answer.bytes = NULL;
+    answer.bytes_len = 0;
+    if (ask->total < geometry->m)
+        blocks =
+            view->stripes
+                ->parity_blocks[cairn_slot_stripe(geometry, view->position, (uint32_t)ask->total)];
+    if (ask->block_count > 0 && ask->block_count <= CAIRN_MESSAGE_BLOCKS_MAX &&
+        ask->offset <= blocks && ask->block_count <= blocks - ask->offset)
+        payload = cairn_memory_parity(agent->memory, part, (uint32_t)ask->total, geometry->m,
+                                      ask->offset, ask->block_count);
+    answer.total = UINT64_MAX;
+    answer.err = payload ? CAIRN_OK : CAIRN_NOT_FOUND;
+    for (uint32_t i = 0; payload && !answer.err && i < ask->block_count; i++)
+        if (cairn_crc64(0, payload + (size_t)i * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES) !=
+            view->parity_crcs[ask->total][ask->offset + i])
+            answer.err = CAIRN_CORRUPT;
+    if (answer.err)
+        payload = NULL;
+    mail_send_service(agent, &answer, payload,
+                      payload ? (size_t)ask->block_count * CAIRN_BLOCK_BYTES : 0,
+                      payload ? part : UINT32_MAX);
+}
+
 static void
 answer(struct cairn_agent *agent, const struct cairn_service_message *ask)
 {
@@ -69,6 +106,8 @@ answer(struct cairn_agent *agent, const struct cairn_service_message *ask)
     if (fetch_find_part(agent, ask->generation, ask->item, &part, &view)) {
         if (ask->verb == ASK_MANIFEST)
             answer_manifest(agent, ask, &view);
+        else if (ask->verb == ASK_PARITY)
+            answer_parity(agent, ask, part, &view);
         else
             answer_blocks(agent, ask, part, &view);
         return;

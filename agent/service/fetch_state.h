@@ -22,6 +22,8 @@
 enum {
     ASK_BLOCKS = 0,
     ASK_MANIFEST = 1,
+    ASK_PARITY = 2, /* of a drill: blocks of parity slot `total`; CAIRN_CORRUPT: they are damaged.
+                     * The answer's `total` is UINT64_MAX: an agent of protocol 10 sends data. */
     PART_BYTES = 49152,
     IN_FLIGHT_MAX = 8,
     READS_MAX = 4096,            /* waiting, of one fetcher */

@@ -3,12 +3,13 @@
  *
  * A request is one frame of JSON:
  *
- *   "verb"             "status", "snapshots", "snapshot", "restore", "verify", "node" or "replan"
+ *   "verb"             one of verb_names
  *   "dry_run": 1       change nothing, where the verb takes it
  *   "fresh": 1         of a restore: begin an epoch with nothing
  *   "epoch", "step"    the wanted generation, as people name it
  *   "to"               the directory to export to
  *   "change", "node", "address", "force": 1     of a node: operator_fleet.c
+ *   "node", "rate"     of a drill: nodes, such as "3,5", and bytes per second: operator_drill.c
  *   "decision", "number", "for_ns"              of replan: operator_plan.c
  *
  * The answer is JSON in one or more OPERATOR_REPLY frames, whose texts follow one another. The last
@@ -22,6 +23,7 @@
  *   EXPORT   an export writes
  *   RETRY    a pause before an export is tried again
  *   PLANNER  the answer of the agent that plans
+ *   DRILL    the agent that rehearses the loss of nodes
  *
  *   status, snapshots            PEERS FILES ─► answer
  *   snapshot                     CORE ─► answer
@@ -33,6 +35,7 @@
  *   verify                       CORE ─► PEERS FILES ─► answer
  *   node                         CORE ─► answer
  *   replan                       PEERS, or PLANNER for a decision ─► answer
+ *   drill                        DRILL, one erasure group after the other ─► answer
  *   keep                         answer; all agents write what memory holds to their disks
  *   launch                       PEERS, unless only this agent is asked ─► answer
  *
@@ -43,6 +46,7 @@
 
 #include "agent/process/agent_state.h"
 #include "agent/process/step.h"
+#include "agent/service/operator_drill.h"
 #include "agent/service/operator_fleet.h"
 #include "agent/service/operator_gather.h"
 #include "agent/service/operator_health.h"
@@ -65,7 +69,8 @@ enum { FILES_MS = 3000 };
 static const char *const verb_names[] = {
     [VERB_STATUS] = "status",   [VERB_SNAPSHOTS] = "snapshots", [VERB_SNAPSHOT] = "snapshot",
     [VERB_RESTORE] = "restore", [VERB_VERIFY] = "verify",       [VERB_NODE] = "node",
-    [VERB_REPLAN] = "replan",   [VERB_LAUNCH] = "launch",       [VERB_KEEP] = "keep"};
+    [VERB_REPLAN] = "replan",   [VERB_LAUNCH] = "launch",       [VERB_KEEP] = "keep",
+    [VERB_DRILL] = "drill"};
 
 /* ---- status and snapshots ---- */
 
@@ -249,6 +254,9 @@ request_advance(struct cairn_agent *agent, struct request *request)
     case VERB_KEEP:
         answer_keep(agent, request);
         break;
+    case VERB_DRILL:
+        request_drill_advance(agent, request);
+        break;
     case VERB_LAUNCH:
         answer_launcher(agent, request);
         break;
@@ -292,6 +300,8 @@ parse(const char *text, size_t text_len, struct request *out)
             cairn_json_read_string(&reader, out->note.text, sizeof out->note.text);
         } else if (strcmp(key, "local") == 0)
             out->note.local = cairn_json_read_u64(&reader, 1) != 0;
+        else if (strcmp(key, "rate") == 0)
+            out->drill.ask.rate = cairn_json_read_u64(&reader, UINT64_MAX);
         else if (strcmp(key, "number") == 0)
             out->plan.decision.number = cairn_json_read_u64(&reader, UINT64_MAX);
         else if (strcmp(key, "for_ns") == 0)
@@ -381,6 +391,9 @@ begin(struct cairn_agent *agent, struct request *request)
     case VERB_KEEP:
         answer_keep(agent, request);
         return;
+    case VERB_DRILL:
+        request_drill_begin(agent, request);
+        return;
     case VERB_LAUNCH:
         begin_launch(agent, request);
         break;
@@ -428,7 +441,7 @@ take_request(struct cairn_agent *agent, const struct session *session, const cha
 void
 operator_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
-    if (!request_plan_message(agent, message))
+    if (!request_plan_message(agent, message) && !request_drill_message(agent, message))
         request_gather_message(agent, message);
 }
 
@@ -472,6 +485,8 @@ operator_tick(struct cairn_agent *agent)
             request->waiting &= ~(uint32_t)WAIT_RETRY;
         if (request->waiting & WAIT_PLANNER)
             request_plan_tick(agent, request);
+        if (request->waiting & WAIT_DRILL)
+            request_drill_tick(agent, request);
         if ((request->waiting & WAIT_FILES) && request->verb != VERB_VERIFY)
             give_up_files(agent, request);
         request_advance(agent, request);

@@ -8,6 +8,7 @@
 #define CAIRN_AGENT_SERVICE_OPERATOR_STATE_H
 
 #include "agent/process/config.h"
+#include "agent/service/drill.h"
 #include "agent/service/operator_launcher.h"
 #include "agent/service/operator_view.h"
 
@@ -25,7 +26,8 @@ enum verb {
     VERB_NODE,
     VERB_REPLAN,
     VERB_LAUNCH,
-    VERB_KEEP
+    VERB_KEEP,
+    VERB_DRILL
 };
 enum {
     WAIT_PEERS = 1,
@@ -33,7 +35,8 @@ enum {
     WAIT_FILES = 4,
     WAIT_EXPORT = 8,
     WAIT_RETRY = 16,
-    WAIT_PLANNER = 32
+    WAIT_PLANNER = 32,
+    WAIT_DRILL = 64
 };
 enum stage {
     STAGE_FIRST = 0,
@@ -68,6 +71,17 @@ struct operator_note {
     char text[OPERATOR_NOTE_BYTES];
 };
 
+/* The loss that a request rehearses (operator_drill.c). */
+struct operator_drill {
+    struct drill_ask ask; /* of the group under way */
+    uint32_t runner;      /* the agent that runs it */
+    uint64_t sent_ns;
+    uint64_t heard_ns;
+    struct drill_report now;   /* of that group, as the runner told last */
+    struct drill_report total; /* of the groups before */
+    uint32_t lost_parts;
+};
+
 struct request {
     bool used;
     uint64_t number;
@@ -90,6 +104,7 @@ struct request {
     struct operator_change change;
     struct operator_plan plan;
     struct operator_note note;
+    struct operator_drill drill;
     struct operator_restored restored; /* also what a verify's core part found */
 };
 

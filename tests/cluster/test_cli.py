@@ -48,6 +48,7 @@ class Usage(unittest.TestCase):
         "restore",
         "node",
         "verify",
+        "drill",
         "doctor",
         "bench",
         "plan",

@@ -6,7 +6,7 @@ import re
 import time
 import unittest
 
-from harness import OK, PATIENCE, Cluster, build, codes, say, wait_for
+from harness import LOST, OK, PATIENCE, USAGE, Cluster, build, cairn, codes, say, wait_for
 
 BLOCK = 65536
 PERIOD_S = 1
@@ -91,8 +91,54 @@ class Trust(unittest.TestCase):
             lambda: "scrub-unrepairable" in codes(self.cluster.status()),
             60,
         )
-        self.assertEqual(self.cluster.status()["health"], "CRITICAL")
-        self.assertGreater(self.scrub(0)["unrepairable"], 0)
+        status = self.cluster.status()
+        self.assertEqual(status["health"], "CRITICAL")
+        self.assertGreater(max(node["scrub"]["unrepairable"] for node in status["nodes"]), 0)
+
+    def drill(self, nodes, agent=0):
+        code, answer, error = cairn("drill", "--node", nodes, "--agent", self.cluster.socket(agent))
+        say(f"drill {nodes}: exit {code}, {(answer or {}).get('reason', error)}")
+        return code, answer or {}
+
+    def test_drill(self):
+        self.begin(nodes=5, parity=2, options="scrub_interval_ms: 0")
+        cluster = self.cluster
+        before, step = cluster.committed(), cluster.trainers[0].step()
+        for nodes, agent in (("3", 0), ("2,3", 3)):  # also asked of a node that would be lost
+            code, answer = self.drill(nodes, agent)
+            self.assertEqual((code, answer.get("survivable")), (OK, True))
+            self.assertGreater(answer["decoded_bytes"], 0)
+            self.assertEqual(answer["damaged_blocks"], 0)
+        code, answer = self.drill("2,3,4")
+        self.assertEqual((code, answer.get("survivable")), (LOST, False))
+        self.assertEqual(self.drill("5")[0], USAGE)
+
+        # Training goes on, and nothing has changed.
+        cluster.wait_committed(before)
+        wait_for("more steps", lambda: cluster.trainers[0].step() > step)
+        self.assertEqual([t.process.poll() for t in cluster.trainers], [None] * 5)
+        self.assertEqual(cluster.committed()[0], before[0], "the epoch")
+
+        # A survivor is damaged: its blocks are left out, and then too few are left.
+        cluster.stop_trainers()
+        for kind in (DATA, "parity"):
+            self.flip_memory(1, kind, every=True)
+        code, answer = self.drill("3")
+        self.assertEqual((code, answer.get("survivable")), (OK, True))
+        self.assertGreater(answer["damaged_blocks"], 0)
+        code, answer = self.drill("2,3")
+        self.assertEqual((code, answer.get("survivable")), (LOST, False))
+        self.assertEqual(self.drill("1,3")[0], OK, "the loss of what is damaged costs nothing")
+        code, answer, error = cairn("verify", "--agent", cluster.socket(0))
+        self.assertGreater(answer["repaired_blocks"], 0, "a drill repairs nothing")
+        self.assertEqual(self.drill("2,3")[0], OK)
+        self.check()
+
+        # One node is gone already.
+        cluster.kill_node(2)
+        wait_for("it is silent", lambda: cluster.status().get("nodes_answering") == 4)
+        code, answer = self.drill("3,4")
+        self.assertEqual((code, answer.get("survivable")), (LOST, False))
 
 
 if __name__ == "__main__":

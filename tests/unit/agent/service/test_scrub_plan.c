@@ -2,16 +2,11 @@
  * tests/unit/agent/service/test_scrub_plan.c - what a scrub reads next, at which pace, and what
  * becomes of the damage that it finds.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "agent/service/scrub_plan.h"
 #include "base/clock.h"
+#include "tests/support/cmocka.h"
 
 enum { EXTENTS = 4, UNITS_MAX = 16 };
 
