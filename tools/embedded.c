@@ -4,6 +4,10 @@
  * Its files are in a private directory, $XDG_RUNTIME_DIR/cairn or /tmp/cairn-UID (mode 0700, ours,
  * not a link), under a name made from the socket's path: NAME.yaml is the configuration, NAME.log
  * the log, NAME.lock is held while the agent starts, NAME/ is its state.
+ *
+ * What `cairn run --grace` keeps must outlive the machine's memory, and these places often do not:
+ * it goes to NAME/ in $XDG_STATE_HOME/cairn or $HOME/.local/state/cairn. Nothing else is written
+ * there, for a home may be small.
  */
 #include "tools/embedded.h"
 
@@ -125,10 +129,39 @@ is_plain(const char *text)
     return true;
 }
 
+/* Makes the folders above a local_dir and writes its path; "" where there is no home. */
+static void
+local_directory(const char *base, char *path, size_t path_bytes)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    const char *name = strrchr(base, '/') + 1;
+    bool has_state = state && state[0] == '/';
+    int len;
+
+    path[0] = '\0';
+    if (!has_state && (!home || home[0] != '/'))
+        return;
+    len = snprintf(path, path_bytes, "%s%s/cairn/%s", has_state ? state : home,
+                   has_state ? "" : "/.local/state", name);
+    if (len < 0 || (size_t)len >= path_bytes || !is_plain(path)) {
+        path[0] = '\0';
+        return;
+    }
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(path, 0700) != 0 && errno != EEXIST && errno != EROFS && errno != EACCES) {
+            path[0] = '\0';
+            return;
+        }
+        *slash = '/';
+    }
+}
+
 static cairn_err
 write_config(const struct cairn_embedded *embedded, const char *socket_path, const char *base)
 {
     char path[CAIRN_EMBEDDED_PATH_BYTES + 64], error[CAIRN_CONFIG_ERROR_BYTES];
+    char local_dir[CAIRN_CONFIG_PATH_BYTES_MAX];
     struct cairn_config config;
     uint16_t port = cairn_free_port();
     cairn_err err;
@@ -156,6 +189,9 @@ write_config(const struct cairn_embedded *embedded, const char *socket_path, con
             "# Made by `cairn run`: one node, without parity.\njob: \"%s\"\nnode: 0\nnodes:\n"
             "  - address: \"127.0.0.1:%u\"\nsocket: \"%s\"\ndir: \"%s\"\nparity: 0\nkeeper: true\n",
             embedded->job, port, socket_path, base);
+    local_directory(base, local_dir, sizeof local_dir);
+    if (local_dir[0]) /* for --grace alone */
+        fprintf(file, "local_dir: \"%s\"\nlocal_after_ms: 0\nlocal_keep: 1\n", local_dir);
     if (embedded->every)
         fprintf(file, "snapshot_every_steps: %s\n", embedded->every);
     if (embedded->state)

@@ -237,6 +237,39 @@ class Run(unittest.TestCase):
         self.assertEqual(process.wait(timeout=60 * PATIENCE), 128 + signal.SIGTERM)
         self.assertEqual(text_of(path).count("has attached"), 1)  # and not again
 
+    def test_preempted_with_an_agent_of_its_own(self):
+        """The machine goes down with its memory and the runtime directory; the home stays."""
+        places = {
+            **self.env,
+            "XDG_STATE_HOME": self.cluster.path("home/state"),
+            "CAIRN_JOB": "cluster",
+        }
+        os.mkdir(self.cluster.path("home"))
+        command = ["env", *(f"{name}={value}" for name, value in places.items())]
+        command += [CAIRN, "run", "--state", "2MiB", "--resume"]
+        command += ["--grace", "20s", "--", TRAINER, "--rank", "0", "--world", "1", "--parts", "1"]
+        command += ["--step-us", "2000", "--barrier"]
+
+        def begin(number, *more):
+            path = self.cluster.path(f"run{number}")
+            return spawn([*command, self.cluster.path(f"board{number}"), *more], path), path
+
+        first, said = begin(1)
+        wait_for("steps are begun", lambda: "begun 500\n" in text_of(said))
+        first.send_signal(signal.SIGTERM)
+        self.assertEqual(first.wait(timeout=60 * PATIENCE), AGAIN, text_of(said))
+        kept = re.search(r"preempted; step (\d+) is on the disks of its nodes", text_of(said))
+        self.assertIsNotNone(kept, text_of(said))
+        self.end_embedded()
+        wait_for("the agent is gone", lambda: self.embedded_count() == 0)
+        shutil.rmtree(self.runtime)
+        os.mkdir(self.runtime, 0o700)
+
+        second, said = begin(2, "--resume", "--steps", str(int(kept[1]) + 5))
+        self.assertEqual(second.wait(timeout=60 * PATIENCE), OK, text_of(said))
+        restored = re.search(r"(?m)^restored \d+ (\d+)$", text_of(said))
+        self.assertEqual(restored and restored[1], kept[1], text_of(said))
+
     def test_who_attaches_is_not_told(self):
         self.cluster.start()
         trainer = [
