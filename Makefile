@@ -31,12 +31,14 @@ LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack $(if $(SAN),-fsanitize=$(
 
 # Debian 12 packages; `make deps` installs the missing ones. Only tests need the second list.
 PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml-dev libssl-dev \
-            libipsec-mb-dev libmicrohttpd-dev
+            libipsec-mb-dev libmicrohttpd-dev liburing-dev
 TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev clang-format-14 cppcheck black \
                  python3 python3-venv iproute2 systemd netcat-openbsd openssl slurm-wlm \
                  python3-prometheus-client mandoc
 
-LIBS_base      := -lisal -lcrypto -lyaml
+# Disk I/O by io_uring where liburing is there; threads otherwise (base/file_queue.h).
+HAS_LIBURING   := $(shell pkg-config --exists liburing 2>/dev/null && echo 1)
+LIBS_base      := -lisal -lcrypto -lyaml $(if $(HAS_LIBURING),-luring)
 LIBS_erasure   := -lisal
 LIBS_transport := -lssl -ldl
 LIBS_snapshot  := -lrocksdb -ldl -lm
@@ -86,6 +88,7 @@ $(BUILD)/flags: FORCE
 	    echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_EXTRA) -MMD -MP -c -o $@ $<
+$(BUILD)/base/file_ring.o: CFLAGS_EXTRA = $(if $(HAS_LIBURING),-DCAIRN_HAS_LIBURING)
 # libfabric is opened at run time, with the symbols' version that linking it would have taken.
 FABRIC_ABI = $(shell nm -D --with-symbol-versions "$$($(CC) -print-file-name=libfabric.so)" | \
                  sed -n 's/.* fi_getinfo@@//p')

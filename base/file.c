@@ -63,6 +63,12 @@ cairn_file_setup(const struct cairn_file_ops *ops)
     file_ops = ops ? ops : &cairn_file_ops_os;
 }
 
+bool
+cairn_file_is_os(void)
+{
+    return file_ops == &cairn_file_ops_os;
+}
+
 void
 cairn_file_path(int dir_fd, const char *name, char path[CAIRN_FILE_PATH_BYTES_MAX])
 {
@@ -171,6 +177,7 @@ has_flags(enum cairn_file_mode mode, int *flags)
         [CAIRN_FILE_DIRECTORY] = O_RDONLY | O_DIRECTORY | O_NOFOLLOW,
         [CAIRN_FILE_READ_LINKED] = O_RDONLY,
         [CAIRN_FILE_DIRECTORY_LINKED] = O_RDONLY | O_DIRECTORY,
+        [CAIRN_FILE_READ_DIRECT] = O_RDONLY | O_NOFOLLOW | O_DIRECT,
     };
 
     if ((unsigned)mode >= sizeof(known) / sizeof(known[0]))
@@ -272,7 +279,7 @@ cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode, int *fd
         opened = open_retry(parent_fd, leaf, flags);
         leave_parent(dir_fd, parent_fd);
     }
-    if (opened < 0 && mode == CAIRN_FILE_CREATE_DIRECT && errno == EINVAL)
+    if (opened < 0 && (flags & O_DIRECT) && errno == EINVAL)
         return CAIRN_INVAL; /* the file system has no direct I/O: the caller's second choice */
     if (opened < 0 && errno == ENOTDIR)
         return CAIRN_NOT_FOUND; /* there is no directory of that name; a link is none */
@@ -287,6 +294,15 @@ cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode, int *fd
     return CAIRN_OK;
 }
 
+/* Turns direct I/O off; true where it was on. */
+static bool
+clear_direct(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    return flags >= 0 && (flags & O_DIRECT) && fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
+}
+
 cairn_err
 cairn_file_read_parts_at(int fd, uint64_t at, struct iovec *parts, int count, uint64_t *got)
 {
@@ -298,6 +314,8 @@ cairn_file_read_parts_at(int fd, uint64_t at, struct iovec *parts, int count, ui
 
         if (n < 0 && errno == EINTR && interrupts++ < INTERRUPTS_MAX)
             continue;
+        if (n < 0 && errno == EINVAL && clear_direct(fd))
+            continue; /* at the file's end, which need not be a whole sector */
         if (n < 0)
             return report("read", fd, NULL, parts[0].iov_len);
         if (n == 0)
@@ -331,15 +349,6 @@ cairn_file_read_at(int fd, uint64_t at, void *bytes, size_t bytes_len, size_t *g
         return err;
     *got = (size_t)read_bytes;
     return CAIRN_OK;
-}
-
-/* Turns direct I/O off; true where it was on. */
-static bool
-clear_direct(int fd)
-{
-    int flags = fcntl(fd, F_GETFL);
-
-    return flags >= 0 && (flags & O_DIRECT) && fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
 }
 
 cairn_err

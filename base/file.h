@@ -49,6 +49,9 @@ extern const struct cairn_file_ops cairn_file_ops_os;
 /* Sets the table of this process; NULL: the operating system. For tests, before threads start. */
 void cairn_file_setup(const struct cairn_file_ops *ops);
 
+/* False while a test has set a table of its own. */
+bool cairn_file_is_os(void);
+
 /* Returns the errno of the first failure that this thread has logged since the last call, and
  * forgets it; 0: none. For texts that reach an operator without the log. */
 int cairn_file_errno_take(void);
@@ -64,9 +67,12 @@ enum cairn_file_mode {
     CAIRN_FILE_CREATE = 2, /* write, created (0600), emptied where it is */
     CAIRN_FILE_CREATE_DIRECT =
         3, /* the same past the page cache; CAIRN_INVAL (not logged) where that is refused */
-    CAIRN_FILE_DIRECTORY = 4,       /* a directory, for dir_fd and cairn_file_sync */
-    CAIRN_FILE_READ_LINKED = 5,     /* read, and follow symbolic links */
-    CAIRN_FILE_DIRECTORY_LINKED = 6 /* a directory, and follow symbolic links */
+    CAIRN_FILE_DIRECTORY = 4,        /* a directory, for dir_fd and cairn_file_sync */
+    CAIRN_FILE_READ_LINKED = 5,      /* read, and follow symbolic links */
+    CAIRN_FILE_DIRECTORY_LINKED = 6, /* a directory, and follow symbolic links */
+    /* read past the page cache; CAIRN_INVAL (not logged) where that is refused. A read that is no
+     * multiple of 4096 bytes in place, length or memory turns that off. */
+    CAIRN_FILE_READ_DIRECT = 7
 };
 
 /*

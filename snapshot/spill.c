@@ -4,7 +4,8 @@
  *
  * Shared between the caller and the thread, under `lock`: everything in the second part of struct
  * cairn_spill. A buffer belongs to the caller while FREE or FILLING and to the thread while QUEUED.
- * Buffers are used in turn, so data goes to the disk front to back.
+ * Buffers are used in turn. All that are QUEUED may be under way to the disk at once, and become
+ * FREE in the order in which they were queued.
  *
  * The header is written before the first buffer. Direct writes need lengths and offsets that are
  * multiples of 4096: the header and every full buffer are; the last buffer is padded with zeros and
@@ -29,10 +30,12 @@
 
 #include "base/crc.h"
 #include "base/file.h"
+#include "base/file_queue.h"
 #include "base/limits.h"
 #include "base/log.h"
 
 enum buffer_state { BUFFER_FREE, BUFFER_FILLING, BUFFER_QUEUED };
+_Static_assert((int)CAIRN_SPILL_BUFFERS <= (int)CAIRN_FILE_QUEUE_DEPTH, "all may be under way");
 enum { DIRECT_ALIGN_BYTES = 4096, PART_NAME_BYTES = CAIRN_UNIVERSAL_NAME_BYTES_MAX + 8 };
 
 struct cairn_spill {
@@ -96,56 +99,106 @@ clear_event(const struct cairn_spill *spill)
 
 /* ---- the thread ---- */
 
-static cairn_err
-write_buffer(struct cairn_spill *spill, uint8_t *buffer, uint64_t at, size_t bytes)
+/* The bytes of a write: direct ones have whole lengths. */
+static size_t
+whole_bytes(size_t bytes)
 {
-    size_t whole = (bytes + DIRECT_ALIGN_BYTES - 1) / DIRECT_ALIGN_BYTES * DIRECT_ALIGN_BYTES;
+    return (bytes + DIRECT_ALIGN_BYTES - 1) / DIRECT_ALIGN_BYTES * DIRECT_ALIGN_BYTES;
+}
+
+static void
+begin_buffer(struct cairn_spill *spill, struct cairn_file_queue *queue, int b, uint64_t at,
+             size_t bytes)
+{
+    uint8_t *buffer = spill->buffers[b];
 
     for (size_t done = 0; done < bytes; done += CAIRN_BLOCK_BYTES) {
         size_t run = bytes - done < CAIRN_BLOCK_BYTES ? bytes - done : (size_t)CAIRN_BLOCK_BYTES;
 
         spill->block_crcs[(at + done) / CAIRN_BLOCK_BYTES] = cairn_crc64(0, buffer + done, run);
     }
-    memset(buffer + bytes, 0, whole - bytes);
-    return cairn_file_write_at(spill->fd, spill->header_bytes + at, buffer, whole);
+    memset(buffer + bytes, 0, whole_bytes(bytes) - bytes);
+    cairn_file_queue_write(queue, spill->fd, spill->header_bytes + at, buffer, whole_bytes(bytes));
 }
 
-/* Waits for buffer b; false when the writer was given up. */
-static bool
-next_buffer(struct cairn_spill *spill, int b, size_t *bytes)
+/* Ends the write of buffer b, the oldest. *bytes: how much data that was. */
+static cairn_err
+end_buffer(struct cairn_spill *spill, struct cairn_file_queue *queue, int b, size_t *bytes)
 {
-    bool given_up;
+    cairn_err err = cairn_file_queue_pop(queue, bytes);
 
     (void)pthread_mutex_lock(&spill->lock);
-    while (!spill->given_up && spill->states[b] != BUFFER_QUEUED)
+    *bytes = spill->bytes[b];
+    spill->states[b] = BUFFER_FREE;
+    (void)pthread_mutex_unlock(&spill->lock);
+    wake_caller(spill);
+    return err;
+}
+
+enum buffer_wait { WAIT_QUEUED, WAIT_EMPTY, WAIT_GIVEN_UP };
+
+/* Whether buffer b is queued, with its bytes; waits for that if it must. */
+static enum buffer_wait
+next_buffer(struct cairn_spill *spill, int b, bool must_wait, size_t *bytes)
+{
+    enum buffer_wait result;
+
+    (void)pthread_mutex_lock(&spill->lock);
+    while (must_wait && !spill->given_up && spill->states[b] != BUFFER_QUEUED)
         (void)pthread_cond_wait(&spill->work, &spill->lock);
-    given_up = spill->given_up;
+    result = spill->given_up                     ? WAIT_GIVEN_UP
+             : spill->states[b] == BUFFER_QUEUED ? WAIT_QUEUED
+                                                 : WAIT_EMPTY;
     *bytes = spill->bytes[b];
     (void)pthread_mutex_unlock(&spill->lock);
-    return !given_up;
+    return result;
+}
+
+/* Writes the buffers as they come. Buffers that are under way are QUEUED still, so the next one is
+ * looked at only while one of the circle is not. */
+static cairn_err
+write_data(struct cairn_spill *spill, struct cairn_file_queue *queue, bool *given_up)
+{
+    uint64_t begun = 0, ended = 0;
+    int next = 0, oldest = 0;
+    cairn_err err = CAIRN_OK;
+
+    while (!err && ended < spill->data_bytes) {
+        uint32_t under_way = cairn_file_queue_count(queue);
+        enum buffer_wait found = WAIT_EMPTY;
+        size_t bytes = 0;
+
+        if (begun < spill->data_bytes && under_way < CAIRN_SPILL_BUFFERS)
+            found = next_buffer(spill, next, under_way == 0, &bytes);
+        if (found == WAIT_GIVEN_UP) {
+            *given_up = true;
+            break;
+        }
+        if (found == WAIT_QUEUED) {
+            begin_buffer(spill, queue, next, begun, bytes);
+            begun += bytes;
+            next = (next + 1) % CAIRN_SPILL_BUFFERS;
+        } else {
+            err = end_buffer(spill, queue, oldest, &bytes);
+            ended += bytes;
+            oldest = (oldest + 1) % CAIRN_SPILL_BUFFERS;
+        }
+    }
+    return err;
 }
 
 static cairn_err
 write_all(struct cairn_spill *spill, bool *given_up)
 {
-    uint64_t at = 0;
+    struct cairn_file_queue *queue = NULL;
     cairn_err err = cairn_file_write_at(spill->fd, 0, spill->header, spill->header_bytes);
 
-    for (int b = 0; err == CAIRN_OK && at < spill->data_bytes; b = (b + 1) % CAIRN_SPILL_BUFFERS) {
-        size_t bytes = 0;
-
-        if (!next_buffer(spill, b, &bytes)) {
-            *given_up = true;
-            return CAIRN_OK;
-        }
-        err = write_buffer(spill, spill->buffers[b], at, bytes);
-        at += bytes;
-        (void)pthread_mutex_lock(&spill->lock);
-        spill->states[b] = BUFFER_FREE;
-        (void)pthread_mutex_unlock(&spill->lock);
-        wake_caller(spill);
-    }
-    if (err)
+    if (!err)
+        err = cairn_file_queue_open(CAIRN_FILE_ENGINE_BEST, &queue);
+    if (!err)
+        err = write_data(spill, queue, given_up);
+    cairn_file_queue_close(queue);
+    if (err || *given_up)
         return err;
     return cairn_file_resize(spill->fd, spill->header_bytes + spill->data_bytes);
 }
@@ -171,18 +224,53 @@ read_back(struct cairn_spill *spill, int fd, uint64_t offset, size_t bytes)
     return err ? err : got == bytes ? CAIRN_OK : CAIRN_CORRUPT;
 }
 
-/* Compares one run of the data section with its checksums. */
-static cairn_err
-compare_data(struct cairn_spill *spill, int fd, uint64_t at, size_t bytes)
+/* Compares a run of the data section, which lies in a buffer, with its checksums. */
+static bool
+is_right(const struct cairn_spill *spill, const uint8_t *buffer, uint64_t at, size_t bytes)
 {
-    cairn_err err = read_back(spill, fd, spill->header_bytes + at, bytes);
-
-    for (size_t done = 0; err == CAIRN_OK && done < bytes; done += CAIRN_BLOCK_BYTES) {
+    for (size_t done = 0; done < bytes; done += CAIRN_BLOCK_BYTES) {
         size_t run = bytes - done < CAIRN_BLOCK_BYTES ? bytes - done : (size_t)CAIRN_BLOCK_BYTES;
 
-        if (cairn_crc64(0, spill->buffers[0] + done, run) !=
+        if (cairn_crc64(0, buffer + done, run) !=
             spill->block_crcs[(at + done) / CAIRN_BLOCK_BYTES])
+            return false;
+    }
+    return true;
+}
+
+static size_t
+next_run(uint64_t left)
+{
+    return left < CAIRN_SPILL_BUFFER_BYTES ? (size_t)left : (size_t)CAIRN_SPILL_BUFFER_BYTES;
+}
+
+/* Reads the data section with several runs under way, and compares each. */
+static cairn_err
+compare_data(struct cairn_spill *spill, struct cairn_file_queue *queue, int fd, bool *given_up)
+{
+    uint64_t begun = 0, ended = 0;
+    int next = 0, oldest = 0;
+    cairn_err err = CAIRN_OK;
+
+    while (!err && !*given_up && ended < spill->data_bytes) {
+        size_t bytes, got = 0;
+
+        if (begun < spill->data_bytes && cairn_file_queue_count(queue) < CAIRN_SPILL_BUFFERS) {
+            bytes = next_run(spill->data_bytes - begun);
+            cairn_file_queue_read(queue, fd, spill->header_bytes + begun, spill->buffers[next],
+                                  whole_bytes(bytes));
+            begun += bytes;
+            next = (next + 1) % CAIRN_SPILL_BUFFERS;
+            continue;
+        }
+        bytes = next_run(spill->data_bytes - ended);
+        err = cairn_file_queue_pop(queue, &got);
+        if (!err && (got < bytes || !is_right(spill, spill->buffers[oldest], ended, bytes)))
             err = CAIRN_CORRUPT;
+        ended += bytes;
+        oldest = (oldest + 1) % CAIRN_SPILL_BUFFERS;
+        *given_up = is_given_up(spill);
+        wake_caller(spill);
     }
     return err;
 }
@@ -192,31 +280,28 @@ compare_data(struct cairn_spill *spill, int fd, uint64_t at, size_t bytes)
 static cairn_err
 verify_part(struct cairn_spill *spill, bool *given_up)
 {
+    struct cairn_file_queue *queue = NULL;
     int fd = -1;
-    cairn_err err = cairn_file_open(spill->dir_fd, spill->part_name, CAIRN_FILE_READ, &fd);
+    cairn_err err = cairn_file_open(spill->dir_fd, spill->part_name, CAIRN_FILE_READ_DIRECT, &fd);
 
+    if (err == CAIRN_INVAL)
+        err = cairn_file_open(spill->dir_fd, spill->part_name, CAIRN_FILE_READ, &fd);
     if (err)
         return err == CAIRN_NOT_FOUND ? CAIRN_IO : err;
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     for (size_t at = 0; err == CAIRN_OK && at < spill->header_bytes;) {
-        size_t left = spill->header_bytes - at;
-        size_t bytes = left < CAIRN_SPILL_BUFFER_BYTES ? left : (size_t)CAIRN_SPILL_BUFFER_BYTES;
+        size_t bytes = next_run(spill->header_bytes - at);
 
         err = read_back(spill, fd, at, bytes);
         if (err == CAIRN_OK && memcmp(spill->buffers[0], spill->header + at, bytes) != 0)
             err = CAIRN_CORRUPT;
         at += bytes;
     }
-    for (uint64_t at = 0; err == CAIRN_OK && !*given_up && at < spill->data_bytes;) {
-        uint64_t left = spill->data_bytes - at;
-        size_t bytes =
-            left < CAIRN_SPILL_BUFFER_BYTES ? (size_t)left : (size_t)CAIRN_SPILL_BUFFER_BYTES;
-
-        err = compare_data(spill, fd, at, bytes);
-        at += bytes;
-        *given_up = is_given_up(spill);
-        wake_caller(spill);
-    }
+    if (!err)
+        err = cairn_file_queue_open(CAIRN_FILE_ENGINE_BEST, &queue);
+    if (!err)
+        err = compare_data(spill, queue, fd, given_up);
+    cairn_file_queue_close(queue);
     (void)cairn_file_close(fd); /* only read */
     if (err == CAIRN_CORRUPT)
         CAIRN_LOG_AT(ERROR,

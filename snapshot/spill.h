@@ -25,7 +25,7 @@
 
 #include "snapshot/universal.h"
 
-enum { CAIRN_SPILL_BUFFER_BYTES = 4 << 20, CAIRN_SPILL_BUFFERS = 2 };
+enum { CAIRN_SPILL_BUFFER_BYTES = 4 << 20, CAIRN_SPILL_BUFFERS = 4 };
 
 struct cairn_spill;
 

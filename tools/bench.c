@@ -28,6 +28,8 @@ static const char about[] =
     "it\n"
     "  reshard    change the layout in memory, against memcpy\n"
     "  convert    change the layout in files, against copying them\n"
+    "  disk       write and read a file by io_uring and by threads, against one call after the "
+    "other\n"
     "  timing     calls of NCCL's profiler plugin, against reading the clock and copying the "
     "records\n"
     "  detect     timing records through reports and analysis, against reading them\n"
@@ -56,6 +58,7 @@ static const struct stage {
     {"migrate", cairn_bench_migrate, true, false},
     {"reshard", cairn_bench_reshard, true, false},
     {"convert", cairn_bench_convert, true, false},
+    {"disk", cairn_bench_disk, true, false},
     {"timing", cairn_bench_timing, false, false},
     {"detect", cairn_bench_detect, false, false},
     {"plan", cairn_bench_plan, false, false},

@@ -13,6 +13,7 @@
 #include "agent/process/sizes.h"
 #include "base/json.h"
 #include "snapshot/budget.h"
+#include "base/file_queue.h"
 #include "snapshot/copy.h"
 #include "snapshot/slot.h"
 #include "tools/ask.h"
@@ -189,6 +190,18 @@ check_running(struct doctor *doctor, const char *socket)
                     found.fix, "%s", found.what);
     }
     cairn_answer_fini(&answer);
+}
+
+/* How local_dir and spill_dir are written and read. */
+static void
+check_engine(struct doctor *doctor)
+{
+    char why[128];
+    enum cairn_file_engine engine = cairn_file_engine_best(why, sizeof why);
+
+    doctor_find(doctor, DOCTOR_OK, "disk-engine", NULL,
+                "local_dir and spill_dir are written and read by %s%s%s%s",
+                cairn_file_engine_name(engine), why[0] ? " (" : "", why, why[0] ? ")" : "");
 }
 
 /* With which code trainers will copy their state, and how fast each of them is here. */
@@ -391,6 +404,7 @@ cairn_verb_doctor(int argc, char **argv)
         check_memory(&doctor, &config, runs);
         doctor_wire(&doctor, &config, runs);
         check_copy(&doctor, &config);
+        check_engine(&doctor);
         if (path) {
             check_directory(&doctor, "dir", config.dir, false);
             check_directory(&doctor, "spill_dir", config.spill_dir, true);

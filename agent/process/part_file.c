@@ -4,6 +4,7 @@
 #include "agent/process/memory.h"
 #include "base/crc.h"
 #include "base/file.h"
+#include "base/file_queue.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/wire.h"
@@ -154,12 +155,16 @@ read_head(int fd, struct part_file *part, uint8_t **record)
     return err;
 }
 
-/* ---- writing ---- */
+/* ---- runs of blocks, several under way at once ---- */
 
-struct output {
+enum direction { WRITES, COMPARES, LOADS };
+
+struct stream {
     int fd;
     uint64_t at;
-    uint8_t *buffer; /* RUN_BYTES: what is read back */
+    enum direction direction;
+    struct cairn_file_queue *queue;
+    uint8_t *buffer; /* CAIRN_FILE_QUEUE_DEPTH * RUN_BYTES: what is compared */
     _Atomic uint64_t *progress;
     atomic_bool *stop;
 };
@@ -170,92 +175,118 @@ next_run(uint64_t left)
     return left < RUN_BYTES ? (size_t)left : (size_t)RUN_BYTES;
 }
 
-static cairn_err
-put(struct output *output, const uint8_t *bytes, uint64_t count)
+/* Where the run at `offset` is read to: a place in the circle of buffers, or its own. */
+static uint8_t *
+place_of(const struct stream *stream, uint8_t *bytes, uint64_t offset)
 {
+    return stream->direction == COMPARES
+               ? stream->buffer + offset / RUN_BYTES % CAIRN_FILE_QUEUE_DEPTH * RUN_BYTES
+               : bytes + offset;
+}
+
+static void
+begin_run(struct stream *stream, uint8_t *bytes, uint64_t offset, size_t run)
+{
+    if (stream->direction == WRITES)
+        cairn_file_queue_write(stream->queue, stream->fd, stream->at, bytes + offset, run);
+    else
+        cairn_file_queue_read(stream->queue, stream->fd, stream->at,
+                              place_of(stream, bytes, offset), run);
+    stream->at += run;
+}
+
+static cairn_err
+end_run(struct stream *stream, uint8_t *bytes, uint64_t offset, size_t run)
+{
+    size_t got = 0;
+    cairn_err err = cairn_file_queue_pop(stream->queue, &got);
+
+    if (err)
+        return err;
+    if (got < run || (stream->direction == COMPARES &&
+                      memcmp(place_of(stream, bytes, offset), bytes + offset, run) != 0))
+        return CAIRN_CORRUPT;
+    if (stream->progress)
+        atomic_fetch_add(stream->progress, run);
+    return CAIRN_OK;
+}
+
+/* Writes, compares or loads bytes[count]. When it returns, nothing is under way. */
+static cairn_err
+stream_runs(struct stream *stream, uint8_t *bytes, uint64_t count)
+{
+    uint64_t begun = 0, done = 0;
     cairn_err err = CAIRN_OK;
 
-    for (uint64_t done = 0; !err && done < count;) {
-        size_t run = next_run(count - done);
+    while (!err && done < count) {
+        bool has_room = cairn_file_queue_count(stream->queue) < CAIRN_FILE_QUEUE_DEPTH;
+        size_t run = next_run(has_room && begun < count ? count - begun : count - done);
 
-        if (atomic_load(output->stop))
-            return CAIRN_AGAIN;
-        err = cairn_file_write_at(output->fd, output->at, bytes + done, run);
-        output->at += run;
-        done += run;
-        atomic_fetch_add(output->progress, run);
+        if (stream->stop && atomic_load(stream->stop)) {
+            err = CAIRN_AGAIN;
+        } else if (has_room && begun < count) {
+            begin_run(stream, bytes, begun, run);
+            begun += run;
+        } else {
+            err = end_run(stream, bytes, done, run);
+            done += run;
+        }
     }
+    cairn_file_queue_drop(stream->queue);
     return err;
 }
 
 static cairn_err
-compare(struct output *output, const uint8_t *bytes, uint64_t count)
+stream_part(struct stream *stream, const struct part_file *part, uint8_t *head)
 {
-    cairn_err err = CAIRN_OK;
-
-    for (uint64_t done = 0; !err && done < count;) {
-        size_t run = next_run(count - done), got = 0;
-
-        if (atomic_load(output->stop))
-            return CAIRN_AGAIN;
-        err = cairn_file_read_at(output->fd, output->at, output->buffer, run, &got);
-        if (!err && (got < run || memcmp(output->buffer, bytes + done, run) != 0))
-            err = CAIRN_CORRUPT;
-        output->at += run;
-        done += run;
-        atomic_fetch_add(output->progress, run);
-    }
-    return err;
-}
-
-typedef cairn_err pass_fn(struct output *output, const uint8_t *bytes, uint64_t count);
-
-static cairn_err
-pass(struct output *output, const struct part_file *part, const uint8_t *head, pass_fn *each)
-{
-    cairn_err err = each(output, head, head_bytes(part->record_bytes));
+    cairn_err err = stream_runs(stream, head, head_bytes(part->record_bytes));
 
     if (!err)
-        err = each(output, part->data, part->data_blocks * CAIRN_BLOCK_BYTES);
+        err = stream_runs(stream, (uint8_t *)part->data, part->data_blocks * CAIRN_BLOCK_BYTES);
     if (!err && part->parity)
-        err = each(output, part->parity, part->parity_blocks * CAIRN_BLOCK_BYTES);
+        err = stream_runs(stream, (uint8_t *)part->parity, part->parity_blocks * CAIRN_BLOCK_BYTES);
     return err;
 }
 
+/* ---- writing ---- */
+
 static cairn_err
-write_new(int dir_fd, const char *name, const struct part_file *part, const uint8_t *head,
-          struct output *output)
+write_new(int dir_fd, const char *name, const struct part_file *part, uint8_t *head,
+          struct stream *stream)
 {
-    cairn_err err = cairn_file_open(dir_fd, name, CAIRN_FILE_CREATE_DIRECT, &output->fd), closed;
+    cairn_err err = cairn_file_open(dir_fd, name, CAIRN_FILE_CREATE_DIRECT, &stream->fd), closed;
 
     if (err == CAIRN_INVAL)
-        err = cairn_file_open(dir_fd, name, CAIRN_FILE_CREATE, &output->fd);
+        err = cairn_file_open(dir_fd, name, CAIRN_FILE_CREATE, &stream->fd);
     if (!err)
-        err = cairn_file_reserve(output->fd,
+        err = cairn_file_reserve(stream->fd,
                                  head_bytes(part->record_bytes) +
                                      (part->data_blocks + part->parity_blocks) * CAIRN_BLOCK_BYTES);
     if (!err)
-        err = pass(output, part, head, put);
+        err = stream_part(stream, part, head);
     if (!err)
-        err = cairn_file_sync(output->fd);
-    closed = cairn_file_close(output->fd);
-    output->fd = -1;
+        err = cairn_file_sync(stream->fd);
+    closed = cairn_file_close(stream->fd);
+    stream->fd = -1;
     return err ? err : closed;
 }
 
 /* Has the kernel drop its copy first, so that the bytes come from the disk. */
 static cairn_err
-read_back(int dir_fd, const char *name, const struct part_file *part, const uint8_t *head,
-          struct output *output)
+read_back(int dir_fd, const char *name, const struct part_file *part, uint8_t *head,
+          struct stream *stream)
 {
-    cairn_err err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ, &output->fd);
+    cairn_err err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ_DIRECT, &stream->fd);
 
+    if (err == CAIRN_INVAL)
+        err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ, &stream->fd);
     if (err)
         return err;
-    output->at = 0;
-    (void)posix_fadvise(output->fd, 0, 0, POSIX_FADV_DONTNEED);
-    err = pass(output, part, head, compare);
-    (void)cairn_file_close(output->fd); /* only read */
+    stream->at = 0;
+    stream->direction = COMPARES;
+    (void)posix_fadvise(stream->fd, 0, 0, POSIX_FADV_DONTNEED);
+    err = stream_part(stream, part, head);
+    (void)cairn_file_close(stream->fd); /* only read */
     return err;
 }
 
@@ -280,24 +311,27 @@ cairn_err
 part_file_write(const char *dir, const struct part_file *part, uint32_t keep,
                 _Atomic uint64_t *progress, atomic_bool *stop)
 {
-    struct output output = {.fd = -1,
-                            .buffer = aligned_alloc(HEADER_BYTES, RUN_BYTES),
+    struct stream stream = {.fd = -1,
+                            .buffer =
+                                aligned_alloc(HEADER_BYTES, CAIRN_FILE_QUEUE_DEPTH * RUN_BYTES),
                             .progress = progress,
                             .stop = stop};
     uint8_t *head = pack_head(part);
     char name[NAME_BYTES], new_name[NAME_BYTES + 8];
     int dir_fd = -1;
-    cairn_err err = head && output.buffer ? cairn_dir_make(AT_FDCWD, dir) : CAIRN_NOMEM;
+    cairn_err err = head && stream.buffer ? cairn_dir_make(AT_FDCWD, dir) : CAIRN_NOMEM;
 
     name_of(part->generation, name);
     snprintf(new_name, sizeof new_name, "%s.new", name);
     if (!err)
+        err = cairn_file_queue_open(CAIRN_FILE_ENGINE_BEST, &stream.queue);
+    if (!err)
         err = cairn_file_open(AT_FDCWD, dir, CAIRN_FILE_DIRECTORY_LINKED, &dir_fd);
     if (err)
         goto done;
-    err = write_new(dir_fd, new_name, part, head, &output);
+    err = write_new(dir_fd, new_name, part, head, &stream);
     if (!err)
-        err = read_back(dir_fd, new_name, part, head, &output);
+        err = read_back(dir_fd, new_name, part, head, &stream);
     if (!err)
         err = cairn_file_rename(dir_fd, new_name, name);
     if (err)
@@ -308,7 +342,8 @@ part_file_write(const char *dir, const struct part_file *part, uint32_t keep,
         remove_old(dir_fd, keep);
 done:
     (void)cairn_file_close(dir_fd); /* a directory */
-    free(output.buffer);
+    cairn_file_queue_close(stream.queue);
+    free(stream.buffer);
     free(head);
     return err;
 }
@@ -316,15 +351,11 @@ done:
 /* ---- loading ---- */
 
 static cairn_err
-read_blocks(int fd, uint64_t at, uint8_t *into, uint64_t blocks)
+load_blocks(struct stream *stream, uint8_t *into, uint64_t blocks)
 {
-    size_t got = 0;
-    cairn_err err = CAIRN_OK;
-
     if (blocks == 0)
         return CAIRN_OK;
-    err = into ? cairn_file_read_at(fd, at, into, blocks * CAIRN_BLOCK_BYTES, &got) : CAIRN_CONFIG;
-    return err ? err : got == blocks * CAIRN_BLOCK_BYTES ? CAIRN_OK : CAIRN_CORRUPT;
+    return into ? stream_runs(stream, into, blocks * CAIRN_BLOCK_BYTES) : CAIRN_CONFIG;
 }
 
 /* CAIRN_CONFIG: it is of another job, or of memory of another size. */
@@ -334,31 +365,39 @@ load(int dir_fd, const char *name, uint64_t job_id, struct cairn_memory *memory,
 {
     struct part_file part = {0};
     uint8_t *record = NULL;
-    uint64_t at;
-    int fd = -1;
-    cairn_err err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ, &fd);
+    struct stream stream = {.fd = -1, .direction = LOADS};
+    int head_fd = -1;
+    cairn_err err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ, &head_fd);
 
     if (!err)
-        err = read_head(fd, &part, &record);
+        err = read_head(head_fd, &part, &record);
+    if (!err)
+        err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ_DIRECT, &stream.fd);
+    if (err == CAIRN_INVAL)
+        err = cairn_file_open(dir_fd, name, CAIRN_FILE_READ, &stream.fd);
+    if (!err)
+        err = cairn_file_queue_open(CAIRN_FILE_ENGINE_BEST, &stream.queue);
     if (err)
         goto done;
-    at = head_bytes(part.record_bytes);
+    stream.at = head_bytes(part.record_bytes);
     if (part.job_id != job_id || part.parity_blocks != parity_blocks)
         err = CAIRN_CONFIG;
     if (!err) {
         cairn_memory_write_begin(memory, slot); /* the memory is not blank any more */
-        err = read_blocks(fd, at, cairn_memory_data(memory, slot, 0, part.data_blocks),
+        err = load_blocks(&stream, cairn_memory_data(memory, slot, 0, part.data_blocks),
                           part.data_blocks);
         cairn_memory_write_end(memory, slot);
     }
     if (!err)
-        err = read_blocks(fd, at + part.data_blocks * CAIRN_BLOCK_BYTES,
-                          cairn_memory_parity(memory, slot, 0, 1, 0, parity_blocks), parity_blocks);
+        err = load_blocks(&stream, cairn_memory_parity(memory, slot, 0, 1, 0, parity_blocks),
+                          parity_blocks);
     if (!err)
         err = cairn_memory_record_store(memory, slot, record, part.record_bytes);
 done:
     free(record);
-    (void)cairn_file_close(fd); /* only read */
+    cairn_file_queue_close(stream.queue);
+    (void)cairn_file_close(stream.fd); /* only read */
+    (void)cairn_file_close(head_fd);   /* the same */
     return err;
 }
 
