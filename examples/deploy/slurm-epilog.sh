@@ -10,17 +10,22 @@ ours() {
     tr '\0' '\n' 2> /dev/null < "/proc/$1/cmdline" | grep -qF "$run/"
 }
 
+# Ends a process of this job, and waits until it has: the node is free when this script ends.
+end() {
+    ours "$1" && kill "$1" 2> /dev/null
+    tries=100
+    while ours "$1"; do
+        tries=$((tries - 1))
+        [ "$tries" -eq 0 ] && kill -9 "$1" # it hangs
+        [ "$tries" -lt -50 ] && break      # in the kernel: Slurm, too, could only wait
+        sleep 0.1
+    done
+}
+
 agent=$(cat "$run/agent.pid" 2> /dev/null) || exit 0
-ours "$agent" && kill "$agent" 2> /dev/null
-tries=100
-while ours "$agent"; do
-    tries=$((tries - 1))
-    [ "$tries" -eq 0 ] && kill -9 "$agent" # it hangs, and the node is to be free
-    [ "$tries" -lt -50 ] && break          # in the kernel: Slurm, too, could only wait
-    sleep 0.1
-done
+end "$agent"
 [ -e "$run/agent/over" ] || exit 0
 keeper=$(sed -n 's/^pid //p' "$run/agent/state/keeper.sock.lock" 2> /dev/null)
-[ -n "$keeper" ] && ours "$keeper" && kill "$keeper" 2> /dev/null
+[ -n "$keeper" ] && end "$keeper"
 rm -rf "$run" "${CAIRN_SHARED:-$run}/job-$SLURM_JOB_ID.nodes"
 exit 0
