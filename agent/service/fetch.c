@@ -182,11 +182,11 @@ fetch_ask_manifest(struct fetcher *fetcher, uint32_t member)
  * pinned while newer generations are committed (its members' own agents hold the parts). Otherwise
  * 0. */
 static uint32_t
-count_members(const struct fetcher *fetcher, const struct cairn_roster **table)
+count_members(const struct fetcher *fetcher, const struct cairn_roster **roster)
 {
     struct cairn_core_view view;
 
-    *table = NULL;
+    *roster = NULL;
     cairn_core_look(fetcher->agent->core, &view);
     if (!view.ready_from_files && cairn_generation_id_compare(view.ready, fetcher->generation) == 0)
         return cairn_core_ready_members(fetcher->agent->core);
@@ -196,7 +196,7 @@ count_members(const struct fetcher *fetcher, const struct cairn_roster **table)
         if (cairn_core_look_part(fetcher->agent->core, i, &part) &&
             part.state == CAIRN_PART_COMPLETE &&
             cairn_generation_id_compare(part.generation, fetcher->generation) == 0 && part.roster) {
-            *table = part.roster;
+            *roster = part.roster;
             return part.roster->member_count;
         }
     }
@@ -206,8 +206,8 @@ count_members(const struct fetcher *fetcher, const struct cairn_roster **table)
 cairn_err
 fetch_start_memory(struct fetcher *fetcher)
 {
-    const struct cairn_roster *table;
-    uint32_t count = count_members(fetcher, &table);
+    const struct cairn_roster *roster;
+    uint32_t count = count_members(fetcher, &roster);
 
     if (count == 0)
         return CAIRN_NOT_FOUND;
@@ -217,8 +217,8 @@ fetch_start_memory(struct fetcher *fetcher)
         return CAIRN_NOMEM;
     fetcher->container_count = count;
     for (uint32_t m = 0; m < count; m++)
-        fetcher->holders[m] = table
-                                  ? table->members[m].agent
+        fetcher->holders[m] = roster
+                                  ? roster->members[m].agent
                                   : cairn_core_holder(fetcher->agent->core, fetcher->generation, m);
     for (uint32_t m = 0; m < count; m++)
         if (!manifest_from_own(fetcher, m))

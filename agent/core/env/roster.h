@@ -4,7 +4,7 @@
  * one epoch; immutable once built.
  *
  * A member is a number 0 … member_count-1; agents are the numbers of the configuration. Every
- * generation remembers the table it was made under, so that it can be decoded after the members
+ * generation remembers the roster it was made under, so that it can be decoded after the members
  * have changed.
  */
 #ifndef CAIRN_AGENT_CORE_ENV_ROSTER_H
@@ -39,7 +39,7 @@ struct cairn_roster {
 };
 
 /*
- * Builds a table: member i is served by agents[i], whose failure domain is labelled domains[i]
+ * Builds a roster: member i is served by agents[i], whose failure domain is labelled domains[i]
  * (NULL: its own); groups of about group_size with `parity` are laid out over the domains by
  * erasure/group. CAIRN_INVAL for no members or more than CAIRN_NODES_MAX; CAIRN_NOMEM. The caller
  * owns one reference to *out.
@@ -48,10 +48,10 @@ CAIRN_MUST_CHECK cairn_err cairn_roster_build(const uint32_t *agents, const char
                                               uint32_t member_count, uint32_t parity,
                                               uint32_t group_size, struct cairn_roster **out);
 
-struct cairn_roster *cairn_roster_hold(struct cairn_roster *table);
-void cairn_roster_drop(struct cairn_roster *table); /* NULL is allowed; the last one frees */
+struct cairn_roster *cairn_roster_hold(struct cairn_roster *roster);
+void cairn_roster_drop(struct cairn_roster *roster); /* NULL is allowed; the last one frees */
 
-void cairn_roster_write(const struct cairn_roster *table, struct cairn_writer *writer);
+void cairn_roster_write(const struct cairn_roster *roster, struct cairn_writer *writer);
 /* Checks that every member is in exactly one group, and every number is in bounds. */
 CAIRN_MUST_CHECK cairn_err cairn_roster_read(struct cairn_reader *reader,
                                              struct cairn_roster **out);
@@ -60,12 +60,12 @@ CAIRN_MUST_CHECK cairn_err cairn_roster_read(struct cairn_reader *reader,
 bool cairn_roster_same(const struct cairn_roster *a, const struct cairn_roster *b);
 
 /* The member an agent serves, UINT32_MAX where it serves none. */
-uint32_t cairn_roster_member_of(const struct cairn_roster *table, uint32_t agent);
+uint32_t cairn_roster_member_of(const struct cairn_roster *roster, uint32_t agent);
 
 static inline const struct cairn_roster_group *
-cairn_roster_group_of(const struct cairn_roster *table, uint32_t member)
+cairn_roster_group_of(const struct cairn_roster *roster, uint32_t member)
 {
-    return &table->groups[table->members[member].group];
+    return &roster->groups[roster->members[member].group];
 }
 
 #endif
