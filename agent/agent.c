@@ -10,6 +10,7 @@
 #include "agent/process/mail.h"
 #include "agent/process/memory.h"
 #include "agent/process/part_file.h"
+#include "agent/process/recorder.h"
 #include "agent/process/reload.h"
 #include "agent/process/scratch.h"
 #include "agent/process/session_socket.h"
@@ -18,6 +19,7 @@
 #include "agent/service/drill.h"
 #include "agent/service/enforcing.h"
 #include "agent/service/fetch.h"
+#include "agent/service/history.h"
 #include "agent/service/local.h"
 #include "agent/service/operator.h"
 #include "agent/service/placing.h"
@@ -59,6 +61,8 @@ on_tick(void *context)
     drill_tick(agent);
     operator_tick(agent);
     mail_tick(agent);
+    history_tick(agent);
+    recorder_tick(agent);
     mail_deliver_self(agent);
     keeping_tick(agent);
     sessions_tick(agent);
@@ -78,6 +82,7 @@ on_signal(void *context, int signal_number)
     else
         CAIRN_LOG_AT(INFO, "agent: stops signal=%d; its memory stays with the keeper",
                      signal_number);
+    recorder_stopped(agent, signal_number == SIGTERM ? "SIGTERM" : "SIGINT");
     agent->stopping = true;
     cairn_loop_stop(agent->loop);
 }
@@ -355,6 +360,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         poison_open(agent);
     if (!err)
+        err = recorder_open(agent);
+    if (!err)
         err = keeping_open(agent);
     if (!err)
         err = keeping_mark_memory(agent, &was_marked);
@@ -394,7 +401,11 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = enforcing_open(agent);
     if (!err)
+        err = history_open(agent);
+    if (!err)
         err = sessions_open(agent);
+    if (!err)
+        recorder_started(agent);
     return err;
 }
 
@@ -404,6 +415,7 @@ close_all(struct cairn_agent *agent)
     agent->stopping = true;
     sessions_close(agent);
     operator_close(agent);
+    history_close(agent);
     enforcing_close(agent);
     placing_close(agent);
     replanning_close(agent);
@@ -419,6 +431,7 @@ close_all(struct cairn_agent *agent)
     drill_close(agent);
     keeping_close(agent);
     mail_close(agent);
+    recorder_close(agent);
     cairn_core_destroy(agent->core);
     free(agent->domains);
     free(agent->spares);

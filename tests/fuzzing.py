@@ -32,6 +32,7 @@ PER_CPU_S = {
     "fuzz_fabric": 2000,
     "fuzz_fetch": 8000,
     "fuzz_frame": 75000,
+    "fuzz_history": 3300,
     "fuzz_journal": 7200,
     "fuzz_keeper": 8000,
     "fuzz_manifest": 70000,

@@ -49,11 +49,14 @@ ROOMS = {
     "erasure snapshot base",
     "agent/core": "agent/core/restore agent/core/repair agent/core/run agent/core/part "
     "agent/core/epoch agent/core/env erasure snapshot base",
-    "agent/process": "agent/core agent/core/env client transport erasure snapshot base",
-    "agent/service": "agent/process agent/core agent/core/env replan/live replan/detect "
-    "replan/trace replan/advise replan/search replan/fleet client erasure snapshot base",
-    "agent": "agent/service agent/process agent/core agent/core/env client transport erasure "
-    "snapshot base",
+    "agent/history": "snapshot base",
+    "agent/process": "agent/history agent/core agent/core/env client transport erasure snapshot "
+    "base",
+    "agent/service": "agent/process agent/history agent/core agent/core/env replan/live "
+    "replan/detect replan/trace replan/advise replan/search replan/fleet client erasure snapshot "
+    "base",
+    "agent": "agent/service agent/process agent/history agent/core agent/core/env client transport "
+    "erasure snapshot base",
     # Checkpoints: containers, the checkpoint, training state, the engine, a room per format.
     "tools/convert/pickle": "base",
     "tools/convert/zip": "base",

@@ -190,6 +190,10 @@ put_question(struct link *link, const struct cairn_question *question)
         cairn_json_write_key(&writer, "rate");
         cairn_json_write_u64(&writer, question->rate);
     }
+    if (question->since_ns) {
+        cairn_json_write_key(&writer, "since_ns");
+        cairn_json_write_u64(&writer, question->since_ns);
+    }
     put_text(&writer, "decision", question->decision);
     if (question->decision) {
         cairn_json_write_key(&writer, "for_ns");

@@ -27,6 +27,7 @@ struct cairn_question {
     const char *decision; /* replan: "approve", "deny", "back" or "now"; NULL: none */
     uint64_t for_ns;      /* replan: a denial holds for so long; 0: while the evidence does */
     uint64_t number;      /* replan: of the proposal that is approved or denied */
+    uint64_t since_ns;    /* history, report: how long ago they begin; 0: for all time */
     uint32_t timeout_ms;  /* for the whole answer */
     const char *progress; /* shown on stderr while waiting; NULL: nothing */
 };

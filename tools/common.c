@@ -172,6 +172,27 @@ cairn_generation_parse(const char *text, struct cairn_generation_id *out)
     return true;
 }
 
+bool
+cairn_duration_parse(const char *text, uint64_t *out_ns)
+{
+    static const char units[] = "smhd";
+    static const uint64_t seconds[] = {1, 60, 3600, 86400};
+    const char *unit;
+    uint64_t count;
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    count = strtoull(text, &end, 10);
+    unit = *end ? strchr(units, *end) : NULL;
+    if (errno || !unit || end[1] || count == 0 ||
+        count > UINT64_C(365) * 86400 / seconds[unit - units])
+        return false;
+    *out_ns = count * seconds[unit - units] * UINT64_C(1000000000);
+    return true;
+}
+
 const char *
 cairn_show_duration(uint64_t duration_ns, char out[CAIRN_SHOWN_BYTES])
 {

@@ -51,6 +51,9 @@ bool cairn_output_parse(const char *text, bool *json);
  * people. */
 bool cairn_generation_parse(const char *text, struct cairn_generation_id *out);
 
+/* "90s", "30m", "24h" or "7d", at most a year; false for anything else. */
+bool cairn_duration_parse(const char *text, uint64_t *out_ns);
+
 /* "850 ns", "12.5 us", "3.20 ms", "4.1 s", "2 min 5 s", "3 h 4 min", "2 d 3 h". Returns out. */
 const char *cairn_show_duration(uint64_t duration_ns, char out[CAIRN_SHOWN_BYTES]);
 

@@ -34,10 +34,16 @@ static const char about[] =
     "status` prints for the running job.\n"
     "\n"
     "`plan N` explains one of the last offers of another placement: the evidence, the "
-    "alternatives, the price, and what it has brought.";
+    "alternatives, the price, and what it has brought.\n"
+    "\n"
+    "EVENT is an event of the history by the name that `cairn history` prints, such as 2.17: what "
+    "is "
+    "known of it, what led to it, and what came of it.";
 static const char examples[] = "  cairn explain 3                       # of the running job\n"
                                "  cairn explain plan 2                  # an offer of `cairn "
                                "replan`\n"
+                               "  cairn explain 2.17                    # an event of `cairn "
+                               "history`\n"
                                "  cairn explain 1 --trace job.jsonl\n"
                                "  cairn explain 1 --trace job.jsonl -o json | jq .lost_seconds\n";
 
@@ -491,8 +497,8 @@ cairn_verb_explain(int argc, char **argv)
     };
     const struct cairn_usage usage = {
         "explain",
-        "VERDICT [--trace FILE | --agent SOCKET] | plan N [--agent SOCKET] [-o "
-        "table|json]",
+        "VERDICT [--trace FILE | --agent SOCKET] | plan N [--agent SOCKET] | EVENT [--agent "
+        "SOCKET] [-o table|json]",
         about,
         examples,
         flags,
@@ -513,6 +519,13 @@ cairn_verb_explain(int argc, char **argv)
                            &exit_code))
         return exit_code;
     word = words[is_plan];
+    if (!is_plan && strchr(word, '.')) {
+        if (path)
+            return cairn_usage_error(&usage, "--trace FILE has no events");
+        if (!cairn_output_parse(output, &json))
+            return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_explain_event(agent, word, json);
+    }
     errno = 0;
     number = strtoul(word, &end, 10);
     if (*word < '0' || *word > '9' || *end != '\0' || errno != 0 || number < 1 ||

@@ -12,4 +12,7 @@ int cairn_explain_live(const char *agent, uint32_t number, bool json);
 /* The same of an offer of another placement. */
 int cairn_explain_plan(const char *agent, uint64_t number, bool json);
 
+/* The same of an event of the history, "NODE.NUMBER". */
+int cairn_explain_event(const char *agent, const char *id, bool json);
+
 #endif

@@ -271,28 +271,6 @@ parse_number(const char *text, uint64_t *out)
     return *end == '\0' && errno == 0 && *out > 0;
 }
 
-/* "90s", "30m", "24h" or "7d". False: it is no such duration, or more than a year. */
-static bool
-parse_duration(const char *text, uint64_t *out_ns)
-{
-    static const char units[] = "smhd";
-    static const uint64_t seconds[] = {1, 60, 3600, 86400};
-    const char *unit;
-    uint64_t count;
-    char *end;
-
-    if (text[0] < '0' || text[0] > '9')
-        return false;
-    errno = 0;
-    count = strtoull(text, &end, 10);
-    unit = *end ? strchr(units, *end) : NULL;
-    if (errno || !unit || end[1] || count == 0 ||
-        count > PROPOSAL_FOR_NS_MAX / 1000000000 / seconds[unit - units])
-        return false;
-    *out_ns = count * seconds[unit - units] * 1000000000;
-    return true;
-}
-
 int
 cairn_verb_replan(int argc, char **argv)
 {
@@ -331,7 +309,7 @@ cairn_verb_replan(int argc, char **argv)
         return cairn_usage_error(&usage, "--approve, --deny, --now and --back exclude each other");
     if (duration && !denial)
         return cairn_usage_error(&usage, "--for needs --deny");
-    if (duration && !parse_duration(duration, &question.for_ns))
+    if (duration && !cairn_duration_parse(duration, &question.for_ns))
         return cairn_usage_error(
             &usage, "--for takes a duration of up to 365d, as 90s, 30m, 24h or 7d, not \"%.40s\"",
             duration);

@@ -78,12 +78,21 @@ struct cairn_core_view {
     size_t fleet_len;
 };
 
+/* What has happened in this core since it was made, for the history. */
+struct cairn_core_tally {
+    uint64_t operations_ended; /* the newest is cairn_core_outcome's */
+    struct cairn_given_up given_up;
+};
+
 void cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out);
+struct cairn_core_tally cairn_core_tally(const struct cairn_core *core);
 bool cairn_core_look_part(const struct cairn_core *core, uint32_t part,
                           struct cairn_part_view *out);
 bool cairn_core_alive(const struct cairn_core *core, uint32_t agent);
 /* True if the protocol has a use for a session with an agent now; others may end. */
 bool cairn_core_needs_session(const struct cairn_core *core, uint32_t agent);
+/* The newest start of an agent that this one has met; 0: none. */
+uint64_t cairn_core_incarnation(const struct cairn_core *core, uint32_t agent);
 /* The agent that holds a member's part of the ready generation, UINT32_MAX if unknown. */
 uint32_t cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id generation,
                            uint32_t member);

@@ -126,6 +126,19 @@ cairn_core_alive(const struct cairn_core *core, uint32_t agent)
     return peers_alive(&core->env, agent);
 }
 
+uint64_t
+cairn_core_incarnation(const struct cairn_core *core, uint32_t agent)
+{
+    return peers_met(&core->env, agent);
+}
+
+struct cairn_core_tally
+cairn_core_tally(const struct cairn_core *core)
+{
+    return (struct cairn_core_tally){.operations_ended = core->restore.ended,
+                                     .given_up = core->leader.given_up};
+}
+
 uint32_t
 cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id generation,
                   uint32_t member)

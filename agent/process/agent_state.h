@@ -32,6 +32,7 @@ struct cairn_memory;
 struct cairn_transport;
 struct cairn_workers;
 struct keeping;
+struct recorder;
 
 enum {
     JOBS_MAX = 1024,    /* waiting for `workers` */
@@ -68,6 +69,8 @@ struct cairn_agent {
     bool memory_marked;  /* in the catalog: no epoch's record knows this memory yet */
     bool unkept;         /* no keeper holds the memory */
 
+    struct recorder *recorder; /* of events: recorder.h */
+
     struct stepping stepping;
     struct carry carry;
     struct codes codes;
@@ -94,6 +97,7 @@ struct cairn_agent {
     struct replanning_state *replanning;
     struct placing_state *placing;
     struct enforcing_state *enforcing;
+    struct history_state *history;
     struct operator_table *operators;
 };
 

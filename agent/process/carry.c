@@ -16,6 +16,7 @@
 #include "agent/process/keeping.h"
 #include "agent/process/mail.h"
 #include "agent/process/memory.h"
+#include "agent/process/recorder.h"
 #include "agent/process/scratch.h"
 #include "agent/process/session.h"
 #include "agent/process/session_region.h"
@@ -224,27 +225,6 @@ generation_bytes(const struct cairn_agent *agent, uint32_t part)
     return view.data_blocks * CAIRN_BLOCK_BYTES;
 }
 
-/* Keeps a history for people; the memory's own records are the truth. */
-static void
-store_history(struct cairn_agent *agent, const struct committed_time *commit)
-{
-    uint8_t value[40], key[16];
-    struct cairn_writer writer;
-    size_t key_len;
-
-    cairn_writer_init(&writer, key, sizeof key);
-    cairn_write_u64(&writer, __builtin_bswap64(commit->generation.epoch)); /* big-endian: sorted */
-    cairn_write_u64(&writer, __builtin_bswap64(commit->generation.step));
-    key_len = writer.used_bytes;
-    cairn_writer_init(&writer, value, sizeof value);
-    cairn_write_u64(&writer, commit->wall_ns);
-    cairn_write_u64(&writer, commit->bytes);
-    cairn_write_u64(&writer, commit->protect_ns);
-    if (cairn_catalog_put(agent->catalog, CAIRN_TABLE_GENERATIONS, key, key_len, value,
-                          writer.used_bytes) != CAIRN_OK)
-        CAIRN_LOG_AT(WARN, "catalog: the history of generations is not written any more");
-}
-
 static void
 carry_committed(struct cairn_agent *agent, const struct cairn_action_committed *committed)
 {
@@ -262,8 +242,7 @@ carry_committed(struct cairn_agent *agent, const struct cairn_action_committed *
                  " protect_ns=%" PRIu64,
                  committed->generation.epoch >> 16, committed->generation.step, commit->bytes,
                  commit->protect_ns);
-    if (agent->carry.commit_count % 16 == 1)
-        store_history(agent, commit);
+    recorder_committed(agent, committed->generation, commit->bytes, commit->protect_ns);
     session_committed(agent, committed->generation);
     agent->handlers->committed(agent, committed->generation);
 }
@@ -310,6 +289,7 @@ carry_activated(struct cairn_agent *agent, const struct cairn_action_activated *
     agent->carry.first_grant = no_generation;
     CAIRN_LOG_AT(INFO, "epoch: active epoch=%" PRIu64 " ready_step=%" PRIu64 " restart=%d",
                  view.active >> 16, activated->ready.step, activated->restart);
+    recorder_activated(agent, activated);
     fleet_activated(agent);
     session_epoch(agent, view.active, activated->restart);
 }

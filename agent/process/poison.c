@@ -2,11 +2,13 @@
 #include "agent/process/poison.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/recorder.h"
 #include "base/log.h"
 #include "base/wire.h"
 #include "snapshot/catalog.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /*
@@ -113,6 +115,24 @@ say(const struct poison *poison)
                  first->reason);
 }
 
+static void
+record(struct cairn_agent *agent, const struct poison *poison)
+{
+    const struct cairn_session_poison *first = &poison->first;
+    struct history_event event = history_event_of(HISTORY_POISON);
+    char text[CAIRN_NAME_BYTES_MAX + CAIRN_REASON_BYTES_MAX + 64];
+
+    if (first->is_rejected)
+        snprintf(text, sizeof text, "rejected: %s", first->reason);
+    else
+        snprintf(text, sizeof text, "%u tensors are not finite, the first is %s; it is %s",
+                 first->tensors, first->name, poison->is_kept ? "kept" : "given up");
+    event.generation = first->generation;
+    event.rank = poison->rank;
+    event.text = text;
+    recorder_add(agent, &event);
+}
+
 /* A generation is the first of its run, or since one that is as late as the first was committed. */
 static bool
 is_first(const struct cairn_agent *agent, struct cairn_generation_id generation)
@@ -140,6 +160,7 @@ poison_take(struct cairn_agent *agent, uint32_t rank, const struct cairn_session
         poison->first = *found;
         poison->rank = rank;
         say(poison);
+        record(agent, poison);
     }
     store(agent);
     if (is_kept)

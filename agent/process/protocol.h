@@ -13,7 +13,7 @@
 #define CAIRN_PROTOCOL_OLDEST 11
 #endif
 #ifndef CAIRN_PROTOCOL_NEWEST
-#define CAIRN_PROTOCOL_NEWEST 11 /* the upgrade test builds with a newer one */
+#define CAIRN_PROTOCOL_NEWEST 12 /* the upgrade test builds with a newer one */
 #endif
 
 #endif

@@ -4,11 +4,13 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/config_table.h"
 #include "agent/process/credentials.h"
+#include "agent/process/recorder.h"
 #include "base/log.h"
 #include "base/worker.h"
 #include "transport/transport.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +38,20 @@ struct reload {
     cairn_err err;
     char error[CAIRN_CONFIG_ERROR_BYTES];
 };
+
+static void __attribute__((format(printf, 2, 3)))
+record(struct cairn_agent *agent, const char *format, ...)
+{
+    struct history_event event = history_event_of(HISTORY_CONFIG);
+    char text[HISTORY_TEXT_BYTES];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    event.text = text;
+    recorder_add(agent, &event);
+}
 
 static bool
 is_among(const char *name, const char *const *names, size_t count)
@@ -121,9 +137,11 @@ apply_option(struct cairn_agent *agent, const struct cairn_option *option,
     if (is_applied(option->name, credentials_taken)) {
         memcpy(running, value, bytes);
         CAIRN_LOG_AT(WARN, "reload: %s: %s is %s now", option->name, before, after);
+        record(agent, "%s: %s is %s now", option->name, before, after);
     } else {
         CAIRN_LOG_AT(WARN, "reload: %s stays %s: restart this agent to make it %s", option->name,
                      before, after);
+        record(agent, "%s stays %s until a restart makes it %s", option->name, before, after);
     }
     return 1;
 }
@@ -152,6 +170,7 @@ apply_address(struct cairn_agent *agent, uint32_t node, const char *address)
         return;
     }
     CAIRN_LOG_AT(WARN, "reload: the address of node %u: %s is %s now", node, running, address);
+    record(agent, "the address of node %u: %s is %s now", node, running, address);
     snprintf(running, sizeof agent->config.nodes[node].address, "%s", address);
 }
 
@@ -240,6 +259,7 @@ apply(struct cairn_job *job)
 
     if (reload->err) {
         CAIRN_LOG_AT(ERROR, "reload: nothing is changed: %s", reload->error);
+        record(agent, "the new file is wrong, nothing is changed: %s", reload->error);
     } else if (!agent->stopping) {
         bool taken = apply_credentials(agent, reload);
 

@@ -5,6 +5,7 @@
 #include "agent/process/cutting.h"
 #include "agent/process/handlers.h"
 #include "agent/process/memory.h"
+#include "agent/process/recorder.h"
 #include "agent/process/session_region.h"
 #include "agent/process/step.h"
 #include "base/crc.h"
@@ -47,8 +48,10 @@ session_end(struct cairn_agent *agent, struct session *session)
     if (!session->used)
         return;
     session->ending = false; /* what strip sets off may reap */
-    if (trainer)
+    if (trainer) {
+        recorder_trainer_ended(agent, session);
         agent->handlers->trainer_ended(agent, session);
+    }
     strip(agent, session);
     cairn_loop_fd_remove(agent->loop, session->fd);
     cairn_loop_fd_remove(agent->loop, session->pid_fd);

@@ -6,6 +6,7 @@
 #include "agent/process/cutting.h"
 #include "agent/process/handlers.h"
 #include "agent/process/mail.h"
+#include "agent/process/recorder.h"
 #include "agent/process/session.h"
 #include "agent/process/session_region.h"
 #include "agent/process/step.h"
@@ -303,6 +304,7 @@ take_begin(struct cairn_agent *agent, struct session *session,
     if (session_is_rank(session) && agent->regions.registered_ranks == session->hello.local_ranks) {
         event.as.step = (struct cairn_event_step){
             .rank = session->local_rank, .step = begin.step, .last = begin.last};
+        recorder_trained(agent, begin.step);
         agent_step(agent, &event, NULL);
         return;
     }

@@ -3,6 +3,7 @@
 
 #include "agent/process/agent_state.h"
 #include "agent/process/handlers.h"
+#include "agent/process/recorder.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -26,6 +27,7 @@ agent_abort(struct cairn_agent *agent, int exit_code, const char *what)
     if (agent->stopping)
         return;
     CAIRN_LOG_AT(ERROR, "agent: stops: %s", what);
+    recorder_stopped(agent, what);
     agent->stopping = true;
     agent->exit_code = exit_code;
     cairn_loop_stop(agent->loop);
@@ -136,6 +138,7 @@ step_once(struct cairn_agent *agent, struct cairn_event *event, const struct arr
     event->now_ns = agent_now_ns(agent);
     cairn_core_step(agent->core, event, &actions);
     agent->handlers->carry_out(agent, arrival, &actions);
+    recorder_stepped(agent);
     cairn_actions_fini(&actions);
 }
 

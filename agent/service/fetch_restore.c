@@ -2,6 +2,7 @@
  * window and fills it with blocks. */
 #include "agent/process/agent_state.h"
 #include "agent/process/cutting.h"
+#include "agent/process/recorder.h"
 #include "agent/process/session.h"
 #include "agent/process/session_region.h"
 #include "agent/process/step.h"
@@ -233,6 +234,7 @@ fetch_frame(struct cairn_agent *agent, struct session *session, struct cairn_ses
                      " result=\"%s\"",
                      session->hello.rank, restored.generation.epoch >> 16, restored.generation.step,
                      restored.bytes, cairn_err_text(restored.err));
+        recorder_resumed(agent, restored.generation, restored.err);
         fetch_forget(agent, session);
         return true;
     default:

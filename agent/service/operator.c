@@ -11,6 +11,7 @@
  *   "change", "node", "address", "force": 1     of a node: operator_fleet.c
  *   "node", "rate"     of a drill: nodes, such as "3,5", and bytes per second: operator_drill.c
  *   "decision", "number", "for_ns"              of replan: operator_plan.c
+ *   "since_ns"         of history and report: how long ago they begin
  *
  * The answer is JSON in one or more OPERATOR_REPLY frames, whose texts follow one another. The last
  * frame has `final` and the exit code.
@@ -24,6 +25,7 @@
  *   RETRY    a pause before an export is tried again
  *   PLANNER  the answer of the agent that plans
  *   DRILL    the agent that rehearses the loss of nodes
+ *   HISTORIES  the other agents' histories, for at most two seconds
  *
  *   status, snapshots            PEERS FILES ─► answer
  *   snapshot                     CORE ─► answer
@@ -37,6 +39,7 @@
  *   replan                       PEERS, or PLANNER for a decision ─► answer
  *   drill                        DRILL, one erasure group after the other ─► answer
  *   keep                         answer; all agents write what memory holds to their disks
+ *   history, report              HISTORIES ─► answer
  *   launch                       PEERS, unless only this agent is asked ─► answer
  *
  * Invariant: after a reply of the core the next stage begins from a posted call, never inside the
@@ -45,11 +48,14 @@
 #include "agent/service/operator.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/recorder.h"
 #include "agent/process/step.h"
+#include "agent/service/history.h"
 #include "agent/service/operator_drill.h"
 #include "agent/service/operator_fleet.h"
 #include "agent/service/operator_gather.h"
 #include "agent/service/operator_health.h"
+#include "agent/service/operator_history.h"
 #include "agent/service/operator_plan.h"
 #include "agent/service/operator_report.h"
 #include "agent/service/operator_request.h"
@@ -60,6 +66,7 @@
 #include "base/log.h"
 #include "base/worker.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +77,7 @@ static const char *const verb_names[] = {
     [VERB_STATUS] = "status",   [VERB_SNAPSHOTS] = "snapshots", [VERB_SNAPSHOT] = "snapshot",
     [VERB_RESTORE] = "restore", [VERB_VERIFY] = "verify",       [VERB_NODE] = "node",
     [VERB_REPLAN] = "replan",   [VERB_LAUNCH] = "launch",       [VERB_KEEP] = "keep",
-    [VERB_DRILL] = "drill"};
+    [VERB_DRILL] = "drill",     [VERB_HISTORY] = "history",     [VERB_REPORT] = "report"};
 
 /* ---- status and snapshots ---- */
 
@@ -260,6 +267,10 @@ request_advance(struct cairn_agent *agent, struct request *request)
     case VERB_LAUNCH:
         answer_launcher(agent, request);
         break;
+    case VERB_HISTORY:
+    case VERB_REPORT:
+        request_history_answer(agent, request);
+        break;
     }
 }
 
@@ -306,6 +317,8 @@ parse(const char *text, size_t text_len, struct request *out)
             out->plan.decision.number = cairn_json_read_u64(&reader, UINT64_MAX);
         else if (strcmp(key, "for_ns") == 0)
             out->plan.decision.for_ns = cairn_json_read_u64(&reader, PROPOSAL_FOR_NS_MAX);
+        else if (strcmp(key, "since_ns") == 0)
+            out->since_ns = cairn_json_read_u64(&reader, UINT64_MAX);
         else if (strcmp(key, "decision") == 0) {
             cairn_json_read_string(&reader, word, sizeof word);
             if (!cairn_json_reader_failed(&reader) && !request_plan_parse(out, word))
@@ -397,10 +410,51 @@ begin(struct cairn_agent *agent, struct request *request)
     case VERB_LAUNCH:
         begin_launch(agent, request);
         break;
+    case VERB_HISTORY:
+    case VERB_REPORT:
+        started = request_history_begin(agent, request);
+        if (started && !(request->waiting & WAIT_HISTORIES))
+            request_history_answer(agent, request);
+        break;
     }
     if (!started) {
         request_refuse(agent, request, 75, "the agent is too busy: try again");
     }
+}
+
+/* Records who asked for what, where that changes something. */
+static void
+record_operator(struct cairn_agent *agent, const struct session *session,
+                const struct request *request)
+{
+    static const char *const decisions[] = {[PROPOSAL_APPROVE] = " --approve",
+                                            [PROPOSAL_DENY] = " --deny",
+                                            [PROPOSAL_GO_BACK] = " --back",
+                                            [PROPOSAL_NOW] = " --now"};
+    enum proposal_word word = request->plan.decision.word;
+    char text[HISTORY_TEXT_BYTES];
+    size_t used;
+
+    if (request->dry_run || request->verb == VERB_STATUS || request->verb == VERB_SNAPSHOTS ||
+        request->verb == VERB_LAUNCH || request->verb == VERB_HISTORY ||
+        request->verb == VERB_REPORT || (request->verb == VERB_REPLAN && !word))
+        return;
+    used = (size_t)snprintf(text, sizeof text, "cairn %s%s", verb_names[request->verb],
+                            request->fresh ? " --fresh" : "");
+    if (request->wanted.step)
+        used +=
+            (size_t)snprintf(text + used, sizeof text - used, " --generation %" PRIu64 ":%" PRIu64,
+                             request->wanted.epoch, request->wanted.step);
+    if (request->verb == VERB_REPLAN)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s %" PRIu64, decisions[word],
+                                 request->plan.decision.number);
+    if (request->verb == VERB_NODE)
+        snprintf(text + used, sizeof text - used, "%s %s %.64s %.64s",
+                 request->change.force ? " --force" : "", request->change.what,
+                 request->change.node, request->change.address);
+    else if (request->restored.directory[0])
+        snprintf(text + used, sizeof text - used, " --to %.600s", request->restored.directory);
+    history_operator(agent, session, text);
 }
 
 static void
@@ -435,13 +489,15 @@ take_request(struct cairn_agent *agent, const struct session *session, const cha
     if (request->verb == VERB_RESTORE || request->verb == VERB_VERIFY)
         CAIRN_LOG_AT(INFO, "operator: %s%s", verb_names[request->verb],
                      request->dry_run ? " (dry run)" : "");
+    record_operator(agent, session, request);
     begin(agent, request);
 }
 
 void
 operator_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
-    if (!request_plan_message(agent, message) && !request_drill_message(agent, message))
+    if (!request_plan_message(agent, message) && !request_drill_message(agent, message) &&
+        !request_history_message(agent, message))
         request_gather_message(agent, message);
 }
 
@@ -483,6 +539,8 @@ operator_tick(struct cairn_agent *agent)
             request->waiting &= ~(uint32_t)WAIT_PEERS;
         if ((request->waiting & WAIT_RETRY) && agent_now_ns(agent) >= request->retry_at_ns)
             request->waiting &= ~(uint32_t)WAIT_RETRY;
+        if (request->waiting & WAIT_HISTORIES)
+            request_history_tick(agent, request);
         if (request->waiting & WAIT_PLANNER)
             request_plan_tick(agent, request);
         if (request->waiting & WAIT_DRILL)

@@ -5,6 +5,7 @@
 #include "agent/process/session.h"
 #include "agent/process/step.h"
 #include "agent/service/operator_health.h"
+#include "agent/service/operator_histories.h"
 #include "agent/service/operator_node.h"
 #include "agent/service/placing.h"
 #include "agent/service/timing.h"
@@ -30,6 +31,7 @@ request_end(struct request *request)
         operator_node_fini(&request->nodes[i]);
     free(request->nodes);
     free(request->files);
+    histories_free(request->histories);
     memset(request, 0, sizeof *request);
 }
 

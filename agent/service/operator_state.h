@@ -14,6 +14,7 @@
 
 struct cairn_agent;
 struct cairn_workers;
+struct operator_histories;
 
 enum { REQUESTS_MAX = 16 };
 
@@ -27,7 +28,9 @@ enum verb {
     VERB_REPLAN,
     VERB_LAUNCH,
     VERB_KEEP,
-    VERB_DRILL
+    VERB_DRILL,
+    VERB_HISTORY,
+    VERB_REPORT
 };
 enum {
     WAIT_PEERS = 1,
@@ -36,7 +39,8 @@ enum {
     WAIT_EXPORT = 8,
     WAIT_RETRY = 16,
     WAIT_PLANNER = 32,
-    WAIT_DRILL = 64
+    WAIT_DRILL = 64,
+    WAIT_HISTORIES = 256
 };
 enum stage {
     STAGE_FIRST = 0,
@@ -101,6 +105,8 @@ struct request {
     struct operator_node *nodes; /* [node_count], each ended by operator_node_fini */
     uint32_t node_count;         /* 0 before nodes are there */
     struct operator_files *files;
+    struct operator_histories *histories;
+    uint64_t since_ns; /* history, report: for so long until now; 0: for all time */
     struct operator_change change;
     struct operator_plan plan;
     struct operator_note note;

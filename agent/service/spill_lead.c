@@ -19,6 +19,7 @@
 #include "agent/core/env/roster.h"
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
+#include "agent/process/recorder.h"
 #include "agent/process/step.h"
 #include "agent/service/spill_disk.h"
 #include "agent/service/spill_part.h"
@@ -124,6 +125,17 @@ enter_end(struct cairn_agent *agent, cairn_err err)
     tell_end(agent);
 }
 
+static void
+record_failure(struct cairn_agent *agent, cairn_err err, const char *text)
+{
+    struct history_event event = history_event_of(HISTORY_SPILL);
+
+    event.generation = agent->spill->lead.generation;
+    event.err = (uint32_t)err;
+    event.text = text;
+    recorder_add(agent, &event);
+}
+
 static void __attribute__((format(printf, 3, 4)))
 give_up(struct cairn_agent *agent, cairn_err err, const char *format, ...)
 {
@@ -138,6 +150,8 @@ give_up(struct cairn_agent *agent, cairn_err err, const char *format, ...)
         spill_stuck(agent, lead->progress_ns);
     if (needs_people(err)) {
         agent->spill->pause_ns = agent_now_ns(agent) + pause_after_failure_ns;
+        if (strcmp(agent->spill->failure, text) != 0 || !agent->spill->failed_ns)
+            record_failure(agent, err, text);
         if (!agent->spill->failed_ns)
             agent->spill->failed_ns = agent_now_ns(agent);
         snprintf(agent->spill->failure, sizeof agent->spill->failure, "%s", text);

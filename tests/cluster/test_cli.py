@@ -47,6 +47,8 @@ class Usage(unittest.TestCase):
         "snapshots",
         "restore",
         "node",
+        "history",
+        "report",
         "verify",
         "drill",
         "doctor",

@@ -1,6 +1,7 @@
 /*
- * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_manifest and fuzz_message, and the book
- * of fuzz_peer: what agents and trainers pack themselves, in the form that each fuzzer takes it.
+ * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_history, fuzz_manifest and fuzz_message,
+ * and the book of fuzz_peer: what agents and trainers pack themselves, in the form that each fuzzer
+ * takes it.
  *
  *     make build/plain/tests/fuzz/make_seeds && build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
  */
@@ -8,6 +9,8 @@
 #include "agent/core/epoch/record.h"
 #include "agent/core/env/roster.h"
 #include "agent/core/part/seal.h"
+#include "agent/process/recorder_store.h"
+#include "agent/service/operator_histories.h"
 #include "agent/service/proposal.h"
 #include "snapshot/manifest.h"
 #include "transport/frame.h"
@@ -294,6 +297,59 @@ make_book(void)
     write_seed("fuzz_peer", "book", 4, bytes, proposal_pack(&book, bytes));
 }
 
+/* ---- histories ---- */
+
+/* A node's history of every kind of event. */
+static void
+fill_book(struct history_book *book, uint32_t node)
+{
+    history_book_init(book);
+    for (int kind = 1; kind < HISTORY_KIND_END; kind++) {
+        struct history_event event = history_event_of((enum history_kind)kind);
+
+        event.wall_ns = event.until_wall_ns = UINT64_C(1000000000) * (uint64_t)kind;
+        event.until_wall_ns += UINT64_C(500000000);
+        event.at = (struct cairn_generation_id){1 << 16, (uint64_t)kind, 1};
+        event.generation = event.at;
+        event.last_step = (uint64_t)kind + 3;
+        event.count = 4;
+        event.subject = 7;
+        event.change = 1;
+        event.rate = 1.5;
+        event.node = 1 - node;
+        event.text = "why";
+        if (history_book_add(book, &event) == 0)
+            exit(1);
+    }
+}
+
+static void
+make_histories(void)
+{
+    uint8_t record[8 + RECORDER_VALUE_BYTES_MAX], *bytes = NULL, *both;
+    struct history_book books[2];
+    size_t len = 0;
+
+    for (uint32_t node = 0; node < 2; node++)
+        fill_book(&books[node], node);
+    len = recorder_record_pack(&books[0].events[0], record, record + 8);
+    write_seed("fuzz_history", "record", 0, record, 8 + len);
+    write_seed("fuzz_history", "record_right", 1, record, 8 + len);
+    both = NULL;
+    for (uint32_t node = 0; node < 2; node++) {
+        if (histories_pack(&books[node], &bytes, &len) != CAIRN_OK)
+            exit(1);
+        both = node ? both : malloc(2 * len);
+        if (!both)
+            exit(1);
+        memcpy(both + node * len, bytes, len);
+        free(bytes);
+        history_book_fini(&books[node]);
+    }
+    write_seed("fuzz_history", "histories", 5, both, 2 * len);
+    free(both);
+}
+
 int
 main(int count, char **arguments)
 {
@@ -302,6 +358,7 @@ main(int count, char **arguments)
         return 64;
     }
     corpus = arguments[1];
+    make_histories();
     make_frames();
     make_manifests();
     make_messages();

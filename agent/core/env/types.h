@@ -76,10 +76,18 @@ struct cairn_blocker {
     uint64_t for_ms;
 };
 
+/* The generations that this agent gave up as leader, and the newest of them. */
+struct cairn_given_up {
+    uint64_t count;
+    struct cairn_generation_id generation;
+    uint32_t agent; /* that could not give its part */
+    enum cairn_abort reason;
+};
+
 /* What an operator's restore, dry run or verify found. */
 struct cairn_outcome {
     enum cairn_operation operation;
-    uint64_t request;
+    uint64_t request; /* 0: a repair that nobody asked for */
     cairn_err err;
     struct cairn_generation_id generation;
     uint64_t epoch;

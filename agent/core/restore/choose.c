@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CONSIDERED_MAX = 32 };
+enum { CONSIDERED_MAX = 32, LOST_NAMED_MAX = 16 };
 
 /* A generation that some agent holds a part of. */
 struct candidate {
@@ -221,6 +221,21 @@ choice_clear(struct choice *choice)
     choice->goes_back = false;
 }
 
+/* Names the nodes whose parts are lost, and closes the bracket. */
+static void
+explain_lost(struct listing *listing, const struct candidate *candidate)
+{
+    const struct cairn_roster *roster = candidate->roster;
+    uint32_t named = 0;
+
+    for (uint32_t m = 0; m < roster->member_count && named <= LOST_NAMED_MAX; m++)
+        if (choose_holder(listing->inventories, listing->agent_count, candidate->generation, m) ==
+                UINT32_MAX &&
+            ++named <= LOST_NAMED_MAX)
+            explain(listing, "%s %u", named > 1 ? "," : "", roster->members[m].agent);
+    explain(listing, "%s)\n", named > LOST_NAMED_MAX ? ", ..." : "");
+}
+
 /* Chooses the candidate if it can be restored; else explains why it cannot, and is false. */
 static bool
 take_candidate(struct listing *listing, const struct candidate *candidate, const char *as,
@@ -240,12 +255,14 @@ take_candidate(struct listing *listing, const struct candidate *candidate, const
     out->roster = cairn_roster_hold(candidate->roster);
     out->lost_members = lost_members;
     name_generation(listing, candidate->generation);
-    if (lost_members)
-        explain(listing, "chosen as %s; rebuild the parts of %u of %u members\n", as, lost_members,
-                out->roster->member_count);
-    else
+    if (lost_members) {
+        explain(listing, "chosen as %s; rebuild the parts of %u of %u members (node%s", as,
+                lost_members, out->roster->member_count, lost_members == 1 ? "" : "s");
+        explain_lost(listing, candidate);
+    } else {
         explain(listing, "chosen as %s; all %u members' parts are in memory\n", as,
                 out->roster->member_count);
+    }
     return true;
 }
 

@@ -57,6 +57,7 @@ static void
 clear(struct restore *restore)
 {
     struct cairn_outcome outcome = restore->outcome;
+    uint64_t ended = restore->ended;
 
     for (uint32_t a = 0; restore->inventories && a < restore->agent_count; a++)
         inventory_fini(&restore->inventories[a]);
@@ -69,6 +70,7 @@ clear(struct restore *restore)
     free(restore->fleet);
     memset(restore, 0, sizeof *restore);
     restore->outcome = outcome;
+    restore->ended = ended;
 }
 
 void
@@ -113,6 +115,7 @@ finish(struct env *env, struct restore *restore, cairn_err err)
     outcome->epoch = claimed ? restore->claimed : env->membership->record.epoch;
     if (err || outcome->lost_members > 0)
         say_silent(restore);
+    restore->ended++;
     release_pins(env, restore);
     if (restore->request.by_itself)
         log_repair(outcome);

@@ -78,6 +78,7 @@ struct restore {
     uint32_t damaged; /* failures from damaged bytes */
     uint64_t claimed; /* epoch */
     struct cairn_outcome outcome; /* of this restore, or the last one */
+    uint64_t ended;               /* operations since the start */
 };
 
 void restore_fini(struct restore *restore);

@@ -31,9 +31,11 @@ void
 leader_end(struct leader *leader)
 {
     uint64_t counter = leader->counter;
+    struct cairn_given_up given_up = leader->given_up;
 
     leader_fini(leader);
     leader->counter = counter;
+    leader->given_up = given_up;
 }
 
 void
@@ -338,6 +340,8 @@ leader_abort(struct env *env, struct leader *leader, const struct cairn_message_
         return; /* of an earlier decision */
     CAIRN_LOG_AT(DEBUG, "save: aborted step=%" PRIu64 " agent=%u reason=%u begun=%" PRIu64,
                  message->generation.step, message->agent, message->reason, message->begun);
+    leader->given_up = (struct cairn_given_up){leader->given_up.count + 1, message->generation,
+                                               message->agent, (enum cairn_abort)message->reason};
     due->begun = max_u64(due->begun, message->begun);
     due->passed =
         max_u64(due->passed,

@@ -56,6 +56,7 @@ struct leader {
     uint64_t counter; /* of runs and serials, in this start */
     struct due due;
     struct waiting *waiting; /* [members] */
+    struct cairn_given_up given_up;
 };
 
 /* Begins to lead an epoch of `count` members. CAIRN_NOMEM. */

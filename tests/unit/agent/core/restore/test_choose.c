@@ -214,9 +214,10 @@ the_text_says_why(void **unused)
     generation(20, "h.h.hh");
     choose();
     assert_string_equal(
-        text, "epoch 1 step 20: not restorable: group 1 has lost 2 of its 3 nodes (1, 3) and "
-              "survives 1\n"
-              "epoch 1 step 10: chosen as the newest; rebuild the parts of 1 of 6 members\n");
+        text,
+        "epoch 1 step 20: not restorable: group 1 has lost 2 of its 3 nodes (1, 3) and "
+        "survives 1\n"
+        "epoch 1 step 10: chosen as the newest; rebuild the parts of 1 of 6 members (node 5)\n");
 }
 
 static void

@@ -1,0 +1,342 @@
+/* agent/history/event.c - an event: packed, unpacked, described; see event.h. */
+#include "agent/history/event.h"
+
+#include "base/limits.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { VERSION = 1, EPOCH_SHIFT = 16 };
+
+/* Of times, steps and counts: so that sums and products of a few stay within 64 bits. */
+static const uint64_t value_max = UINT64_C(1) << 62;
+
+static const struct {
+    const char *name;
+    uint32_t weight;
+    bool is_shared;
+} kinds[HISTORY_KIND_END] = {
+#define HISTORY_KIND_ROW(symbol, value, name, weight, shared) [value] = {name, weight, shared},
+    HISTORY_KIND_LIST(HISTORY_KIND_ROW)
+#undef HISTORY_KIND_ROW
+};
+
+const char *
+history_kind_name(enum history_kind kind)
+{
+    return (unsigned)kind < HISTORY_KIND_END && kinds[kind].name ? kinds[kind].name : "unknown";
+}
+
+uint32_t
+history_kind_weight(enum history_kind kind)
+{
+    return kinds[kind].weight;
+}
+
+bool
+history_kind_is_shared(enum history_kind kind)
+{
+    return kinds[kind].is_shared;
+}
+
+struct history_event
+history_event_of(enum history_kind kind)
+{
+    return (struct history_event){.kind = kind,
+                                  .node = HISTORY_NONE,
+                                  .other = HISTORY_NONE,
+                                  .rank = HISTORY_NONE,
+                                  .text = ""};
+}
+
+/* ---- packing ---- */
+
+static void
+write_generation(struct cairn_writer *writer, struct cairn_generation_id generation)
+{
+    cairn_write_u64(writer, generation.epoch);
+    cairn_write_u64(writer, generation.step);
+    cairn_write_u64(writer, generation.run);
+}
+
+static struct cairn_generation_id
+read_generation(struct cairn_reader *reader)
+{
+    struct cairn_generation_id generation;
+
+    generation.epoch = cairn_read_u64(reader);
+    generation.step = cairn_read_u64(reader);
+    generation.run = cairn_read_u64(reader);
+    return generation;
+}
+
+size_t
+history_event_pack(const struct history_event *event, uint8_t *out)
+{
+    struct cairn_writer writer;
+    uint64_t rate;
+
+    if (strlen(event->text) >= HISTORY_TEXT_BYTES)
+        return 0;
+    memcpy(&rate, &event->rate, sizeof rate);
+    cairn_writer_init(&writer, out, HISTORY_PACKED_BYTES_MAX);
+    cairn_write_u8(&writer, VERSION);
+    cairn_write_u8(&writer, (uint8_t)event->kind);
+    cairn_write_u64(&writer, event->number);
+    cairn_write_u64(&writer, event->wall_ns);
+    cairn_write_u64(&writer, event->until_wall_ns);
+    write_generation(&writer, event->at);
+    write_generation(&writer, event->generation);
+    cairn_write_u64(&writer, event->last_step);
+    cairn_write_u64(&writer, event->count);
+    cairn_write_u64(&writer, event->captures);
+    cairn_write_u64(&writer, event->subject);
+    cairn_write_u64(&writer, event->bytes);
+    cairn_write_u64(&writer, event->took_ns);
+    cairn_write_u64(&writer, rate);
+    cairn_write_u32(&writer, event->change);
+    cairn_write_u32(&writer, event->node);
+    cairn_write_u32(&writer, event->other);
+    cairn_write_u32(&writer, event->rank);
+    cairn_write_u32(&writer, event->err);
+    cairn_write_string(&writer, event->text);
+    return cairn_writer_done(&writer) == CAIRN_OK ? writer.used_bytes : 0;
+}
+
+cairn_err
+history_event_unpack(const void *bytes, size_t bytes_len, char *text, struct history_event *out)
+{
+    struct history_event event = history_event_of(HISTORY_START);
+    struct cairn_reader reader;
+    uint64_t rate;
+    uint8_t version;
+
+    cairn_reader_init(&reader, bytes, bytes_len);
+    version = cairn_read_u8(&reader);
+    if (!reader.failed && version != VERSION)
+        return CAIRN_VERSION;
+    event.kind = (enum history_kind)cairn_read_u8(&reader);
+    event.number = cairn_read_u64(&reader);
+    event.wall_ns = cairn_read_u64(&reader);
+    event.until_wall_ns = cairn_read_u64(&reader);
+    event.at = read_generation(&reader);
+    event.generation = read_generation(&reader);
+    event.last_step = cairn_read_u64(&reader);
+    event.count = cairn_read_u64(&reader);
+    event.captures = cairn_read_u64(&reader);
+    event.subject = cairn_read_u64(&reader);
+    event.bytes = cairn_read_u64(&reader);
+    event.took_ns = cairn_read_u64(&reader);
+    rate = cairn_read_u64(&reader);
+    memcpy(&event.rate, &rate, sizeof event.rate);
+    event.change = cairn_read_u32(&reader);
+    event.node = cairn_read_u32(&reader);
+    event.other = cairn_read_u32(&reader);
+    event.rank = cairn_read_u32(&reader);
+    event.err = cairn_read_u32(&reader);
+    cairn_read_string(&reader, text, HISTORY_TEXT_BYTES);
+    if (cairn_reader_done(&reader) != CAIRN_OK || (unsigned)event.kind >= HISTORY_KIND_END ||
+        !kinds[event.kind].name || event.number == 0 || event.until_wall_ns < event.wall_ns ||
+        event.until_wall_ns > value_max || event.last_step > value_max ||
+        event.generation.step > value_max || event.count > value_max ||
+        event.captures > value_max || event.took_ns > value_max || event.err > CAIRN_INTERNAL ||
+        !isfinite(event.rate) || event.rate < 0 || !cairn_text_plain(text, strlen(text)))
+        return CAIRN_CORRUPT;
+    event.text = text;
+    *out = event;
+    return CAIRN_OK;
+}
+
+/* ---- for people ---- */
+
+struct line {
+    char *out;
+    size_t bytes, used;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct line *line, const char *format, ...)
+{
+    va_list arguments;
+    int added;
+
+    if (line->used + 1 >= line->bytes)
+        return;
+    va_start(arguments, format);
+    added = vsnprintf(line->out + line->used, line->bytes - line->used, format, arguments);
+    va_end(arguments);
+    if (added > 0)
+        line->used += (size_t)added;
+}
+
+static void
+add_generation(struct line *line, struct cairn_generation_id generation)
+{
+    if (generation.step)
+        add(line, "epoch %" PRIu64 " step %" PRIu64, generation.epoch >> EPOCH_SHIFT,
+            generation.step);
+    else
+        add(line, "nothing");
+}
+
+/* "step 20", "steps 20 to 60" */
+static void
+add_steps(struct line *line, const struct history_event *event)
+{
+    if (event->last_step > event->generation.step)
+        add(line, "steps %" PRIu64 " to %" PRIu64, event->generation.step, event->last_step);
+    else
+        add(line, "step %" PRIu64, event->generation.step);
+}
+
+static void
+add_ended(struct line *line, const struct history_event *event, const char *what)
+{
+    if (event->err) {
+        add(line, "%s failed: %s", what, cairn_err_text((cairn_err)event->err));
+        return;
+    }
+    add(line, "%s of ", what);
+    add_generation(line, event->generation);
+    if (event->count)
+        add(line, ", %" PRIu64 " lost part%s", event->count, event->count == 1 ? "" : "s");
+    if (event->bytes)
+        add(line, ", %" PRIu64 " bytes rebuilt", event->bytes);
+}
+
+static void
+add_placement(struct line *line, const struct history_event *event)
+{
+    static const char *const changes[] = {[HISTORY_PROPOSED] = "waits for approval",
+                                          [HISTORY_OFFERED] = "offered to the trainers",
+                                          [HISTORY_TAKEN] = "taken by all ranks",
+                                          [HISTORY_KEPT] = "kept",
+                                          [HISTORY_TAKEN_BACK] = "taken back",
+                                          [HISTORY_FAILED] = "failed",
+                                          [HISTORY_DENIED] = "over"};
+    bool known = event->change >= HISTORY_PROPOSED && event->change <= HISTORY_DENIED;
+
+    add(line, "placement %" PRIu64 " %s", event->subject,
+        known ? changes[event->change] : "changed");
+}
+
+static void
+add_training(struct line *line, const struct history_event *event)
+{
+    static const char *const ends[] = {[HISTORY_RUNS] = "",
+                                       [HISTORY_LEFT] = "; the trainers ended in good order",
+                                       [HISTORY_ENDED] = "; the trainers died or were shown out",
+                                       [HISTORY_GONE] = "; the agent ended"};
+
+    add(line, "trained ");
+    add_steps(line, event);
+    add(line, "%s", event->change <= HISTORY_GONE ? ends[event->change] : "");
+}
+
+static void
+add_kind(struct line *line, const struct history_event *event)
+{
+    static const char *const verdicts[] = {
+        [HISTORY_OPENED] = "opened", [HISTORY_RETURNED] = "is back", [HISTORY_CLOSED] = "closed"};
+
+    switch (event->kind) {
+    case HISTORY_START:
+        add(line, "agent started, memory %s", event->change ? "adopted" : "empty");
+        break;
+    case HISTORY_STOP:
+        add(line, "agent stopped");
+        break;
+    case HISTORY_DEATH:
+        add(line, "node %u is silent: taken for dead", event->node);
+        break;
+    case HISTORY_RETURN:
+        add(line, "node %u is back", event->node);
+        break;
+    case HISTORY_EPOCH:
+        add(line, "epoch %" PRIu64 " began with ", event->at.epoch >> EPOCH_SHIFT);
+        add_generation(line, event->generation);
+        add(line, "%s", event->change ? "; trainers start again" : "");
+        break;
+    case HISTORY_REPAIR:
+        add_ended(line, event, "repair");
+        break;
+    case HISTORY_RESTORE:
+        add_ended(line, event, "restore");
+        break;
+    case HISTORY_VERIFY:
+        add_ended(line, event, "verify");
+        break;
+    case HISTORY_COMMIT:
+        add(line, "committed ");
+        add_steps(line, event);
+        if (event->count > 1)
+            add(line, " (%" PRIu64 " generations)", event->count);
+        break;
+    case HISTORY_SKIP:
+        add(line, "skipped ");
+        add_steps(line, event);
+        if (event->count > 1)
+            add(line, " (%" PRIu64 " generations)", event->count);
+        if (event->node != HISTORY_NONE)
+            add(line, "; node %u was not done", event->node);
+        if (event->other != HISTORY_NONE)
+            add(line, ", it waited for node %u", event->other);
+        break;
+    case HISTORY_TRAINING:
+        add_training(line, event);
+        break;
+    case HISTORY_TRAINER:
+        add(line, "trainer of rank %u died (pid %" PRIu64 ")", event->rank, event->subject);
+        break;
+    case HISTORY_RESUME:
+        if (event->err)
+            add(line, "trainers could not read the generation: %s",
+                cairn_err_text((cairn_err)event->err));
+        else {
+            add(line, "trainers resumed from ");
+            add_generation(line, event->generation);
+        }
+        break;
+    case HISTORY_VERDICT:
+        add(line, "verdict %" PRIu64 " %s", event->subject,
+            event->change >= HISTORY_OPENED && event->change <= HISTORY_CLOSED
+                ? verdicts[event->change]
+                : "changed");
+        break;
+    case HISTORY_PLACEMENT:
+        add_placement(line, event);
+        break;
+    case HISTORY_OPERATOR:
+        add(line, "operator (user %u, pid %" PRIu64 ")", event->other, event->subject);
+        break;
+    case HISTORY_CONFIG:
+        add(line, "configuration");
+        break;
+    case HISTORY_POISON:
+        add(line, "step %" PRIu64 " is poisoned, found by rank %u", event->generation.step,
+            event->rank);
+        break;
+    case HISTORY_SPILL:
+        add(line, "spill of ");
+        add_generation(line, event->generation);
+        add(line, " failed");
+        break;
+    case HISTORY_KIND_END:
+        break;
+    }
+}
+
+const char *
+history_event_describe(const struct history_event *event, char *out, size_t out_bytes)
+{
+    struct line line = {.out = out, .bytes = out_bytes};
+
+    out[0] = '\0';
+    add_kind(&line, event);
+    if (event->text[0])
+        add(&line, ": %s", event->text);
+    return out;
+}
