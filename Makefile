@@ -5,6 +5,7 @@
 #   make check           unit and fault tests without installing anything
 #   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | placements [SEEDS=N] [SEED=S]        simulators
 #   make explore | cluster | interop | fuzz                                       one suite
+#   make hostile         attacks of the cluster suite at full scale
 #   make manual          man pages and completions; make install puts them below PREFIX/share
 #   make deb             build/deb/cairn_VERSION_ARCH.deb
 #   make style | layers | headers | format                      all style gates | one | reformat
@@ -72,7 +73,7 @@ ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)
 LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
 .PHONY: all FORCE clean deps test-deps demo test check sim placements cluster interop fuzz bench
-.PHONY: bench-peers interop-apps
+.PHONY: bench-peers hostile interop-apps
 .PHONY: gpu bench-convert bench-releases explore style layers headers format install uninstall
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -281,6 +282,13 @@ cluster-bins: $(CLUSTER_BIN) $(BUILD)/libfaults.so $(BUILD)/stranger
 cluster-bins: $(BUILD)/newer/cairn $(BUILD)/foreign/cairn
 cluster:
 	$(Q)python3 tests/runner.py cluster
+# Attacks at full scale: the key changes 1,000 times under load, certificates 100 times, and a
+# million mutated frames. Half an hour on two idle cores.
+hostile: all cluster-bins
+	$(Q)HOSTILE_SCALE=50 python3 tests/hostile/test_keys.py Keys.test_rotation_under_load
+	$(Q)HOSTILE_SCALE=25 python3 tests/hostile/test_certificates.py \
+	    Certificates.test_renewal_under_load
+	$(Q)HOSTILE_SCALE=334 python3 tests/hostile/test_wire.py Wire.test_mutated_frames
 # Real safetensors and PyTorch (CPU, gloo), in build/venv.
 interop:
 	$(Q)python3 tests/runner.py interop

@@ -9,6 +9,7 @@ provider parses all of these before it asks for a key.
 import contextlib
 import os
 import random
+import re
 import socket
 import struct
 import sys
@@ -106,6 +107,27 @@ def private_bytes(pid):
 
 def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def dumped_memory(pid, left_out=False):
+    """What a core file of the process would hold, region by region; all that may be written is in
+    it that the process has not left out. Or what it has left out."""
+    with open(f"/proc/{pid}/smaps", encoding="utf-8") as maps, open(
+        f"/proc/{pid}/mem", "rb", buffering=0
+    ) as memory:
+        bounds = None
+        for line in maps:
+            head = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+)", line)
+            if head:
+                bounds = int(head[1], 16), int(head[2], 16), head[3]
+            elif line.startswith("VmFlags:") and "w" in bounds[2]:
+                if ("dd" in line.split()) != left_out:
+                    continue
+                try:
+                    memory.seek(bounds[0])
+                    yield memory.read(bounds[1] - bounds[0])
+                except (OSError, ValueError):
+                    continue
 
 
 class Watch:

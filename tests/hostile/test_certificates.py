@@ -17,10 +17,9 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-from attacker import SCALE, connect, process_time
+from attacker import SCALE, connect, dumped_memory, process_time
 from authority import Authority
 from harness import CONFIG, OK, PATIENCE, Cluster, build, cairn, codes, free_ports, say, wait_for
-from test_keys import dumped_memory
 
 NODES = 3
 RENEWALS = int(4 * SCALE)

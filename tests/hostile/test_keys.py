@@ -11,31 +11,12 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-from attacker import SCALE
+from attacker import SCALE, dumped_memory
 from harness import OK, Cluster, build, free_ports, say, wait_for
 
 NODES = 3
 ROTATIONS = int(20 * SCALE)
 RESTART_EVERY = 5
-
-
-def dumped_memory(pid):
-    """What a core file of the process would hold, region by region; all that may be written is in
-    it that the process has not left out."""
-    with open(f"/proc/{pid}/smaps", encoding="utf-8") as maps, open(
-        f"/proc/{pid}/mem", "rb", buffering=0
-    ) as memory:
-        bounds = None
-        for line in maps:
-            head = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+)", line)
-            if head:
-                bounds = int(head[1], 16), int(head[2], 16), head[3]
-            elif line.startswith("VmFlags:") and "dd" not in line.split() and "w" in bounds[2]:
-                try:
-                    memory.seek(bounds[0])
-                    yield memory.read(bounds[1] - bounds[0])
-                except (OSError, ValueError):
-                    continue
 
 
 class Keys(unittest.TestCase):
