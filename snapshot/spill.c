@@ -99,7 +99,7 @@ clear_event(const struct cairn_spill *spill)
 
 /* ---- the thread ---- */
 
-/* The bytes of a write: direct ones have whole lengths. */
+/* The bytes of a write: direct writes have whole lengths. */
 static size_t
 whole_bytes(size_t bytes)
 {

@@ -79,6 +79,8 @@ time_pass(const struct disk *disk, enum cairn_file_engine engine, bool writes, d
     double begin;
     cairn_err err = cairn_file_queue_open(engine, &queue), closed;
 
+    if (!err && cairn_file_queue_engine(queue) != engine)
+        err = CAIRN_AGAIN; /* its threads could not be started, say */
     if (!err)
         err = cairn_file_open(AT_FDCWD, file_name,
                               writes ? CAIRN_FILE_CREATE_DIRECT : CAIRN_FILE_READ_DIRECT, &fd);
