@@ -11,6 +11,7 @@ static const uint32_t repeats = 3, symbols_max = 64;
  * alike_gain. */
 static const double several_gain = 0.6, alike_gain = 1.25;
 enum {
+    NEAR = 2,                    /* by which operations that go on at once change places */
     ANCHORS_MAX = 16,            /* of the rarest collective in a step */
     SEVERAL_MAX = 64,            /* repetitions in a step, ... */
     SEVERAL_OPERATIONS_MAX = 512 /* ... and operations in them */
@@ -203,12 +204,12 @@ count_several(const struct cairn_period *period, uint32_t lag)
 
 /* ---- the rarest collective ---- */
 
-/* True where each `several`-th of an operation comes as many operations after the last one, but for
- * two; that many are *since. Few may be otherwise. */
+/* True where each `several`-th of an operation comes about as many operations after the last one;
+ * that many are *since. Few may be otherwise. */
 static bool
 comes_evenly(const struct cairn_period *period, uint64_t symbol, uint32_t several, uint32_t *since)
 {
-    uint32_t last[ANCHORS_MAX], seen = 0, uneven = 0;
+    uint32_t last[ANCHORS_MAX], seen = 0, uneven = 0, near = 0;
 
     *since = 0;
     for (uint32_t i = 0; i < period->kept_count; i++) {
@@ -216,10 +217,11 @@ comes_evenly(const struct cairn_period *period, uint64_t symbol, uint32_t severa
 
         if (symbol_of(&period->kept[i]) != symbol)
             continue;
-        if (seen == several)
+        if (seen == several) {
             *since = i - *before;
-        else if (seen > several)
-            uneven += i - *before + 2 < *since || i - *before > *since + 2;
+            near = *since / 2 < NEAR ? *since / 2 : NEAR;
+        } else if (seen > several)
+            uneven += i - *before + near < *since || i - *before > *since + near;
         *before = i;
         seen++;
     }

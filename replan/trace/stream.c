@@ -111,23 +111,36 @@ are_alike(const struct cairn_stream_place *at)
     return at->waited_ns <= alike_share * at->gaps_ns;
 }
 
+/* Notes the gaps of a place in this step. */
 static void
-compare(struct cairn_stream *stream, const double *gap_ns)
+note_place(struct cairn_stream *stream, const double *gap_ns)
 {
     struct cairn_stream_place *at = &stream->places[stream->place];
 
     if (stream->place >= CAIRN_STREAM_PLACES)
         return;
-    if (any_open(stream) && (!stream->chosen || are_alike(at)))
-        at->open = true;
-    if (stream->chosen)
-        return;
-    at->gaps_ns += (float)gap_ns[CAIRN_BEHIND_IGNORED];
-    at->waited_ns += (float)(gap_ns[CAIRN_BEHIND_IGNORED] - gap_ns[CAIRN_BEHIND_WAITS]);
-    for (int i = 0; i < CAIRN_BEHIND_READINGS; i++) {
-        if (stream->place < stream->places_known)
-            at->jumps_ns[i] += fabsf((float)gap_ns[i] - at->before_ns[i]);
-        at->before_ns[i] = (float)gap_ns[i];
+    at->open_now = any_open(stream);
+    for (int i = 0; i < CAIRN_BEHIND_READINGS; i++)
+        at->now_ns[i] = (float)gap_ns[i];
+}
+
+/* Compares the places of this step with those of the one before. */
+static void
+compare_places(struct cairn_stream *stream)
+{
+    for (uint32_t k = 0; k < stream->place && k < CAIRN_STREAM_PLACES; k++) {
+        struct cairn_stream_place *at = &stream->places[k];
+
+        if (stream->operations == stream->operations_known) {
+            at->open |= at->open_now && (!stream->chosen || are_alike(at));
+            for (int i = 0; i < CAIRN_BEHIND_READINGS && !stream->chosen; i++)
+                at->jumps_ns[i] += fabsf(at->now_ns[i] - at->before_ns[i]);
+            if (!stream->chosen) {
+                at->gaps_ns += at->now_ns[CAIRN_BEHIND_IGNORED];
+                at->waited_ns += at->now_ns[CAIRN_BEHIND_IGNORED] - at->now_ns[CAIRN_BEHIND_WAITS];
+            }
+        }
+        memcpy(at->before_ns, at->now_ns, sizeof at->before_ns);
     }
 }
 
@@ -137,6 +150,7 @@ cairn_stream_take(struct cairn_stream *stream, uint32_t lane, bool is_send, uint
 {
     uint32_t index = find_lane(stream, lane);
 
+    stream->operations++;
     if (index < CAIRN_STREAM_LANES)
         stream->lanes[index].count++;
     if (is_behind(stream, index)) {
@@ -153,7 +167,7 @@ cairn_stream_take(struct cairn_stream *stream, uint32_t lane, bool is_send, uint
         for (int i = 0; i < CAIRN_BEHIND_READINGS; i++)
             gap_ns[i] = cairn_gaps_before(&gaps[i], start_ns);
         if (sends == 0)
-            compare(stream, gap_ns);
+            note_place(stream, gap_ns);
         for (int i = 0; i < CAIRN_BEHIND_READINGS; i++)
             cairn_gaps_add(&gaps[i], end_ns);
         stream->compute_ns[sends] +=
@@ -165,24 +179,25 @@ cairn_stream_take(struct cairn_stream *stream, uint32_t lane, bool is_send, uint
 bool
 cairn_stream_end_step(struct cairn_stream *stream, double *compute_ns)
 {
-    bool known = stream->chosen;
+    bool known = stream->chosen, like_before = stream->operations == stream->operations_known;
     uint32_t behind;
 
     for (int sends = 0; sends < 2; sends++) {
         compute_ns[sends] = known ? stream->compute_ns[sends] : (double)NAN;
         stream->compute_ns[sends] = 0;
     }
-    stream->places_known = stream->place;
-    stream->place = 0;
+    compare_places(stream);
+    stream->operations_known = stream->operations;
+    stream->place = stream->operations = 0;
     if (known)
         return true;
     behind = ++stream->age <= CAIRN_STREAM_STEPS_MAX ? find_behind(stream) : stream->behind;
     if (behind != stream->behind) { /* begin again */
         stream->behind = behind;
         memset(stream->places, 0, sizeof stream->places);
-        stream->places_known = stream->steps = 0;
+        stream->operations_known = stream->steps = 0;
         cairn_stream_forget_times(stream);
-    } else if (behind) {
+    } else if (behind && like_before) {
         stream->chosen = ++stream->steps >= STEPS_MIN;
         for (uint32_t i = 0; stream->chosen && i < CAIRN_STREAM_PLACES; i++)
             stream->waits_somewhere |= surely_waits(&stream->places[i]);

@@ -33,11 +33,13 @@ struct cairn_stream_lane {
     uint8_t overlaps[CAIRN_STREAM_LANES]; /* with others and itself, how often; up to 255 */
 };
 
+/* Sums over the steps with as many operations as the one before: others have lost records. */
 struct cairn_stream_place {
-    float before_ns[CAIRN_BEHIND_READINGS]; /* the gap, in the last step */
-    float jumps_ns[CAIRN_BEHIND_READINGS];  /* the sum of the distances from the step before */
-    float gaps_ns, waited_ns; /* sums of the gaps, and of what may be waiting in them */
-    bool open;                /* something behind was under way */
+    float now_ns[CAIRN_BEHIND_READINGS], before_ns[CAIRN_BEHIND_READINGS]; /* the gap, in this step
+                                                                            * and the last */
+    float jumps_ns[CAIRN_BEHIND_READINGS]; /* distances from the step before */
+    float gaps_ns, waited_ns;              /* gaps, and what may be waiting in them */
+    bool open_now, open;                   /* something behind was under way */
 };
 
 /* All zero: nothing is known yet. Sends are two readings of their own (replan/trace/intake.h). */
@@ -48,9 +50,10 @@ struct cairn_stream {
     struct cairn_gaps gaps[2][CAIRN_BEHIND_READINGS]; /* with sends, and without */
     double compute_ns[2];
     struct cairn_stream_place places[CAIRN_STREAM_PLACES];
-    uint32_t place, places_known; /* in this step, and of the one before */
-    uint32_t age;                 /* steps so far; overlaps that show later change nothing */
-    uint32_t steps;               /* that places are compared in */
+    uint32_t place;                        /* in this step */
+    uint32_t operations, operations_known; /* of all lanes in this step, and in the one before */
+    uint32_t age;   /* steps so far; overlaps that show later change nothing */
+    uint32_t steps; /* that places are compared in */
     bool chosen, waits_somewhere;
 };
 
