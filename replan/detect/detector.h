@@ -140,7 +140,7 @@ struct cairn_channel {
 
 /* What is kept of a run of steps that were watched for uneven data and for pauses. */
 struct cairn_watched {
-    uint32_t steps, pauses; /* judged; lone late steps of any rank in them */
+    uint32_t steps, pauses; /* judged; those in which single ranks were late */
     uint32_t pause_first_step, first_step;
     uint32_t length_steps, uneven; /* steps in which pipelines were compared, and
                                              * differed */
@@ -278,6 +278,8 @@ CAIRN_MUST_CHECK cairn_err cairn_detect_data(struct cairn_detector *detector);
 /* Counts the lone late steps of each rank, one step after they were pushed. What is uneven is asked
  * of the last one or two runs of steps, so that it may begin late, and end. */
 void cairn_detect_count_pauses(struct cairn_detector *detector);
+/* Whether pipelines have been loaded unevenly in most of the last steps. */
+bool cairn_detect_is_uneven(const struct cairn_detector *detector);
 /* True where pauses as often as the other ranks' could have met on a rank and look like this
  * shift. */
 bool cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,

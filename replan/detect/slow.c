@@ -24,7 +24,8 @@ static const double size_min = 0.0583;
  * 1,024 ranks looks up to 62,000 times per step (61 onsets per rank). */
 static const double score_min = 7;
 enum {
-    STEPS_MIN = 4 /* how long it lasts: a single pause, or two in a row, is not a shift */
+    STEPS_MIN = 4,       /* how long it lasts: a single pause, or two in a row, is not a shift */
+    UNEVEN_STEPS_MIN = 8 /* ... where pipelines are loaded unevenly */
 };
 
 /* A verdict ends when both hold. */
@@ -217,6 +218,17 @@ has_more_dealt(const struct cairn_detector *detector, uint32_t rank,
     return state->normal_dealt > 0 && log(now / state->normal_dealt) > dealt_share * found->size;
 }
 
+/* Where pipelines are loaded unevenly, long sequences may meet on a rank several times in a row, as
+ * what is common of few ranks follows them only roughly. */
+static bool
+may_be_lengths(const struct cairn_detector *detector, const struct cairn_rank_state *state,
+               const struct cairn_shift_found *found)
+{
+    return cairn_detect_is_uneven(detector) &&
+           (found->steps < UNEVEN_STEPS_MIN ||
+            cairn_shift_median(&state->shift, STEPS_MIN) - state->base < size_min);
+}
+
 static cairn_err
 judge(struct cairn_detector *detector, uint32_t rank)
 {
@@ -235,6 +247,7 @@ judge(struct cairn_detector *detector, uint32_t rank)
         return CAIRN_OK;
     }
     if (!cairn_shift_find(&state->shift, &limits, &found) ||
+        may_be_lengths(detector, state, &found) ||
         cairn_detect_may_be_pauses(detector, rank, &found) ||
         may_be_victim(detector, rank, &found) || has_more_dealt(detector, rank, &found) ||
         !is_no_wandering(detector, rank, &limits, &found))

@@ -16,8 +16,9 @@ static const double stage_size_min = 0.14;
 /* Uneven data: after WATCH_STEPS, pipelines differ by the spread in this share of the steps, and
  * the longest one is so many times the mean. */
 static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_mean_min = 1.12;
-/* Wandering pauses: after WATCH_STEPS_PAUSES, PAUSES_MIN lone late steps of PAUSE_RANKS_MIN ranks,
- * each by this much (ln), in this share of the steps. */
+/* Wandering pauses: after WATCH_STEPS_PAUSES, PAUSES_MIN steps in which single ranks are late by this
+ * much (ln), PAUSE_RANKS_MIN ranks in all, and this share of the steps. What stops many ranks in one
+ * step is no collector. */
 static const double pause_size_min = 0.1, pause_share_min = 0.12;
 enum { WATCH_STEPS = 20, WATCH_STEPS_PAUSES = 24, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3 };
 /* Where some operations go on behind computation, what they hide varies by this share of itself. */
@@ -212,6 +213,15 @@ count_lengths(struct cairn_detector *detector, double spread, double largest)
     now->largest_sum += largest;
 }
 
+bool
+cairn_detect_is_uneven(const struct cairn_detector *detector)
+{
+    const struct cairn_watched *now = &detector->watched[0], *before = &detector->watched[1];
+
+    return now->uneven + before->uneven >
+           uneven_steps_share * (now->length_steps + before->length_steps);
+}
+
 static cairn_err
 watch_lengths(struct cairn_detector *detector)
 {
@@ -296,6 +306,7 @@ cairn_detect_count_pauses(struct cairn_detector *detector)
 {
     struct cairn_watched *now = &detector->watched[0], *before = &detector->watched[1];
     uint32_t world = detector->topology->world;
+    bool any = false;
 
     if (now->steps == RUN_STEPS) {
         before->steps = now->steps;
@@ -316,9 +327,11 @@ cairn_detect_count_pauses(struct cairn_detector *detector)
         detector->pauses[rank]++;
         detector->pauses_now[rank]++;
         detector->pause_count++;
-        if (now->pauses++ == 0)
+        any = true;
+        if (now->pauses == 0)
             now->pause_first_step = cairn_shift_step(&detector->ranks[rank].shift, 1);
     }
+    now->pauses += any;
 }
 
 /*
@@ -363,7 +376,8 @@ watch_pauses(struct cairn_detector *detector)
             verdict->until_step = now->first_step;
         return CAIRN_OK;
     }
-    if (detector->by_pipeline && now->uneven > uneven_steps_share * now->length_steps)
+    if (lasting(detector, "sequence_length") ||
+        (detector->by_pipeline && now->uneven > uneven_steps_share * now->length_steps))
         return CAIRN_OK; /* its ranks are late together */
     if (is_over || steps < WATCH_STEPS_PAUSES || pauses < PAUSES_MIN ||
         pauses < pause_share_min * steps)
@@ -383,9 +397,9 @@ watch_pauses(struct cairn_detector *detector)
     verdict = &detector->verdicts.items[index];
     snprintf(
         verdict->evidence, sizeof verdict->evidence,
-        "%u pauses of single steps wandered over %u ranks in %u steps: a collector of garbage, or "
-        "the like, that each process runs at its own time",
-        pauses, ranks, steps);
+        "in %u of %u steps single ranks paused, %u ranks by turns: a collector of garbage, or the "
+        "like, that each process runs at its own time",
+        pauses, steps, ranks);
     return CAIRN_OK;
 }
 
