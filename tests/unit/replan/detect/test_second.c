@@ -123,11 +123,9 @@ test_noise(void **state)
 static void
 test_nothing_wrong(void **state)
 {
-    static const struct job jobs[] = {{"quiet", 3016},
-                                      {"quiet", 3018},
-                                      {"hot_expert", 3002},
-                                      {"hot_expert", 3003},
-                                      {"checkpoints", 3017}};
+    static const struct job jobs[] = {{"quiet", 3016},      {"quiet", 3018},
+                                      {"hot_expert", 3002}, {"hot_expert", 3003},
+                                      {"lengths", 7000929}, {"checkpoints", 3017}};
 
     (void)state;
     RUN(jobs);
@@ -181,9 +179,9 @@ static void
 test_sources(void **state)
 {
     static const struct job jobs[] = {
-        {"nameless", 3003},    {"nameless", 3006}, {"clock_steps", 3006},
-        {"clock_steps", 3013}, {"replaced", 3002}, {"replaced", 3003},
-        {"losses", 3007},      {"losses", 3009},   {"restart", 3018}};
+        {"nameless", 3003}, {"nameless", 3006},  {"clock_steps", 3006}, {"clock_steps", 3013},
+        {"replaced", 3002}, {"replaced", 3003},  {"replaced", 7000451}, {"losses", 3007},
+        {"losses", 3009},   {"losses", 7000209}, {"restart", 3018}};
 
     (void)state;
     RUN(jobs);
