@@ -1,11 +1,13 @@
 /* replan/assign/read.c - problem files of `cairn assign`. */
 #include "replan/assign/assign.h"
+
+#include "base/array.h"
 #include "replan/fleet/field.h"
 #include "replan/fleet/plan.h"
 
 #include <stdlib.h>
 
-enum { KEY_BYTES = 32, ROOM_MIN = 64 };
+enum { KEY_BYTES = 32 };
 #define TOKENS_MAX (UINT64_C(1) << 32)
 #define COEFFICIENT_MAX 1e12
 #define SCALE_MAX 1e6
@@ -23,23 +25,14 @@ read_tokens(struct cairn_json_reader *reader)
 static cairn_err
 read_sequences(struct cairn_json_reader *reader, struct cairn_assign_problem *problem)
 {
-    size_t room = 0;
-
     cairn_json_array_begin(reader);
     while (cairn_json_array_next(reader)) {
         if (problem->sequence_count == CAIRN_ASSIGN_SEQUENCES_MAX) {
             cairn_json_reader_fail(reader, "there are more than 1000000 sequences");
             return CAIRN_OK;
         }
-        if (problem->sequence_count == room) {
-            uint64_t *grown;
-
-            room = room == 0 ? ROOM_MIN : 2 * room;
-            grown = realloc(problem->tokens, room * sizeof(*grown));
-            if (!grown)
-                return CAIRN_NOMEM;
-            problem->tokens = grown;
-        }
+        if (!cairn_array_grow(&problem->tokens, problem->sequence_count, sizeof(*problem->tokens)))
+            return CAIRN_NOMEM;
         problem->tokens[problem->sequence_count++] = read_tokens(reader);
     }
     return CAIRN_OK;
@@ -102,23 +95,15 @@ read_pipeline(struct cairn_json_reader *reader, struct cairn_assign_pipeline *pi
 static cairn_err
 read_pipelines(struct cairn_json_reader *reader, struct cairn_assign_problem *problem)
 {
-    size_t room = 0;
-
     cairn_json_array_begin(reader);
     while (cairn_json_array_next(reader)) {
         if (problem->pipeline_count == CAIRN_ASSIGN_PIPELINES_MAX) {
             cairn_json_reader_fail(reader, "there are more than 4096 pipelines");
             return CAIRN_OK;
         }
-        if (problem->pipeline_count == room) {
-            struct cairn_assign_pipeline *grown;
-
-            room = room == 0 ? ROOM_MIN : 2 * room;
-            grown = realloc(problem->pipelines, room * sizeof(*grown));
-            if (!grown)
-                return CAIRN_NOMEM;
-            problem->pipelines = grown;
-        }
+        if (!cairn_array_grow(&problem->pipelines, problem->pipeline_count,
+                              sizeof(*problem->pipelines)))
+            return CAIRN_NOMEM;
         problem->pipelines[problem->pipeline_count] = (struct cairn_assign_pipeline){0};
         read_pipeline(reader, &problem->pipelines[problem->pipeline_count++]);
     }

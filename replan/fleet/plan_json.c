@@ -2,13 +2,14 @@
  * ways. */
 #include "replan/fleet/plan.h"
 
+#include "base/array.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     KEY_BYTES = 32,
-    ROOM_MIN = 16,
     STAGES_MAX = CAIRN_PROBLEM_DEVICES_MAX /* a stage has a device, a pipeline a stage */
 };
 
@@ -17,26 +18,6 @@ static const char *const passed_over[] = {
     "schema",  "unused",     "step_ms",     "schedule_ms", "lower_bound_ms",
     "gap",     "healthy_ms", "moved_bytes", "migrate_ms",  "payback_steps",
     "plan_ms", "complete",   "cut_short",   "current_ms",  "slow_reduction_layers"};
-
-/* Room for one more of a flat array. */
-static cairn_err
-grow(void **items, uint32_t count, uint32_t *room, size_t item_bytes)
-{
-    void *grown;
-
-    if (count < *room)
-        return CAIRN_OK;
-    grown = realloc(*items, (size_t)(*room == 0 ? ROOM_MIN : 2 * *room) * item_bytes);
-    if (!grown)
-        return CAIRN_NOMEM;
-    *items = grown;
-    *room = *room == 0 ? ROOM_MIN : 2 * *room;
-    return CAIRN_OK;
-}
-
-struct rooms {
-    uint32_t pipelines, stages, devices;
-};
 
 static bool
 too_many(struct cairn_json_reader *reader, uint32_t count)
@@ -48,7 +29,7 @@ too_many(struct cairn_json_reader *reader, uint32_t count)
 }
 
 static cairn_err
-read_group(struct cairn_json_reader *reader, struct cairn_plan *plan, struct rooms *rooms,
+read_group(struct cairn_json_reader *reader, struct cairn_plan *plan,
            struct cairn_plan_stage *stage)
 {
     stage->first_device = plan->device_count;
@@ -56,7 +37,7 @@ read_group(struct cairn_json_reader *reader, struct cairn_plan *plan, struct roo
     while (cairn_json_array_next(reader)) {
         if (too_many(reader, plan->device_count))
             return CAIRN_OK;
-        if (grow((void **)&plan->devices, plan->device_count, &rooms->devices, sizeof(uint64_t)))
+        if (!cairn_array_grow(&plan->devices, plan->device_count, sizeof(*plan->devices)))
             return CAIRN_NOMEM;
         plan->devices[plan->device_count++] = cairn_json_read_u64(reader, UINT64_MAX);
     }
@@ -85,7 +66,7 @@ read_layers(struct cairn_json_reader *reader, struct cairn_plan_stage *stage)
 }
 
 static cairn_err
-read_stage(struct cairn_json_reader *reader, struct cairn_plan *plan, struct rooms *rooms)
+read_stage(struct cairn_json_reader *reader, struct cairn_plan *plan)
 {
     struct cairn_plan_stage stage = {0};
     char key[KEY_BYTES];
@@ -96,7 +77,7 @@ read_stage(struct cairn_json_reader *reader, struct cairn_plan *plan, struct roo
     while (!err && cairn_json_object_next(reader, key, sizeof(key))) {
         if (strcmp(key, "devices") == 0 && !devices) {
             devices = true;
-            err = read_group(reader, plan, rooms, &stage);
+            err = read_group(reader, plan, &stage);
         } else if (strcmp(key, "layers") == 0 && !layers) {
             layers = true;
             read_layers(reader, &stage);
@@ -106,15 +87,16 @@ read_stage(struct cairn_json_reader *reader, struct cairn_plan *plan, struct roo
     }
     if (!err && !(devices && layers))
         cairn_json_reader_fail(reader, "a stage must have devices and layers");
-    if (!err && !too_many(reader, plan->stage_count))
-        err = grow((void **)&plan->stages, plan->stage_count, &rooms->stages, sizeof(stage));
+    if (!err && !too_many(reader, plan->stage_count) &&
+        !cairn_array_grow(&plan->stages, plan->stage_count, sizeof(stage)))
+        err = CAIRN_NOMEM;
     if (!err && !cairn_json_reader_failed(reader))
         plan->stages[plan->stage_count++] = stage;
     return err;
 }
 
 static cairn_err
-read_pipeline(struct cairn_json_reader *reader, struct cairn_plan *plan, struct rooms *rooms)
+read_pipeline(struct cairn_json_reader *reader, struct cairn_plan *plan)
 {
     struct cairn_plan_pipeline pipeline = {.first_stage = plan->stage_count};
     char key[KEY_BYTES];
@@ -131,7 +113,7 @@ read_pipeline(struct cairn_json_reader *reader, struct cairn_plan *plan, struct 
             stages = true;
             cairn_json_array_begin(reader);
             while (!err && cairn_json_array_next(reader))
-                err = read_stage(reader, plan, rooms);
+                err = read_stage(reader, plan);
         } else {
             cairn_json_reader_fail(reader, "a pipeline has microbatches and stages, each once");
         }
@@ -139,9 +121,9 @@ read_pipeline(struct cairn_json_reader *reader, struct cairn_plan *plan, struct 
     pipeline.stage_count = plan->stage_count - pipeline.first_stage;
     if (!err && (pipeline.microbatches == 0 || pipeline.stage_count == 0))
         cairn_json_reader_fail(reader, "a pipeline must have a micro-batch and a stage");
-    if (!err && !too_many(reader, plan->pipeline_count))
-        err = grow((void **)&plan->pipelines, plan->pipeline_count, &rooms->pipelines,
-                   sizeof(pipeline));
+    if (!err && !too_many(reader, plan->pipeline_count) &&
+        !cairn_array_grow(&plan->pipelines, plan->pipeline_count, sizeof(pipeline)))
+        err = CAIRN_NOMEM;
     if (!err && !cairn_json_reader_failed(reader))
         plan->pipelines[plan->pipeline_count++] = pipeline;
     return err;
@@ -160,7 +142,6 @@ cairn_err
 cairn_plan_read(struct cairn_json_reader *reader, struct cairn_plan **out)
 {
     struct cairn_plan *plan = calloc(1, sizeof(*plan));
-    struct rooms rooms = {0};
     char key[KEY_BYTES];
     bool pipelines = false;
     cairn_err err = plan ? CAIRN_OK : CAIRN_NOMEM;
@@ -172,7 +153,7 @@ cairn_plan_read(struct cairn_json_reader *reader, struct cairn_plan **out)
             pipelines = true;
             cairn_json_array_begin(reader);
             while (!err && cairn_json_array_next(reader))
-                err = read_pipeline(reader, plan, &rooms);
+                err = read_pipeline(reader, plan);
         } else if (is_passed_over(key)) {
             cairn_json_skip(reader);
         } else {

@@ -2,6 +2,8 @@
  * range. */
 #include "replan/fleet/problem.h"
 
+#include "base/array.h"
+
 #include "replan/fleet/field.h"
 #include "replan/fleet/plan.h"
 #include "replan/fleet/preset.h"
@@ -12,13 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    KEY_BYTES = 32,
-    NAME_BYTES = 64,
-    DEVICES_ROOM_MIN = 64,
-    PRESET_TP = 8,
-    PRESET_TOKENS_MAX = 1 << 24
-};
+enum { KEY_BYTES = 32, NAME_BYTES = 64, PRESET_TP = 8, PRESET_TOKENS_MAX = 1 << 24 };
 #define TIME_MS_MAX 1e9
 #define RATE_MAX 1e6
 #define RATE_MIN 1e-6
@@ -153,23 +149,14 @@ read_device(struct cairn_json_reader *reader, struct cairn_device *device)
 static cairn_err
 read_devices(struct cairn_json_reader *reader, struct cairn_problem *problem)
 {
-    size_t room = 0;
-
     cairn_json_array_begin(reader);
     while (cairn_json_array_next(reader)) {
         if (problem->device_count == CAIRN_PROBLEM_DEVICES_MAX) {
             cairn_json_reader_fail(reader, "there are more than 65536 devices");
             return CAIRN_OK;
         }
-        if (problem->device_count == room) {
-            struct cairn_device *grown;
-
-            room = room == 0 ? DEVICES_ROOM_MIN : 2 * room;
-            grown = realloc(problem->devices, room * sizeof(*grown));
-            if (!grown)
-                return CAIRN_NOMEM;
-            problem->devices = grown;
-        }
+        if (!cairn_array_grow(&problem->devices, problem->device_count, sizeof(*problem->devices)))
+            return CAIRN_NOMEM;
         problem->devices[problem->device_count] = (struct cairn_device){0};
         read_device(reader, &problem->devices[problem->device_count++]);
     }

@@ -2,6 +2,8 @@
  * and what that takes. */
 #include "replan/profile/link_samples.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -150,15 +152,8 @@ find_kind(struct cairn_link_samples *work, const struct cairn_transfer_channel *
         if (kind->of.op == channel->op && kind->comm_kind == comm_kind && kind->crosses == crosses)
             return CAIRN_OK;
     }
-    if (work->kind_count == work->kind_room) {
-        uint32_t room = work->kind_room ? 2 * work->kind_room : 16;
-        struct cairn_link_kind *kinds = realloc(work->kinds, room * sizeof *kinds);
-
-        if (!kinds)
-            return CAIRN_NOMEM;
-        work->kinds = kinds;
-        work->kind_room = room;
-    }
+    if (!cairn_array_grow(&work->kinds, work->kind_count, sizeof *work->kinds))
+        return CAIRN_NOMEM;
     work->kinds[work->kind_count++] =
         (struct cairn_link_kind){.of = *channel, .comm_kind = comm_kind, .crosses = crosses};
     return CAIRN_OK;
@@ -172,15 +167,8 @@ add_sample(struct cairn_link_samples *work, struct cairn_link_group sample, doub
     struct cairn_link_kind *kind = &work->kinds[sample.kind];
     double bytes = 0;
 
-    if (work->sample_count == work->sample_room) {
-        uint32_t room = work->sample_room ? 2 * work->sample_room : 64;
-        struct cairn_link_group *samples = realloc(work->samples, room * sizeof *samples);
-
-        if (!samples)
-            return CAIRN_NOMEM;
-        work->samples = samples;
-        work->sample_room = room;
-    }
+    if (!cairn_array_grow(&work->samples, work->sample_count, sizeof *work->samples))
+        return CAIRN_NOMEM;
     for (uint32_t i = 0; i < sample.count; i++)
         bytes += (double)transfers[i].bytes / sample.count;
     sample.bytes = fmin(bytes * part, BYTES_MAX);

@@ -40,9 +40,9 @@ struct cairn_link_samples {
     uint64_t *node_ids; /* [node_count] ascending: what nodes are indices of */
     uint32_t node_count;
     struct cairn_link_group *samples;
-    uint32_t sample_count, sample_room;
+    uint32_t sample_count;
     struct cairn_link_kind *kinds;
-    uint32_t kind_count, kind_room;
+    uint32_t kind_count;
     /* between calls of its own alone */
     uint32_t *node_of;                /* [world]; CAIRN_LINK_NODE_NONE */
     uint32_t *ranks_on;               /* [node_count], all 0 */

@@ -6,6 +6,8 @@
  */
 #include "replan/profile/transfers.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +30,7 @@ struct cairn_transfers {
     uint64_t *next; /* [sum of all communicators' ranks][CAIRN_OPS]: the number of a rank's next
                      * operation */
     struct channel **channels;
-    uint32_t channel_count, channel_room;
+    uint32_t channel_count;
     uint32_t *table; /* open hash of keys: index of a channel plus 1, 0 for none */
     uint32_t table_room;
 };
@@ -82,25 +84,22 @@ place_of(const struct cairn_transfers *transfers, uint64_t key)
 static cairn_err
 make_room(struct cairn_transfers *transfers)
 {
-    uint32_t room = transfers->channel_room ? 2 * transfers->channel_room : 64;
-    struct channel **channels;
+    uint32_t room = transfers->table_room ? 2 * transfers->table_room : 128;
     uint32_t *table;
 
-    if (transfers->channel_count < transfers->channel_room)
-        return CAIRN_OK;
-    channels = realloc(transfers->channels, room * sizeof *channels);
-    if (!channels)
+    if (!cairn_array_grow(&transfers->channels, transfers->channel_count,
+                          sizeof *transfers->channels))
         return CAIRN_NOMEM;
-    transfers->channels = channels;
-    table = calloc((size_t)2 * room, sizeof *table);
+    if (2 * transfers->channel_count < transfers->table_room)
+        return CAIRN_OK;
+    table = calloc(room, sizeof *table);
     if (!table)
         return CAIRN_NOMEM;
     free(transfers->table);
     transfers->table = table;
-    transfers->table_room = 2 * room;
-    transfers->channel_room = room;
+    transfers->table_room = room;
     for (uint32_t i = 0; i < transfers->channel_count; i++)
-        table[place_of(transfers, channels[i]->key)] = i + 1;
+        table[place_of(transfers, transfers->channels[i]->key)] = i + 1;
     return CAIRN_OK;
 }
 
