@@ -60,6 +60,14 @@ cairn_text_plain(const char *text, size_t text_bytes)
     return true;
 }
 
+bool
+cairn_text_ends(const char *text, const char *end)
+{
+    size_t bytes = strlen(text), end_bytes = strlen(end);
+
+    return bytes >= end_bytes && memcmp(text + bytes - end_bytes, end, end_bytes) == 0;
+}
+
 void
 cairn_text_clean(char *out, size_t out_bytes, const char *text)
 {

@@ -18,6 +18,9 @@ size_t cairn_utf8_bytes(const char *text, size_t bytes_left);
 /* True where text[text_bytes] is plain. Thread: any. */
 bool cairn_text_plain(const char *text, size_t text_bytes);
 
+/* True where a text ends with another one. Thread: any. */
+bool cairn_text_ends(const char *text, const char *end);
+
 /*
  * Copies a text (ended by NUL; NULL is the empty one) into out[out_bytes], out_bytes > 0, ended by
  * NUL: each byte that is not plain becomes "?", and what is too long is cut between two characters.

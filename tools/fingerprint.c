@@ -2,7 +2,7 @@
  * and parallelism. */
 #include "tools/convert/formats.h"
 #include "tools/convert/engine/fingerprints.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 #include "tools/checkpoint_verbs.h"
 #include "tools/convert/engine/whole.h"
 #include "tools/verb.h"

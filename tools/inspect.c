@@ -1,7 +1,7 @@
 /* tools/inspect.c - `cairn inspect`: what a checkpoint is, from its metadata alone. */
 #include "snapshot/reshard_pieces.h"
 #include "tools/convert/formats.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 #include "tools/checkpoint_verbs.h"
 #include "tools/verb.h"
 

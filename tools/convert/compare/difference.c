@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 #include "tools/convert/engine/memory_limit.h"
 #include "tools/convert/engine/cast.h"
 #include "tools/convert/engine/clip.h"

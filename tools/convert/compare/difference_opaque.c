@@ -4,19 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/pickle/compare.h"
 #include "tools/convert/state/reserved.h"
 
 enum { PATH_BYTES = 256 };
-
-static bool
-ends_with(const char *name, const char *end)
-{
-    size_t bytes = strlen(name), end_bytes = strlen(end);
-
-    return bytes >= end_bytes && strcmp(name + bytes - end_bytes, end) == 0;
-}
 
 static const struct cairn_tensor *
 tensor_of(const struct cairn_difference_side sides[2], const struct cairn_difference *difference)
@@ -58,8 +51,8 @@ compare(const struct cairn_difference_side sides[2], bool bits, const char *name
 static bool
 is_nesting(const char *name)
 {
-    return strcmp(name, CAIRN_TORCH_TREE) == 0 || ends_with(name, CAIRN_DCP_NAMES) ||
-           ends_with(name, CAIRN_DCP_NAMES ".pickle");
+    return strcmp(name, CAIRN_TORCH_TREE) == 0 || cairn_text_ends(name, CAIRN_DCP_NAMES) ||
+           cairn_text_ends(name, CAIRN_DCP_NAMES ".pickle");
 }
 
 cairn_err
@@ -75,7 +68,8 @@ cairn_difference_opaque(const struct cairn_difference_side sides[2], bool bits,
         const struct cairn_tensor *tensor = tensor_of(sides, difference);
         bool same = false, both = difference->left != UINT32_MAX && difference->right != UINT32_MAX;
 
-        if (!err && tensor->kind == CAIRN_OPAQUE && both && ends_with(tensor->name, ".pickle")) {
+        if (!err && tensor->kind == CAIRN_OPAQUE && both &&
+            cairn_text_ends(tensor->name, ".pickle")) {
             err = compare(sides, bits, tensor->name, difference, &same, complaint);
         } else if (!err && tensor->kind == CAIRN_OPAQUE && !both && is_nesting(tensor->name)) {
             same = true;

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,32 @@ append_container(struct cairn_checkpoint *checkpoint, const struct cairn_contain
     return CAIRN_OK;
 }
 
+cairn_err
+cairn_refuse(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint,
+             cairn_err err, const char *format, ...)
+{
+    char text[CAIRN_COMPLAINT_BYTES_MAX];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return cairn_complain(complaint, err, "%s: %s", checkpoint->place.path, text);
+}
+
+cairn_err
+cairn_refuse_file(const struct cairn_checkpoint *checkpoint, const char *path,
+                  struct cairn_complaint *complaint, cairn_err err, const char *format, ...)
+{
+    char text[CAIRN_COMPLAINT_BYTES_MAX];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return cairn_complain(complaint, err, "%s/%s: %s", checkpoint->place.path, path, text);
+}
+
 const char *
 cairn_checkpoint_container_name(const struct cairn_checkpoint *checkpoint, uint32_t container)
 {
@@ -63,10 +90,8 @@ cairn_err
 cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint, const char *path,
                                   struct cairn_complaint *complaint)
 {
-    return cairn_complain(
-        complaint, CAIRN_CORRUPT,
-        "%s/%s: changed after its metadata was read; wait until no job writes there",
-        checkpoint->place.path, path);
+    return cairn_refuse_file(checkpoint, path, complaint, CAIRN_CORRUPT,
+                             "changed after its metadata was read; wait until no job writes there");
 }
 
 cairn_err
@@ -79,9 +104,8 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
 
     err = cairn_place_open_file(&checkpoint->place, path, &fd, complaint);
     if (err == CAIRN_NOT_FOUND)
-        return cairn_complain(complaint, err,
-                              "%s/%s: missing, the checkpoint names it; copy it there",
-                              checkpoint->place.path, path);
+        return cairn_refuse_file(checkpoint, path, complaint, err,
+                                 "missing, the checkpoint names it; copy it there");
     if (err)
         return err;
     err = cairn_file_mark_take(fd, &added.mark);
@@ -95,8 +119,7 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
     err = added.path ? append_container(checkpoint, &added, container) : CAIRN_NOMEM;
     if (err)
         free(added.path);
-    return err ? cairn_complain(complaint, err, "%s: too many files, or no memory for them",
-                                checkpoint->place.path)
+    return err ? cairn_refuse(checkpoint, complaint, err, "too many files, or no memory for them")
                : CAIRN_OK;
 }
 
@@ -114,8 +137,7 @@ cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint, const void *byte
     err = append_container(checkpoint, &added, container);
     if (err) {
         free(added.literal);
-        return cairn_complain(complaint, err, "%s: too many files, or no memory for them",
-                              checkpoint->place.path);
+        return cairn_refuse(checkpoint, complaint, err, "too many files, or no memory for them");
     }
     return CAIRN_OK;
 }
@@ -135,8 +157,7 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
                                    .block_bytes = block_bytes};
 
     if (container >= checkpoint->container_count || block_bytes == 0)
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: checksums of an unknown file",
-                              checkpoint->place.path);
+        return cairn_refuse(checkpoint, complaint, CAIRN_INTERNAL, "checksums of an unknown file");
     if (offset_bytes > checkpoint->containers[container].bytes ||
         bytes > checkpoint->containers[container].bytes - offset_bytes)
         return cairn_complain(complaint, CAIRN_CORRUPT,

@@ -137,6 +137,15 @@ void cairn_checkpoint_close(struct cairn_checkpoint *checkpoint);
  * files.
  */
 
+/* Complains of the checkpoint, "<place>: <format>", or of one of its files, and returns `err`. For
+ * writers, too, which refuse a source. */
+cairn_err cairn_refuse(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint,
+                       cairn_err err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+cairn_err cairn_refuse_file(const struct cairn_checkpoint *checkpoint, const char *path,
+                            struct cairn_complaint *complaint, cairn_err err, const char *format,
+                            ...) __attribute__((format(printf, 5, 6)));
+
 /* A container's name in messages: its path, or the place's if it is the place itself. */
 const char *cairn_checkpoint_container_name(const struct cairn_checkpoint *checkpoint,
                                             uint32_t container);
@@ -205,6 +214,9 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_alias_as(struct cairn_checkpoint
                                                          const char *name, enum cairn_kind kind,
                                                          uint32_t of,
                                                          struct cairn_complaint *complaint);
+
+/* What a tensor has its elements of: itself unless it is an alias. */
+uint32_t cairn_checkpoint_past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor);
 
 /* Adds the checkpoint's own checksums of a range of a container, one for each block_bytes (the last
  * block may be shorter; >= bytes: one in all). The engine compares them with what it reads. Ranges

@@ -12,7 +12,7 @@
 
 #include "base/array.h"
 #include "base/json.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 
 cairn_err
 cairn_checkpoint_check_name(const struct cairn_checkpoint *checkpoint, const char *name,
@@ -22,10 +22,10 @@ cairn_checkpoint_check_name(const struct cairn_checkpoint *checkpoint, const cha
     const char *why = NULL;
 
     if (bytes >= CAIRN_NAME_BYTES_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: %.100s…: the name has %zu bytes; at most %d are supported; "
-                              "shorten its keys",
-                              checkpoint->place.path, name, bytes, CAIRN_NAME_BYTES_MAX - 1);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                            "%.100s…: the name has %zu bytes; at most %d are supported; "
+                            "shorten its keys",
+                            name, bytes, CAIRN_NAME_BYTES_MAX - 1);
     if (bytes == 0)
         why = "is empty; give it one";
     else if (!cairn_utf8_valid(name, bytes))
@@ -33,8 +33,7 @@ cairn_checkpoint_check_name(const struct cairn_checkpoint *checkpoint, const cha
     for (size_t i = 0; i < bytes && !why; i++)
         if ((uint8_t)name[i] < 0x20 || name[i] == 0x7f)
             why = "has a control character; rename it";
-    return why ? cairn_complain(complaint, CAIRN_CORRUPT, "%s: %s: the name %s",
-                                checkpoint->place.path, name, why)
+    return why ? cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "%s: the name %s", name, why)
                : CAIRN_OK;
 }
 
@@ -48,23 +47,21 @@ cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint, const char *nam
     cairn_err err;
 
     if (dims > CAIRN_DIMS_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: tensor %.300s has %" PRIu32 " dimensions; at most %d are known",
-                              checkpoint->place.path, name, dims, CAIRN_DIMS_MAX);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                            "tensor %.300s has %" PRIu32 " dimensions; at most %d are known", name,
+                            dims, CAIRN_DIMS_MAX);
     if (cairn_layout_tensor_count(checkpoint->layout) >= CAIRN_CONVERT_TENSORS_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: more than %d tensors",
-                              checkpoint->place.path, CAIRN_CONVERT_TENSORS_MAX);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "more than %d tensors",
+                            CAIRN_CONVERT_TENSORS_MAX);
     err = cairn_checkpoint_check_name(checkpoint, name, complaint);
     if (err)
         return err;
     err = cairn_box_add_tensor(checkpoint->layout, name, dtype, kind, dims, shape, tensor, &why);
     if (err == CAIRN_INVAL)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: tensor %.300s: %s",
-                              checkpoint->place.path, name, why);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "tensor %.300s: %s", name, why);
     if (err)
-        return cairn_complain(complaint, err, "%s: no memory for %" PRIu32 " tensors",
-                              checkpoint->place.path,
-                              cairn_layout_tensor_count(checkpoint->layout));
+        return cairn_refuse(checkpoint, complaint, err, "no memory for %" PRIu32 " tensors",
+                            cairn_layout_tensor_count(checkpoint->layout));
     return CAIRN_OK;
 }
 
@@ -76,8 +73,8 @@ check_pieces(const struct cairn_checkpoint *checkpoint, size_t first,
     size_t count = cairn_layout_piece_count(checkpoint->layout);
 
     if (count > CAIRN_CONVERT_PIECES_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: more than %d pieces of tensors",
-                              checkpoint->place.path, CAIRN_CONVERT_PIECES_MAX);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "more than %d pieces of tensors",
+                            CAIRN_CONVERT_PIECES_MAX);
     for (size_t i = first; i < count; i++) {
         const struct cairn_piece *piece = cairn_layout_piece(checkpoint->layout, i);
         const struct cairn_tensor *known = cairn_layout_tensor(checkpoint->layout, piece->tensor);
@@ -105,8 +102,8 @@ cairn_checkpoint_add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, u
 
     if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
         container >= checkpoint->container_count)
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: piece of an unknown tensor or file",
-                              checkpoint->place.path);
+        return cairn_refuse(checkpoint, complaint, CAIRN_INTERNAL,
+                            "piece of an unknown tensor or file");
     known = cairn_layout_tensor(checkpoint->layout, tensor);
     if (!cairn_box_make(known, tensor, container, start, extent, offset_bytes, stride_bytes,
                         &piece))
@@ -117,8 +114,8 @@ cairn_checkpoint_add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, u
                               "%s: a part of tensor %s lies outside its shape or every file",
                               cairn_checkpoint_container_name(checkpoint, container), known->name);
     if (err)
-        return cairn_complain(complaint, err, "%s: no memory for %zu pieces of tensors",
-                              checkpoint->place.path, first);
+        return cairn_refuse(checkpoint, complaint, err, "no memory for %zu pieces of tensors",
+                            first);
     return check_pieces(checkpoint, first, complaint);
 }
 
@@ -134,8 +131,8 @@ cairn_checkpoint_add_flat(struct cairn_checkpoint *checkpoint, uint32_t tensor, 
 
     if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
         container >= checkpoint->container_count)
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: piece of an unknown tensor or file",
-                              checkpoint->place.path);
+        return cairn_refuse(checkpoint, complaint, CAIRN_INTERNAL,
+                            "piece of an unknown tensor or file");
     if (flat_begin == flat_end)
         return CAIRN_OK;
     err = cairn_box_add_flat(checkpoint->layout, tensor, container, start, extent, flat_begin,
@@ -146,8 +143,8 @@ cairn_checkpoint_add_flat(struct cairn_checkpoint *checkpoint, uint32_t tensor, 
                               cairn_checkpoint_container_name(checkpoint, container), flat_begin,
                               flat_end, cairn_layout_tensor(checkpoint->layout, tensor)->name, why);
     if (err)
-        return cairn_complain(complaint, err, "%s: no memory for %zu pieces of tensors",
-                              checkpoint->place.path, first);
+        return cairn_refuse(checkpoint, complaint, err, "no memory for %zu pieces of tensors",
+                            first);
     return check_pieces(checkpoint, first, complaint);
 }
 
@@ -171,13 +168,11 @@ cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *n
     cairn_err err;
 
     if (of >= cairn_layout_tensor_count(checkpoint->layout))
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: alias of an unknown tensor",
-                              checkpoint->place.path);
+        return cairn_refuse(checkpoint, complaint, CAIRN_INTERNAL, "alias of an unknown tensor");
     known = *cairn_layout_tensor(checkpoint->layout, of);
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: tensor %.300s exists, and is tied to %s too",
-                              checkpoint->place.path, name, known.name);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                            "tensor %.300s exists, and is tied to %s too", name, known.name);
     if (!cairn_array_grow(&checkpoint->aliases, checkpoint->alias_count,
                           sizeof(*checkpoint->aliases)))
         return CAIRN_NOMEM;
@@ -186,6 +181,15 @@ cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *n
     if (!err)
         checkpoint->aliases[checkpoint->alias_count++] = (struct cairn_alias){tensor, of};
     return err;
+}
+
+uint32_t
+cairn_checkpoint_past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
+        if (checkpoint->aliases[i].tensor == tensor)
+            return checkpoint->aliases[i].of;
+    return tensor;
 }
 
 uint32_t

@@ -80,8 +80,8 @@ cairn_numbers_load(const struct cairn_checkpoint *checkpoint, const char *name, 
     free(bytes);
     if (good)
         return CAIRN_OK;
-    return cairn_complain(
-        complaint, CAIRN_CORRUPT,
-        "%s: %s says \"%s\", expected %s of at most %" PRIu64 "; convert its source again",
-        checkpoint->place.path, name, shown, count == 1 ? "a number" : "two numbers", max);
+    return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                        "%s says \"%s\", expected %s of at most %" PRIu64
+                        "; convert its source again",
+                        name, shown, count == 1 ? "a number" : "two numbers", max);
 }

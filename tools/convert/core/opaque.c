@@ -16,8 +16,8 @@ cairn_checkpoint_add_opaque(struct cairn_checkpoint *checkpoint, const char *nam
     cairn_err err;
 
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: duplicate opaque state %.300s",
-                              checkpoint->place.path, name);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "duplicate opaque state %.300s",
+                            name);
     err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_U8, CAIRN_OPAQUE, 1, &shape, &tensor,
                                       complaint);
     if (err || bytes_len == 0)
@@ -65,9 +65,9 @@ cairn_checkpoint_load_opaque(const struct cairn_checkpoint *checkpoint, const ch
     piece = only_piece(checkpoint->layout, index);
     if (tensor->kind != CAIRN_OPAQUE || tensor->shape[0] > bytes_max ||
         (tensor->shape[0] > 0 && (!piece || piece->extent[0] != tensor->shape[0])))
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: %s expected opaque state of at most %zu bytes in one piece",
-                              checkpoint->place.path, name, bytes_max);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                            "%s expected opaque state of at most %zu bytes in one piece", name,
+                            bytes_max);
     size = (size_t)tensor->shape[0];
     buffer = malloc(size + 1);
     if (!buffer)

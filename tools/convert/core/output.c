@@ -6,7 +6,7 @@
 
 #include "base/assert.h"
 #include "base/array.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 
 static cairn_err
 grow(void *table, uint32_t count, size_t element_bytes)

@@ -17,8 +17,8 @@
 #include "tools/convert/state/kept_names.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/state/whole_names.h"
-#include "tools/convert/pickle/write.h"
 #include "tools/convert/torch/state.h"
+#include "tools/convert/state/opaque_tree.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -39,7 +39,7 @@ struct reading {
     struct cairn_checkpoint *checkpoint;
     struct cairn_dcp_metadata metadata;
     struct cairn_state_roots roots;
-    struct cairn_whole_names whole;
+    struct cairn_name_set whole;
     struct named *named; /* [entry_count] */
     struct cairn_dcp_wants wants;
     struct cairn_group_value *values; /* of parameter groups, by entry: [entry_count] */
@@ -252,8 +252,8 @@ add_named(struct reading *reading, uint32_t index, const char *name, enum cairn_
     cairn_err err;
 
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: duplicate tensor %.300s",
-                              checkpoint->place.path, name);
+        return cairn_refuse(checkpoint, reading->complaint, CAIRN_CORRUPT,
+                            "duplicate tensor %.300s", name);
     err = set_name(reading, index, name);
     if (!err)
         err = cairn_checkpoint_add_tensor(checkpoint, name, entry->dtype, kind, entry->dims,
@@ -269,7 +269,7 @@ add_tensor(struct reading *reading, uint32_t index, const char *name, enum cairn
 
     /* Two prefixes may hold a tensor of one name; the second keeps its whole name. */
     if (strcmp(name, whole) != 0 &&
-        (cairn_whole_names_has(&reading->whole, name) ||
+        (cairn_name_set_has(&reading->whole, name) ||
          cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX))
         name = whole;
     return add_named(reading, index, name, kind);
@@ -299,13 +299,12 @@ add_again(struct reading *reading, uint32_t index, const char *of)
 
     if (!tensor || tensor->dtype != entry->dtype || tensor->dims != entry->dims ||
         memcmp(tensor->shape, entry->shape, entry->dims * sizeof(*entry->shape)) != 0)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s: %.300s is not the tensor %.300s that %s says it is; take "
-                              "another copy",
-                              checkpoint->place.path, entry->name, of, CAIRN_TORCH_TREE);
+        return cairn_refuse(checkpoint, reading->complaint, CAIRN_CORRUPT,
+                            "%.300s is not the tensor %.300s that %s says it is; take "
+                            "another copy",
+                            entry->name, of, CAIRN_TORCH_TREE);
     if (cairn_state_classify(&reading->roots, &path, &place) && place.class != CAIRN_STATE_MOMENT &&
-        place.class != CAIRN_STATE_GROUP &&
-        !cairn_whole_names_has(&reading->whole, place.parameter) &&
+        place.class != CAIRN_STATE_GROUP && !cairn_name_set_has(&reading->whole, place.parameter) &&
         cairn_layout_tensor_find(checkpoint->layout, place.parameter) == UINT32_MAX)
         name = place.parameter;
     if (path.count == 2 && !path.keys[0].number && !path.keys[1].number &&
@@ -349,9 +348,8 @@ name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
         if (!entry->tensor)
             continue;
         if (!cairn_state_classify(&reading->roots, &path, &place))
-            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                  "%s: the name %.300s is too long",
-                                  reading->checkpoint->place.path, entry->name);
+            return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+                                "the name %.300s is too long", entry->name);
         if (moments != (place.class == CAIRN_STATE_MOMENT))
             continue;
         if (reading->leaf_of && reading->leaf_of[i] != 0) {
@@ -500,8 +498,8 @@ read_item(struct reading *reading, struct cairn_dcp_source *source, struct cairn
     }
     path = cairn_dcp_entry_path(entry);
     if (!cairn_state_join(&path, name, sizeof(name)))
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: the name %.300s is too long",
-                              reading->checkpoint->place.path, entry->name);
+        return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+                            "the name %.300s is too long", entry->name);
     err = cairn_dcp_add_object(reading->checkpoint, source, wanted, name, final_name,
                                reading->complaint);
     return err ? err : set_name(reading, wanted->entry, final_name);
@@ -573,8 +571,6 @@ keep_names(struct reading *reading, bool groups_packed)
     const struct cairn_state_path *prefix = &reading->roots.optimizer;
     struct cairn_pickle pickle;
     struct cairn_pickle_node *list;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
     uint32_t *order = calloc((size_t)metadata->entry_count + 1, sizeof(*order)), count = 0;
     char text[CAIRN_STATE_NAME_BYTES_MAX];
     struct cairn_state_path usual;
@@ -588,7 +584,7 @@ keep_names(struct reading *reading, bool groups_packed)
             order[count++] = i;
     qsort_r(order, count, sizeof(*order), compare_named, reading->named);
     cairn_pickle_init(&pickle, CAIRN_DCP_TREE_BYTES_MAX);
-    list = cairn_pickle_sequence(&pickle, CAIRN_PICKLE_LIST, NULL, 0);
+    list = cairn_pickle_list(&pickle);
     for (uint32_t i = 0; i < count; i++) {
         const struct cairn_dcp_entry *entry = &metadata->entries[order[i]];
         struct cairn_state_path path = cairn_dcp_entry_path(entry);
@@ -606,13 +602,9 @@ keep_names(struct reading *reading, bool groups_packed)
         add_line(&pickle, list, CAIRN_PARAM_GROUPS_NAME, reading->roots.flat ? "flat" : "",
                  cairn_dcp_path_node(&pickle, prefix));
     err = cairn_pickle_done(&pickle);
-    if (!err && list->count > 0) {
-        err = cairn_pickle_write(&pickle, list, &bytes, &bytes_len, reading->complaint);
-        if (!err)
-            err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_DCP_NAMES, bytes,
-                                              bytes_len, reading->complaint);
-    }
-    free(bytes);
+    if (!err && list->count > 0)
+        err = cairn_opaque_add(reading->checkpoint, CAIRN_DCP_NAMES, &pickle, list,
+                               reading->complaint);
     cairn_pickle_fini(&pickle);
     return err;
 }
@@ -662,7 +654,7 @@ read_all(struct reading *reading)
 
             err = cairn_whole_names_add(&reading->whole, &reading->roots, &path);
         }
-    cairn_whole_names_sort(&reading->whole);
+    cairn_name_set_sort(&reading->whole);
     for (uint32_t i = 0; i < metadata->entry_count && !err; i++)
         err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
                                    reading->complaint);
@@ -705,7 +697,7 @@ end_reading(struct reading *reading)
             free((void *)(uintptr_t)reading->values[i].bytes);
         }
     }
-    cairn_whole_names_fini(&reading->whole);
+    cairn_name_set_fini(&reading->whole);
     cairn_torch_leaves_fini(&reading->leaves);
     cairn_torch_close(&reading->kept);
     free(reading->first_of);

@@ -26,20 +26,12 @@ struct cairn_dcp_open_chunk {
     uint64_t extent[CAIRN_DIMS_MAX];
 };
 
-/* An object with tensors inside; closed by `finish` as well. */
-struct cairn_dcp_mixed {
-    struct cairn_torch_plan plan;
-    uint32_t file;
-    uint64_t begin;
-    uint32_t *sums; /* [plan.storage_count]; UINT32_MAX where a storage is empty */
-};
-
 /* What is kept between plan and finish. */
 struct cairn_dcp_kept {
     struct cairn_dcp_open_chunk *chunks;
     size_t chunk_count;
-    struct cairn_dcp_mixed *mixed;
-    uint32_t mixed_count;
+    struct cairn_torch_output *archives; /* of objects, which `finish` closes */
+    uint32_t archive_count;
     uint8_t *index_bytes;
     size_t index_bytes_len;
 };

@@ -194,12 +194,11 @@ cairn_dcp_index_add_tensor(struct cairn_dcp_index *index, const char *name,
     struct cairn_pickle *pickle = &index->pickle;
     struct cairn_pickle_node *state = cairn_pickle_dict(pickle);
 
-    index->chunks = cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
-    cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "properties"),
-                     properties(index, dtype));
+    index->chunks = cairn_pickle_list(pickle);
+    cairn_pickle_set(pickle, state, "properties", properties(index, dtype));
     cairn_pickle_put(pickle, state, word(index, SIZE),
                      cairn_torch_size(&index->builder, shape, dims));
-    cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "chunks"), index->chunks);
+    cairn_pickle_set(pickle, state, "chunks", index->chunks);
     add_entry(index, name, path, object(index, TENSOR, state));
 }
 
@@ -236,17 +235,13 @@ cairn_dcp_index_pack(struct cairn_dcp_index *index, uint8_t **bytes, size_t *byt
     cairn_err err;
 
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
-        cairn_pickle_put(pickle, save, cairn_pickle_text(pickle, unknown[i]),
-                         cairn_pickle_none(pickle));
-    cairn_pickle_put(pickle, save, cairn_pickle_text(pickle, "modules"),
-                     cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0));
-    cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "state_dict_metadata"), index->state);
-    cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "planner_data"), index->planner);
-    cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "storage_data"), index->storage);
-    cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "storage_meta"),
-                     object(index, STORAGE_META, save));
-    cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "version"),
-                     cairn_pickle_text(pickle, "1.0.0"));
+        cairn_pickle_set(pickle, save, unknown[i], cairn_pickle_none(pickle));
+    cairn_pickle_set(pickle, save, "modules", cairn_pickle_list(pickle));
+    cairn_pickle_set(pickle, state, "state_dict_metadata", index->state);
+    cairn_pickle_set(pickle, state, "planner_data", index->planner);
+    cairn_pickle_set(pickle, state, "storage_data", index->storage);
+    cairn_pickle_set(pickle, state, "storage_meta", object(index, STORAGE_META, save));
+    cairn_pickle_set(pickle, state, "version", cairn_pickle_text(pickle, "1.0.0"));
     state = object(index, METADATA, state);
     err = cairn_pickle_done(pickle);
     return err ? err : cairn_pickle_write(pickle, state, bytes, bytes_len, NULL);

@@ -13,10 +13,10 @@
 #include "base/array.h"
 #include "base/file.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/write.h"
 #include "tools/convert/torch/refs.h"
 #include "tools/convert/torch/file.h"
 #include "tools/convert/torch/source.h"
+#include "tools/convert/state/opaque_tree.h"
 
 /* ---- files ---- */
 
@@ -149,9 +149,9 @@ cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint, struct cairn_dcp
         bool empty = false;
 
         if (!cairn_dcp_chunk_box(entry, i, start, extent))
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: chunk %" PRIu32 " of tensor %.300s is not a box inside it",
-                                  checkpoint->place.path, i, entry->name);
+            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                                "chunk %" PRIu32 " of tensor %.300s is not a box inside it", i,
+                                entry->name);
         for (uint32_t d = 0; d < entry->dims; d++)
             empty = empty || extent[d] == 0;
         if (!empty)
@@ -179,10 +179,10 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
         cairn_dcp_source_close(source);
         if (!cairn_pickle_copy_text(item->path, source->name, sizeof(source->name)) ||
             !cairn_place_name_check(source->name))
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: .metadata says that %.200s lies in a file outside the "
-                                  "checkpoint, or has no usable name; take another copy",
-                                  checkpoint->place.path, name);
+            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                                ".metadata says that %.200s lies in a file outside the "
+                                "checkpoint, or has no usable name; take another copy",
+                                name);
         err = cairn_checkpoint_add_file(checkpoint, source->name, &source->container, complaint);
         if (!err)
             err = cairn_place_open_file(&checkpoint->place, source->name, &source->fd, complaint);
@@ -194,11 +194,10 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
     }
     if (item->offset_bytes > source->mark.bytes ||
         item->bytes > source->mark.bytes - item->offset_bytes)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s/%s: %.200s ends at byte %" PRIu64 " and the file has %" PRIu64
-                              "; it is truncated, take another copy",
-                              checkpoint->place.path, source->name, name,
-                              item->offset_bytes + item->bytes, source->mark.bytes);
+        return cairn_refuse_file(checkpoint, source->name, complaint, CAIRN_CORRUPT,
+                                 "%.200s ends at byte %" PRIu64 " and the file has %" PRIu64
+                                 "; it is truncated, take another copy",
+                                 name, item->offset_bytes + item->bytes, source->mark.bytes);
     return CAIRN_OK;
 }
 
@@ -285,8 +284,7 @@ add_opaque_piece(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
     cairn_err err;
 
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: duplicate %.200s",
-                              checkpoint->place.path, name);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "duplicate %.200s", name);
     err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_U8, CAIRN_OPAQUE, 1, &bytes, &tensor,
                                       complaint);
     if (err)
@@ -303,8 +301,6 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
                  const char *where, struct cairn_complaint *complaint)
 {
     struct cairn_torch_file file = {0};
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
     bool storage = false;
     cairn_err err;
 
@@ -323,15 +319,15 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
         (void)snprintf(tensor_name, sizeof(tensor_name), "%.250s%s%.250s", name,
                        tensor->name[0] ? "." : "", tensor->name);
         if (!tensor->view.dtype->dtype || tensor->view.conjugate || tensor->view.negate)
-            err = cairn_complain(complaint, CAIRN_INVAL,
-                                 "%s: tensor %.200s is of torch.%s%s, which is not converted; "
-                                 "leave it out of the checkpoint",
-                                 checkpoint->place.path, tensor_name, tensor->view.dtype->name,
-                                 tensor->view.dtype->dtype ? " with a conjugate or negative bit"
-                                                           : "");
+            err =
+                cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                             "tensor %.200s is of torch.%s%s, which is not converted; "
+                             "leave it out of the checkpoint",
+                             tensor_name, tensor->view.dtype->name,
+                             tensor->view.dtype->dtype ? " with a conjugate or negative bit" : "");
         else if (cairn_layout_tensor_find(checkpoint->layout, tensor_name) != UINT32_MAX)
-            err = cairn_complain(complaint, CAIRN_CORRUPT, "%s: duplicate tensor %.200s",
-                                 checkpoint->place.path, tensor_name);
+            err = cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "duplicate tensor %.200s",
+                               tensor_name);
         if (!err)
             err = cairn_checkpoint_add_tensor(checkpoint, tensor_name, tensor->view.dtype->dtype,
                                               CAIRN_BUFFER, tensor->view.dims, tensor->view.shape,
@@ -351,10 +347,7 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
         err = cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
                              checkpoint->place.path, name);
     if (!err)
-        err = cairn_pickle_write(&file.tree, file.root, &bytes, &bytes_len, complaint);
-    if (!err)
-        err = cairn_checkpoint_add_opaque(checkpoint, final_name, bytes, bytes_len, complaint);
-    free(bytes);
+        err = cairn_opaque_add(checkpoint, final_name, &file.tree, file.root, complaint);
     cairn_torch_close(&file);
     return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
 }
@@ -380,10 +373,10 @@ add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sourc
     if (err)
         return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
     if (memcmp(last, end, sizeof(end)) == 0)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: the item of %s ends as an archive of torch.save and does not "
-                              "begin as one: it is damaged; take another copy",
-                              checkpoint->place.path, where);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                            "the item of %s ends as an archive of torch.save and does not "
+                            "begin as one: it is damaged; take another copy",
+                            where);
     err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, item->offset_bytes,
                                            item->bytes, 0, complaint);
     return err ? err
@@ -411,8 +404,8 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
     archive = !err && cairn_zip_probe(first, got);
     if (snprintf(final_name, CAIRN_NAME_BYTES_MAX, "%s%s", name, archive ? ".pickle" : "") >=
         CAIRN_NAME_BYTES_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: the name %.200s… is too long",
-                              checkpoint->place.path, name);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "the name %.200s… is too long",
+                            name);
     if (!err && archive)
         err = find_plain_pickle(source, item, where, &entry, complaint);
     if (err)

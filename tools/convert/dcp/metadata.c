@@ -183,7 +183,7 @@ read_tensor(const struct cairn_pickle_node *value, const char *where, struct cai
     entry->tensor = true;
     entry->chunks = cairn_pickle_attribute(value, "chunks");
     dtype = read_properties(cairn_pickle_attribute(value, "properties"));
-    if (!dtype || !entry->chunks || entry->chunks->kind != CAIRN_PICKLE_LIST)
+    if (!dtype || !cairn_pickle_is_list(entry->chunks))
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: tensor %.300s has an unknown dtype, or no chunks", where,
                               entry->name);

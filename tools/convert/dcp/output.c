@@ -21,11 +21,9 @@ cairn_dcp_kept_end(struct cairn_dcp_kept *kept)
 {
     if (!kept)
         return;
-    for (uint32_t i = 0; i < kept->mixed_count; i++) {
-        cairn_torch_plan_fini(&kept->mixed[i].plan);
-        free(kept->mixed[i].sums);
-    }
-    free(kept->mixed);
+    for (uint32_t i = 0; i < kept->archive_count; i++)
+        cairn_torch_output_fini(&kept->archives[i]);
+    free(kept->archives);
     free(kept->chunks);
     free(kept->index_bytes);
     free(kept);
@@ -332,25 +330,6 @@ finish_chunk(struct cairn_output *output, const struct cairn_dcp_open_chunk *chu
     return err;
 }
 
-struct placed {
-    struct cairn_output *output;
-    uint32_t file;
-    uint64_t begin;
-};
-
-static cairn_err
-put_literal(void *context, uint64_t at, const void *bytes, size_t bytes_len)
-{
-    const struct placed *placed = context;
-    uint8_t *copy = malloc(bytes_len + 1);
-
-    if (!copy)
-        return CAIRN_NOMEM;
-    memcpy(copy, bytes, bytes_len);
-    return cairn_output_add_literal(placed->output, placed->file, placed->begin + at, copy,
-                                    bytes_len);
-}
-
 cairn_err
 cairn_dcp_kept_finish(struct cairn_dcp_kept *kept, struct cairn_output *output)
 {
@@ -358,16 +337,8 @@ cairn_dcp_kept_finish(struct cairn_dcp_kept *kept, struct cairn_output *output)
 
     for (size_t i = 0; i < kept->chunk_count && !err; i++)
         err = finish_chunk(output, &kept->chunks[i]);
-    for (uint32_t i = 0; i < kept->mixed_count && !err; i++) {
-        struct cairn_dcp_mixed *mixed = &kept->mixed[i];
-        struct placed placed = {output, mixed->file, mixed->begin};
-
-        for (uint32_t s = 0; s < mixed->plan.storage_count; s++)
-            if (mixed->sums[s] != UINT32_MAX)
-                cairn_torch_plan_storage_at(&mixed->plan, s)->crc32 =
-                    (uint32_t)output->sums[mixed->sums[s]].values[0];
-        err = cairn_torch_plan_put(&mixed->plan, put_literal, &placed);
-    }
+    for (uint32_t i = 0; i < kept->archive_count && !err; i++)
+        err = cairn_torch_output_finish(output, &kept->archives[i]);
     if (!err) {
         err = cairn_output_add_small(output, CAIRN_DCP_METADATA, kept->index_bytes,
                                      kept->index_bytes_len);

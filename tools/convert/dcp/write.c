@@ -154,8 +154,7 @@ number_members(struct cairn_param_groups *groups)
     for (uint32_t g = 0; g < groups->list->count; g++) {
         struct cairn_pickle_node *members = cairn_pickle_get(groups->list->items[g], "params");
 
-        for (uint32_t i = 0; members && members->kind == CAIRN_PICKLE_LIST && i < members->count;
-             i++, position++)
+        for (uint32_t i = 0; cairn_pickle_is_list(members) && i < members->count; i++, position++)
             if (members->items[i]->kind == CAIRN_PICKLE_TEXT)
                 members->items[i] = cairn_pickle_int(&groups->pickle, position);
     }

@@ -7,16 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/state/param_groups.h"
-#include "tools/convert/torch/carry.h"
-
-static const struct {
-    const char *key;
-    enum cairn_kind kind;
-} kinds[] = {{"opaque", CAIRN_OPAQUE},
-             {"buffer", CAIRN_BUFFER},
-             {"optimizer", CAIRN_OPTIMIZER},
-             {"param", CAIRN_PARAM}};
+#include "tools/convert/torch/carried.h"
 
 bool
 cairn_deepspeed_is_own(const char *name)
@@ -71,25 +62,28 @@ cairn_deepspeed_carried_remove(struct cairn_pickle_node *root)
     cairn_torch_carry_remove(root, CAIRN_DEEPSPEED_CARRIED);
 }
 
-/* The names of a dict that are still there; NULL where there are none. */
-static struct cairn_pickle_node *
-keep_names(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
-           const struct cairn_pickle_node *dict)
+/* What was carried already and is no opaque state, as far as it is still there. */
+static void
+keep_carried(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
+             const struct cairn_pickle_node *known, struct cairn_pickle_node **carried)
 {
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(dict);
-    struct cairn_pickle_node *kept = NULL;
+    const struct cairn_pickle_node *kinds = cairn_pickle_pairs(known);
 
-    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
-        char name[CAIRN_NAME_BYTES_MAX];
+    for (uint32_t k = 0; kinds && k < kinds->count; k++) {
+        const struct cairn_pickle_node *pairs = cairn_pickle_pairs(kinds->items[2 * k + 1]);
 
-        if (!cairn_pickle_copy_text(pairs->items[2 * i], name, sizeof(name)) ||
-            cairn_layout_tensor_find(checkpoint->layout, name) == UINT32_MAX)
-            continue;
-        if (!kept)
-            kept = cairn_pickle_dict(tree);
-        cairn_pickle_put(tree, kept, pairs->items[2 * i], pairs->items[2 * i + 1]);
+        for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+            char name[CAIRN_NAME_BYTES_MAX];
+            uint32_t tensor = UINT32_MAX;
+
+            if (cairn_pickle_copy_text(pairs->items[2 * i], name, sizeof(name)))
+                tensor = cairn_layout_tensor_find(checkpoint->layout, name);
+            if (tensor != UINT32_MAX &&
+                cairn_layout_tensor(checkpoint->layout, tensor)->kind != CAIRN_OPAQUE)
+                cairn_torch_carried_put(tree, carried,
+                                        cairn_layout_tensor(checkpoint->layout, tensor));
+        }
     }
-    return kept;
 }
 
 cairn_err
@@ -97,61 +91,23 @@ cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct ca
                             struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *known = cairn_pickle_get(root, CAIRN_DEEPSPEED_CARRIED);
-    struct cairn_pickle_node *carried = cairn_pickle_dict(tree), *opaque = NULL;
+    struct cairn_pickle_node *carried = NULL;
     uint32_t *order = cairn_deepspeed_sorted(checkpoint->layout);
 
-    if (!order || !carried) {
-        free(order);
+    if (!order)
         return CAIRN_NOMEM;
-    }
-    for (size_t k = 1; k < sizeof(kinds) / sizeof(*kinds); k++) {
-        struct cairn_pickle_node *kept =
-            keep_names(checkpoint, tree, cairn_pickle_get(known, kinds[k].key));
-
-        if (kept)
-            cairn_pickle_put(tree, carried, cairn_pickle_text(tree, kinds[k].key), kept);
-    }
+    keep_carried(checkpoint, tree, known, &carried);
     for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, order[i]);
 
-        if (tensor->kind != CAIRN_OPAQUE || cairn_deepspeed_is_own(tensor->name))
-            continue;
-        if (!opaque)
-            opaque = cairn_pickle_dict(tree);
-        cairn_pickle_put(tree, opaque, cairn_pickle_text(tree, tensor->name),
-                         cairn_pickle_tensor(tree, tensor->name));
+        if (tensor->kind == CAIRN_OPAQUE && !cairn_deepspeed_is_own(tensor->name))
+            cairn_torch_carried_put(tree, &carried, tensor);
     }
     free(order);
-    if (opaque)
-        cairn_pickle_put(tree, carried, cairn_pickle_text(tree, kinds[0].key), opaque);
     cairn_deepspeed_carried_remove(root);
-    if (carried->count > 0)
-        cairn_pickle_put(tree, root, cairn_pickle_text(tree, CAIRN_DEEPSPEED_CARRIED), carried);
+    if (carried)
+        cairn_pickle_set(tree, root, CAIRN_DEEPSPEED_CARRIED, carried);
     return cairn_pickle_done(tree);
-}
-
-static cairn_err
-take_kind(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
-          const struct cairn_pickle_node *dict, enum cairn_kind kind,
-          struct cairn_complaint *complaint)
-{
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(dict);
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
-        const struct cairn_torch_tensor *tensor =
-            cairn_torch_source_tensor(source, pairs->items[2 * i + 1]);
-        char name[CAIRN_NAME_BYTES_MAX];
-
-        if (!tensor || !cairn_pickle_copy_text(pairs->items[2 * i], name, sizeof(name)) ||
-            (kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(name)))
-            return cairn_complain(
-                complaint, CAIRN_CORRUPT,
-                "%s/%s: %s does not map names to tensors; it was changed after it was written",
-                checkpoint->place.path, source->path, CAIRN_DEEPSPEED_CARRIED);
-        err = cairn_torch_source_add(checkpoint, source, tensor, name, kind, complaint);
-    }
-    return err;
 }
 
 cairn_err
@@ -160,12 +116,10 @@ cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint, struct cairn_t
 {
     struct cairn_pickle_node *carried =
         cairn_pickle_get(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
-    cairn_err err = CAIRN_OK;
+    cairn_err err = cairn_torch_carried_take(checkpoint, source, CAIRN_DEEPSPEED_CARRIED,
+                                             cairn_deepspeed_is_own, complaint);
 
-    for (size_t k = 0; carried && k < sizeof(kinds) / sizeof(*kinds) && !err; k++)
-        err = take_kind(checkpoint, source, cairn_pickle_get(carried, kinds[k].key), kinds[k].kind,
-                        complaint);
-    cairn_torch_carry_remove(carried, kinds[0].key); /* found again by what it is */
+    cairn_torch_carry_remove(carried, "opaque"); /* found again by what it is */
     if (carried && (!cairn_pickle_pairs(carried) || cairn_pickle_pairs(carried)->count == 0))
         cairn_deepspeed_carried_remove(source->torch.root);
     return err;

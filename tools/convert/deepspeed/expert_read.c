@@ -15,8 +15,7 @@ static cairn_err
 refuse(const struct cairn_checkpoint *checkpoint, const char *where,
        struct cairn_complaint *complaint, const char *why)
 {
-    return cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s: %s", checkpoint->place.path, where,
-                          why);
+    return cairn_refuse_file(checkpoint, where, complaint, CAIRN_CORRUPT, "%s", why);
 }
 
 /* What a layer's experts are called in the module, as the file of one says. */
@@ -35,20 +34,16 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
     pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
     if (!err &&
         (!pairs || pairs->count == 0 || !cairn_pickle_copy_text(pairs->items[0], key, sizeof(key))))
-        err =
-            cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s: holds no tensors of an expert by name",
-                           checkpoint->place.path, path);
+        err = cairn_refuse_file(checkpoint, path, complaint, CAIRN_CORRUPT,
+                                "holds no tensors of an expert by name");
     name = err ? NULL : cairn_deepspeed_canonical(key);
     if (!err && !cairn_deepspeed_expert_in(name, &begin, &end, &number))
-        err = cairn_complain(
-            complaint, CAIRN_VERSION,
-            "%s/%s: %s is not a name of an expert of DeepSpeed's MoE layers, which alone are read",
-            checkpoint->place.path, path, key);
+        err = cairn_refuse_file(
+            checkpoint, path, complaint, CAIRN_VERSION,
+            "%s is not a name of an expert of DeepSpeed's MoE layers, which alone are read", key);
     if (!err && cairn_deepspeed_layer_find(layers, name, begin))
-        err = cairn_complain(
-            complaint, CAIRN_CORRUPT,
-            "%s/%s: is of the same layer as another file; take all of one checkpoint",
-            checkpoint->place.path, path);
+        err = cairn_refuse_file(checkpoint, path, complaint, CAIRN_CORRUPT,
+                                "is of the same layer as another file; take all of one checkpoint");
     if (!err)
         err = cairn_deepspeed_layer_add(layers, name, begin, experts);
     cairn_torch_source_close(&source);
@@ -65,11 +60,11 @@ cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
     cairn_err err = CAIRN_OK;
 
     if (files->expert_count > 0 && files->model_by_rank)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: %s is of a job with experts, and %s of one with ZeRO 3, with "
-                              "which DeepSpeed does not train "
-                              "its MoE layers: they are of two checkpoints; separate them",
-                              checkpoint->place.path, experts[0].path, files->models[0]);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                            "%s is of a job with experts, and %s of one with ZeRO 3, with "
+                            "which DeepSpeed does not train "
+                            "its MoE layers: they are of two checkpoints; separate them",
+                            experts[0].path, files->models[0]);
     for (uint32_t i = 0, next; i < files->expert_count && !err; i = next) {
         for (next = i + 1; next < files->expert_count && experts[next].part == experts[i].part &&
                            experts[next].layer == experts[i].layer;)
@@ -98,10 +93,10 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
     uint32_t number;
     cairn_err err;
 
-    if (state->layers.count > 0 && (!counts || counts->kind != CAIRN_PICKLE_LIST))
+    if (state->layers.count > 0 && !cairn_pickle_is_list(counts))
         return refuse(checkpoint, where, complaint,
                       "it has files of experts beside it and no num_experts");
-    if (counts && counts->kind == CAIRN_PICKLE_LIST && counts->count != state->layers.count)
+    if (cairn_pickle_is_list(counts) && counts->count != state->layers.count)
         return refuse(checkpoint, where, complaint,
                       "it has another number of layers of experts than layer_…_expert_… files "
                       "of; copy those that are missing from the nodes that wrote them");
@@ -114,12 +109,12 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
     for (uint32_t i = 0; shared && i < shared->count; i++)
         if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
             cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &begin, &end, &number))
-            return cairn_complain(
-                complaint, CAIRN_VERSION,
-                "%s/%s: %s is a tied parameter of an expert, which only the first rank's "
+            return cairn_refuse_file(
+                checkpoint, where, complaint, CAIRN_VERSION,
+                "%s is a tied parameter of an expert, which only the first rank's "
                 "experts alone and not read",
-                checkpoint->place.path, where, name);
-    state->groups.data_first = first && first->kind == CAIRN_PICKLE_BOOL && first->truth;
+                name);
+    state->groups.data_first = cairn_pickle_is_true(first);
     err = cairn_deepspeed_experts_place(&state->groups, &state->layers, state->ranks, &why);
     return err == CAIRN_CORRUPT ? refuse(checkpoint, where, complaint, why) : err;
 }
@@ -150,9 +145,8 @@ cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
         spreading->mixed || mixed || (spreading->ranks > 0 && spreading->ranks != spread);
     spreading->ranks = spread > spreading->ranks ? spread : spreading->ranks;
     cairn_deepspeed_groups_fini(&whole);
-    return err == CAIRN_VERSION
-               ? cairn_complain(complaint, err, "%s/%s: %s", checkpoint->place.path, where, why)
-               : err;
+    return err == CAIRN_VERSION ? cairn_refuse_file(checkpoint, where, complaint, err, "%s", why)
+                                : err;
 }
 
 cairn_err

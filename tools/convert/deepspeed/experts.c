@@ -179,6 +179,17 @@ cairn_deepspeed_share(const struct cairn_deepspeed_groups *groups, uint32_t grou
                               : (struct cairn_deepspeed_share){among, rank / spread, rank % spread};
 }
 
+uint64_t
+cairn_deepspeed_unpadded(const struct cairn_deepspeed_groups *groups, uint32_t group,
+                         uint32_t ranks, uint32_t rank)
+{
+    uint64_t partition = cairn_deepspeed_partition(groups, group, false, ranks);
+    uint64_t begin = partition * cairn_deepspeed_share(groups, group, ranks, rank).rank;
+    uint64_t all = groups->groups[group].elements, left = begin < all ? all - begin : 0;
+
+    return left < partition ? left : partition;
+}
+
 cairn_err
 cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_parameter *parameter,
                            uint32_t expert_rank, char name[CAIRN_NAME_BYTES_MAX])
@@ -378,7 +389,7 @@ cairn_deepspeed_experts_spread(const struct cairn_deepspeed_groups *from,
 struct cairn_pickle_node *
 cairn_deepspeed_shapes_node(const struct cairn_deepspeed_groups *groups, struct cairn_pickle *tree)
 {
-    struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *list = cairn_pickle_list(tree);
     struct cairn_torch_builder builder;
 
     cairn_torch_builder_init(&builder, tree);
@@ -389,7 +400,7 @@ cairn_deepspeed_shapes_node(const struct cairn_deepspeed_groups *groups, struct 
             const struct cairn_deepspeed_parameter *parameter =
                 &groups->parameters[groups->groups[g].first + i];
 
-            cairn_pickle_put(tree, shapes, cairn_pickle_text(tree, parameter->path),
+            cairn_pickle_set(tree, shapes, parameter->path,
                              cairn_torch_size(&builder, parameter->shape, parameter->dims));
         }
         cairn_pickle_append(tree, list, shapes);
@@ -405,7 +416,7 @@ cairn_deepspeed_names_spread(struct cairn_pickle *tree, struct cairn_pickle_node
     const struct cairn_pickle_node *known = cairn_pickle_get(dict, key);
     struct cairn_deepspeed_groups names = {0}, made = {0};
     struct cairn_deepspeed_group group = {.spread = 1};
-    uint32_t count = known && known->kind == CAIRN_PICKLE_LIST ? known->count : 0;
+    uint32_t count = cairn_pickle_is_list(known) ? known->count : 0;
     struct cairn_pickle_node *list;
     cairn_err err;
 
@@ -430,7 +441,7 @@ cairn_deepspeed_names_spread(struct cairn_pickle *tree, struct cairn_pickle_node
         err = names.parameters[i].name && names.parameters[i].path ? err : CAIRN_NOMEM;
     if (!err)
         err = cairn_deepspeed_experts_spread(&names, layers, spread, &made, why);
-    list = err ? NULL : cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    list = err ? NULL : cairn_pickle_list(tree);
     for (uint32_t i = 0; list && i < made.parameter_count; i++)
         cairn_pickle_append(tree, list, cairn_pickle_text(tree, made.parameters[i].path));
     if (list && known)
@@ -456,14 +467,14 @@ spread_gaps(struct cairn_pickle *tree, struct cairn_pickle_node *optimizer,
     const struct cairn_pickle_node *known = cairn_pickle_get(optimizer, key);
     struct cairn_pickle_node *list, *zero = cairn_pickle_int(tree, 0);
 
-    if (!known || known->kind != CAIRN_PICKLE_LIST)
+    if (!cairn_pickle_is_list(known))
         return;
-    list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    list = cairn_pickle_list(tree);
     for (uint32_t i = 0; i < known->count; i++) {
         struct cairn_pickle_node *gaps = known->items[i];
 
         if (is_of_experts(groups, i)) {
-            gaps = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+            gaps = cairn_pickle_list(tree);
             for (uint32_t p = 0; p < groups->groups[i].count; p++)
                 cairn_pickle_append(tree, gaps, zero);
         }
@@ -480,8 +491,7 @@ cairn_deepspeed_optim_spread(struct cairn_pickle *tree, struct cairn_pickle_node
         cairn_pickle_get(cairn_pickle_get(optimizer, "base_optimizer_state"), "param_groups");
 
     spread_gaps(tree, optimizer, groups);
-    for (uint32_t i = 0; settings && settings->kind == CAIRN_PICKLE_LIST && i < settings->count;
-         i++) {
+    for (uint32_t i = 0; cairn_pickle_is_list(settings) && i < settings->count; i++) {
         const struct cairn_pickle_node *known = cairn_pickle_get(settings->items[i], "name");
         char name[CAIRN_NAME_BYTES_MAX];
 

@@ -73,6 +73,10 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_spread(
 struct cairn_deepspeed_share cairn_deepspeed_share(const struct cairn_deepspeed_groups *groups,
                                                    uint32_t group, uint32_t ranks, uint32_t rank);
 
+/* Elements of a rank's part of a group's buffer that are not padding at the end (ZeRO 1 and 2). */
+uint64_t cairn_deepspeed_unpadded(const struct cairn_deepspeed_groups *groups, uint32_t group,
+                                  uint32_t ranks, uint32_t rank);
+
 /* "<key>.<name>", or the name where `key` is NULL, with the number that an expert has over all
  * ranks. CAIRN_VERSION where it does not fit. */
 CAIRN_MUST_CHECK cairn_err

@@ -8,18 +8,18 @@
 cairn_err
 cairn_deepspeed_reading_refuse(const struct cairn_deepspeed_reading *reading, const char *why)
 {
-    return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s/%s: %s",
-                          reading->checkpoint->place.path, reading->where, why);
+    return cairn_refuse_file(reading->checkpoint, reading->where, reading->complaint, CAIRN_CORRUPT,
+                             "%s", why);
 }
 
 static cairn_err
 refuse_tensor(const struct cairn_deepspeed_reading *reading, const char *why)
 {
-    return cairn_complain(
-        reading->complaint, CAIRN_VERSION,
-        "%s/%s: is of a job with tensor parallelism, and %s; merge it with the framework "
+    return cairn_refuse_file(
+        reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+        "is of a job with tensor parallelism, and %s; merge it with the framework "
         "that wrote it",
-        reading->checkpoint->place.path, reading->where, why);
+        why);
 }
 
 /* How tensor parallelism cut the parameters, where it alone made the parts. */
@@ -46,13 +46,14 @@ read_cuts(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_nod
     if (err)
         return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
     if (!cairn_deepspeed_cuts_agree(&state->cuts, info, state->part_count, state->part, name))
-        return cairn_complain(reading->complaint, CAIRN_VERSION,
-                              "%s/%s: affine_map in universal_checkpoint_info says of %s that it "
-                              "is cut otherwise than in equal "
-                              "parts along one dimension, or scaled, which is not read; merge it "
-                              "with the framework that "
-                              "wrote it",
-                              reading->checkpoint->place.path, reading->where, name);
+        return cairn_refuse_file(
+            reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+            "affine_map in universal_checkpoint_info says of %s that it "
+            "is cut otherwise than in equal "
+            "parts along one dimension, or scaled, which is not read; merge it "
+            "with the framework that "
+            "wrote it",
+            name);
     return CAIRN_OK;
 }
 
@@ -67,12 +68,12 @@ check_degrees(struct cairn_deepspeed_reading *reading, const struct cairn_pickle
 
     if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) &&
         degree != state->part_count)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s: is of a job with model parallelism of %" PRIu64
-                              ", and there are model_states of %" PRIu32
-                              "; copy the others from the nodes that wrote them",
-                              reading->checkpoint->place.path, reading->where, degree,
-                              state->part_count);
+        return cairn_refuse_file(reading->checkpoint, reading->where, reading->complaint,
+                                 CAIRN_CORRUPT,
+                                 "is of a job with model parallelism of %" PRIu64
+                                 ", and there are model_states of %" PRIu32
+                                 "; copy the others from the nodes that wrote them",
+                                 degree, state->part_count);
     if (!cairn_pickle_u64(cairn_pickle_get(dimensions, "tp_degree"), &tensor))
         tensor = state->has_layers ? 1 : state->part_count;
     return tensor == 1 ? CAIRN_OK : read_cuts(reading, root, tensor);
@@ -89,11 +90,11 @@ check_experts(const struct cairn_deepspeed_reading *reading, const struct cairn_
 
         if (said && said->kind != CAIRN_PICKLE_NONE &&
             !(said->kind == CAIRN_PICKLE_LIST && said->count == 0))
-            return cairn_complain(
-                reading->complaint, CAIRN_VERSION,
-                "%s/%s: is of a job with expert parallelism (%s), which is not read; merge "
+            return cairn_refuse_file(
+                reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+                "is of a job with expert parallelism (%s), which is not read; merge "
                 "it with the framework that wrote it",
-                reading->checkpoint->place.path, reading->where, keys[i]);
+                keys[i]);
     }
     return CAIRN_OK;
 }
@@ -102,9 +103,8 @@ cairn_err
 cairn_deepspeed_reading_refuse_cut(const struct cairn_deepspeed_reading *reading, const char *path,
                                    const char *why)
 {
-    return cairn_complain(reading->complaint, CAIRN_VERSION,
-                          "%s/%s: how %s is cut by tensor parallelism: %s",
-                          reading->checkpoint->place.path, reading->where, path, why);
+    return cairn_refuse_file(reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+                             "how %s is cut by tensor parallelism: %s", path, why);
 }
 
 static cairn_err

@@ -35,9 +35,8 @@ scalars_begin(const struct cairn_deepspeed_target *target)
 static cairn_err
 unknown(const struct cairn_deepspeed_target *target, const char *name)
 {
-    return cairn_complain(target->complaint, CAIRN_INVAL,
-                          "%s: DeepSpeed's files need %s, which is missing; was it dropped?",
-                          target->checkpoint->place.path, name);
+    return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                        "DeepSpeed's files need %s, which is missing; was it dropped?", name);
 }
 
 static cairn_err
@@ -110,9 +109,8 @@ name_first(const struct cairn_deepspeed_target *target, const char *key, uint32_
     if (known->count == 0 ||
         snprintf(name, CAIRN_NAME_BYTES_MAX, "%s.%s", key,
                  target->groups.parameters[known->first].name) >= CAIRN_NAME_BYTES_MAX)
-        return cairn_complain(target->complaint, CAIRN_CORRUPT,
-                              "%s: group %" PRIu32 " has no parameter to hold its %s",
-                              target->checkpoint->place.path, group, key);
+        return cairn_refuse(target->checkpoint, target->complaint, CAIRN_CORRUPT,
+                            "group %" PRIu32 " has no parameter to hold its %s", group, key);
     return CAIRN_OK;
 }
 
@@ -149,13 +147,13 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
         for (uint32_t d = 0; !err && d < out->dims; d++)
             elements *= out->shape[d];
         out->dims = 1;
-        out->shape[0] = elements / target->ranks + (elements % target->ranks != 0);
+        out->shape[0] = cairn_deepspeed_evenly(elements, target->ranks);
         out->identity += tensors;
         return err;
     }
     if (!split_flat(target, name, key, &group))
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: carried from DeepSpeed: %s %s",
-                              target->checkpoint->place.path, word, name);
+        return cairn_refuse(target->checkpoint, complaint, CAIRN_CORRUPT,
+                            "carried from DeepSpeed: %s %s", word, name);
     err = name_first(target, key, group, first);
     if (!err)
         err = fill_tensor(target, first, out);
@@ -168,8 +166,8 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
         return CAIRN_OK;
     }
     if (strcmp(word, "flat") != 0 || key_at == UINT32_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: carried from DeepSpeed: %s %s",
-                              target->checkpoint->place.path, word, name);
+        return cairn_refuse(target->checkpoint, complaint, CAIRN_CORRUPT,
+                            "carried from DeepSpeed: %s %s", word, name);
     out->dims = 1;
     out->shape[0] =
         cairn_deepspeed_target_saved(target, group, strcmp(key, "fp32") == 0, &partition);
@@ -293,7 +291,7 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
                              &end, &offset);
         if (target->stage3)
             offset = walked;
-        walked += parameter->elements / share.ranks + (parameter->elements % share.ranks != 0);
+        walked += cairn_deepspeed_evenly(parameter->elements, share.ranks);
         if (begin == end && share.rank > 0)
             continue;
         if (cairn_deepspeed_state_name(target->keys[key], parameter, share.expert_rank, name) !=
@@ -305,10 +303,10 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         tensor = cairn_layout_tensor(target->checkpoint->layout, index);
         if (!has_shape(target, known->first + i, tensor) ||
             (i > 0 && dtype && dtype != tensor->dtype))
-            return cairn_complain(target->complaint, CAIRN_INVAL,
-                                  "%s: %s has another shape than in DeepSpeed's param_shapes, or "
-                                  "another dtype than its group",
-                                  target->checkpoint->place.path, name);
+            return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                                "%s has another shape than in DeepSpeed's param_shapes, or "
+                                "another dtype than its group",
+                                name);
         dtype = tensor->dtype;
         at_part = at + offset * cairn_dtype_bytes(dtype);
         err = target->tensor_ranks > 1
@@ -370,9 +368,8 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
     cairn_err err = cairn_pickle_done(tree);
 
     if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: \"%.200s\" is not a name of a file in a checkpoint; refused",
-                              target->checkpoint->place.path, path);
+        return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                            "\"%.200s\" is not a name of a file in a checkpoint; refused", path);
     if (err)
         return cairn_complain_failed(target->complaint, err, "%s: cannot be laid out", path);
     fill.identity_count =

@@ -50,22 +50,22 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
              const struct cairn_deepspeed_state *state, struct cairn_complaint *complaint)
 {
     if (state->has_groups && files->optim_count != files->part_count * (uint64_t)state->ranks)
-        return cairn_complain(
-            complaint, CAIRN_CORRUPT,
-            "%s: %s says that %" PRIu32 " ranks wrote the checkpoint, and there are %" PRIu32
-            " optim_states files; copy the others from the nodes that wrote them",
-            checkpoint->place.path, files->models[0], state->ranks, files->optim_count);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                            "%s says that %" PRIu32
+                            " ranks wrote the checkpoint, and there are %" PRIu32
+                            " optim_states files; copy the others from the nodes that wrote them",
+                            files->models[0], state->ranks, files->optim_count);
     if (!state->has_groups && files->optim_count > 0)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: %s has no param_shapes, without which the optim_states files "
-                              "cannot be cut into parameters; take the checkpoint's own",
-                              checkpoint->place.path, files->models[0]);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                            "%s has no param_shapes, without which the optim_states files "
+                            "cannot be cut into parameters; take the checkpoint's own",
+                            files->models[0]);
     if (files->model_by_rank && files->model_count != files->part_count * (uint64_t)state->ranks)
-        return cairn_complain(
-            complaint, CAIRN_CORRUPT,
-            "%s: %s says that %" PRIu32 " ranks wrote the checkpoint, and there are %" PRIu32
-            " model_states files; copy the others from the nodes that wrote them",
-            checkpoint->place.path, files->models[0], state->ranks, files->model_count);
+        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                            "%s says that %" PRIu32
+                            " ranks wrote the checkpoint, and there are %" PRIu32
+                            " model_states files; copy the others from the nodes that wrote them",
+                            files->models[0], state->ranks, files->model_count);
     return CAIRN_OK;
 }
 

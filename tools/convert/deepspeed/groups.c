@@ -93,7 +93,7 @@ cairn_deepspeed_groups_read(const struct cairn_pickle_node *shapes,
 
     memset(out, 0, sizeof(*out));
     *why = "param_shapes is not a list of dicts";
-    if (!shapes || shapes->kind != CAIRN_PICKLE_LIST)
+    if (!cairn_pickle_is_list(shapes))
         return CAIRN_CORRUPT;
     for (uint32_t i = 0; i < shapes->count; i++) {
         const struct cairn_pickle_node *pairs = cairn_pickle_pairs(shapes->items[i]);
@@ -151,10 +151,10 @@ cairn_deepspeed_groups_fini(struct cairn_deepspeed_groups *groups)
     memset(groups, 0, sizeof(*groups));
 }
 
-static uint64_t
-ceil_div(uint64_t elements, uint64_t parts)
+uint64_t
+cairn_deepspeed_evenly(uint64_t elements, uint64_t ranks)
 {
-    return elements / parts + (elements % parts != 0);
+    return elements / ranks + (elements % ranks != 0);
 }
 
 uint64_t
@@ -166,9 +166,10 @@ cairn_deepspeed_partition(const struct cairn_deepspeed_groups *groups, uint32_t 
 
     ranks /= known->spread;
     if (!stage3)
-        return ceil_div(known->elements, (uint64_t)ALIGN_ELEMENTS * ranks) * ALIGN_ELEMENTS;
+        return cairn_deepspeed_evenly(known->elements, (uint64_t)ALIGN_ELEMENTS * ranks) *
+               ALIGN_ELEMENTS;
     for (uint32_t i = 0; i < known->count; i++)
-        elements += ceil_div(groups->parameters[known->first + i].elements, ranks);
+        elements += cairn_deepspeed_evenly(groups->parameters[known->first + i].elements, ranks);
     return elements;
 }
 
@@ -181,7 +182,7 @@ cairn_deepspeed_part(const struct cairn_deepspeed_parameter *parameter, bool sta
 
     *begin = *end = *at = 0;
     if (stage3) {
-        uint64_t part = ceil_div(parameter->elements, ranks);
+        uint64_t part = cairn_deepspeed_evenly(parameter->elements, ranks);
 
         first = part * rank;
         last = first + part;

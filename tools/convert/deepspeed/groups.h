@@ -54,6 +54,9 @@ bool cairn_deepspeed_groups_set_gaps(struct cairn_deepspeed_groups *groups, uint
                                      const struct cairn_pickle_node *gaps);
 void cairn_deepspeed_groups_fini(struct cairn_deepspeed_groups *groups);
 
+/* Elements of each rank's part of what is cut evenly; the last part may have padding. */
+uint64_t cairn_deepspeed_evenly(uint64_t elements, uint64_t ranks);
+
 /* Elements of one rank's part of a group's buffer; `ranks` are those of the job. */
 uint64_t cairn_deepspeed_partition(const struct cairn_deepspeed_groups *groups, uint32_t group,
                                    bool stage3, uint32_t ranks);

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
+#include "tools/convert/core/name_set.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/deepspeed/files.h"
 
@@ -24,38 +24,10 @@
 
 static const uint32_t EXPERT = UINT32_MAX; /* in place of a layer's number */
 
-/* The names that the stages' model_states have in `buffer_names`, sorted. */
-struct names {
-    char **names;
-    uint32_t count, room;
-};
-
-static int
-by_bytes(const void *left, const void *right)
-{
-    return strcmp(*(char *const *)left, *(char *const *)right);
-}
-
-static void
-names_fini(struct names *names)
-{
-    for (uint32_t i = 0; i < names->count; i++)
-        free(names->names[i]);
-    free(names->names);
-}
-
+/* Adds what a stage's model_states have in `buffer_names`. */
 static cairn_err
-add_name(struct names *names, const char *name)
-{
-    if (!cairn_array_grow(&names->names, names->count, sizeof(*names->names)))
-        return CAIRN_NOMEM;
-    names->names[names->count] = strdup(name);
-    return names->names[names->count++] ? CAIRN_OK : CAIRN_NOMEM;
-}
-
-static cairn_err
-add_buffer_names(const struct cairn_checkpoint *checkpoint, uint32_t part, struct names *names,
-                 struct cairn_complaint *complaint)
+add_buffer_names(const struct cairn_checkpoint *checkpoint, uint32_t part,
+                 struct cairn_name_set *names, struct cairn_complaint *complaint)
 {
     const struct cairn_pickle_node *list;
     struct cairn_opaque_tree model;
@@ -65,9 +37,9 @@ add_buffer_names(const struct cairn_checkpoint *checkpoint, uint32_t part, struc
     cairn_deepspeed_scoped(part, 0, CAIRN_DEEPSPEED_MODEL, carried);
     err = cairn_opaque_tree_open(checkpoint, carried, &model, complaint);
     list = err ? NULL : cairn_pickle_get(model.root, "buffer_names");
-    for (uint32_t i = 0; list && list->kind == CAIRN_PICKLE_LIST && i < list->count && !err; i++)
+    for (uint32_t i = 0; cairn_pickle_is_list(list) && i < list->count && !err; i++)
         if (cairn_pickle_copy_text(list->items[i], name, sizeof(name)))
-            err = add_name(names, name);
+            err = cairn_name_set_add(names, name);
     cairn_opaque_tree_close(&model);
     return err;
 }
@@ -99,10 +71,10 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
             memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0)
             continue;
         if (*found)
-            return cairn_complain(complaint, CAIRN_VERSION,
-                                  "%s/%s: %s is %s or %s, which is unknown; tied layers of one "
-                                  "shape are not distinguished",
-                                  checkpoint->place.path, source->path, key, *found, name);
+            return cairn_refuse_file(checkpoint, source->path, complaint, CAIRN_VERSION,
+                                     "%s is %s or %s, which is unknown; tied layers of one "
+                                     "shape are not distinguished",
+                                     key, *found, name);
         *found = name;
     }
     return CAIRN_OK;
@@ -110,11 +82,11 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
 
 static cairn_err
 add_tensor(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source, uint32_t number,
-           const char *key, const struct cairn_torch_tensor *tensor, const struct names *buffers,
-           struct cairn_complaint *complaint)
+           const char *key, const struct cairn_torch_tensor *tensor,
+           const struct cairn_name_set *buffers, struct cairn_complaint *complaint)
 {
     char own[CAIRN_NAME_BYTES_MAX + 16], master[CAIRN_NAME_BYTES_MAX + 32];
-    char name[CAIRN_NAME_BYTES_MAX], *wanted = own;
+    char name[CAIRN_NAME_BYTES_MAX];
     const char *tied = NULL;
     bool buffer;
     cairn_err err = CAIRN_OK;
@@ -124,8 +96,7 @@ add_tensor(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *sourc
     else
         (void)snprintf(own, sizeof(own), "%" PRIu32 ".%s", number, key);
     (void)snprintf(master, sizeof(master), MASTER "%s", own);
-    buffer = buffers->count > 0 && bsearch(&wanted, buffers->names, buffers->count,
-                                           sizeof(*buffers->names), by_bytes) != NULL;
+    buffer = cairn_name_set_has(buffers, own);
     if (!buffer && number != EXPERT &&
         cairn_layout_tensor_find(checkpoint->layout, master) == UINT32_MAX &&
         cairn_layout_tensor_find(checkpoint->layout, own) == UINT32_MAX) /* else it is frozen */
@@ -133,16 +104,16 @@ add_tensor(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *sourc
     if (err)
         return err;
     if (snprintf(name, sizeof(name), "%s", tied ? tied : own) >= (int)sizeof(name))
-        return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s/%s: the name %s is longer than %d bytes", checkpoint->place.path,
-                              source->path, own, CAIRN_NAME_BYTES_MAX - 1);
+        return cairn_refuse_file(checkpoint, source->path, complaint, CAIRN_VERSION,
+                                 "the name %s is longer than %d bytes", own,
+                                 CAIRN_NAME_BYTES_MAX - 1);
     return cairn_torch_source_add(checkpoint, source, tensor, name,
                                   buffer ? CAIRN_BUFFER : CAIRN_PARAM, complaint);
 }
 
 static cairn_err
 read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t number,
-           const struct names *buffers, struct cairn_complaint *complaint)
+           const struct cairn_name_set *buffers, struct cairn_complaint *complaint)
 {
     const struct cairn_pickle_node *pairs;
     struct cairn_torch_source source = {0};
@@ -183,11 +154,11 @@ check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
 
         if (strncmp(name, MASTER, strlen(MASTER)) == 0 &&
             cairn_layout_tensor_find(checkpoint->layout, name + strlen(MASTER)) == UINT32_MAX)
-            return cairn_complain(
-                complaint, CAIRN_CORRUPT,
-                "%s: the optimizer has state of %s, which is in no layer's file beside %s; copy "
+            return cairn_refuse(
+                checkpoint, complaint, CAIRN_CORRUPT,
+                "the optimizer has state of %s, which is in no layer's file beside %s; copy "
                 "the layer_… file that is missing from the node that wrote it",
-                checkpoint->place.path, name + strlen(MASTER), path);
+                name + strlen(MASTER), path);
     }
     return CAIRN_OK;
 }
@@ -197,21 +168,20 @@ cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
                             const struct cairn_deepspeed_files *files,
                             struct cairn_complaint *complaint)
 {
-    struct names buffers = {0};
+    struct cairn_name_set buffers = {0};
     cairn_err err = CAIRN_OK;
 
     if (files->layer_count == 0 && files->expert_count == 0)
         return CAIRN_OK;
     for (uint32_t part = 0; part < files->part_count && !err; part++)
         err = add_buffer_names(checkpoint, part, &buffers, complaint);
-    if (buffers.count > 1)
-        qsort(buffers.names, buffers.count, sizeof(*buffers.names), by_bytes);
+    cairn_name_set_sort(&buffers);
     for (uint32_t i = 0; i < files->expert_count && !err; i++)
         err = read_layer(checkpoint, files->experts[i].path, EXPERT, &buffers, complaint);
     for (uint32_t i = 0; i < files->layer_count && !err; i++)
         err =
             read_layer(checkpoint, files->layers[i], files->layer_numbers[i], &buffers, complaint);
-    names_fini(&buffers);
+    cairn_name_set_fini(&buffers);
     return err ? err
                : check_whole(checkpoint,
                              files->layer_count ? files->layers[0] : files->experts[0].path,

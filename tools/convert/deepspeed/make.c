@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What stage3.py splits a group at, per rank, unless the job says another sub_group_size. */
-static const uint64_t SUB_GROUP_ELEMENTS = 1000000000;
+#include "snapshot/box.h"
+#include "tools/convert/deepspeed/subgroups.h"
 
 static const struct cairn_tensor *
 tensor_at(const struct cairn_deepspeed_make *make, uint32_t tensor)
@@ -22,14 +22,14 @@ is_floating(enum cairn_dtype dtype)
     return dtype == CAIRN_F64 || dtype == CAIRN_F32 || dtype == CAIRN_F16 || dtype == CAIRN_BF16;
 }
 
+/* Elements of a tensor that each rank has. */
 static uint64_t
-elements_of(const struct cairn_tensor *tensor)
+share_of(const struct cairn_deepspeed_make *make, uint32_t tensor)
 {
-    uint64_t elements = 1;
+    const struct cairn_tensor *known = tensor_at(make, tensor);
 
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        elements *= tensor->shape[d];
-    return elements;
+    return cairn_deepspeed_evenly(cairn_tensor_bytes(known) / cairn_dtype_bytes(known->dtype),
+                                  make->ranks);
 }
 
 /* ---- the groups ---- */
@@ -62,26 +62,21 @@ add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn
     return CAIRN_OK;
 }
 
-/* Adds the buffers of a group whose members were added last. ZeRO 3 starts a new buffer as soon as
- * one holds SUB_GROUP_ELEMENTS of a rank's. */
+/* Adds the buffers of a group whose members were added last; ZeRO 3 splits large groups. */
 static void
 cut_group(struct cairn_deepspeed_make *make, uint32_t group, uint32_t first)
 {
-    uint64_t all = 0, held = 0;
+    struct cairn_deepspeed_splitting splitting = {.size = CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS};
+    bool begins = true;
 
     for (uint32_t i = first; i < make->member_count; i++)
-        all += (elements_of(tensor_at(make, make->members[i])) + make->ranks - 1) / make->ranks;
-    make->slabs[make->slab_count++] = (struct cairn_deepspeed_slab){group, first, 0};
+        splitting.all += share_of(make, make->members[i]);
     for (uint32_t i = first; i < make->member_count; i++) {
-        struct cairn_deepspeed_slab *slab = &make->slabs[make->slab_count - 1];
-
-        slab->count++;
-        held += (elements_of(tensor_at(make, make->members[i])) + make->ranks - 1) / make->ranks;
-        if (make->stage == 3 && all > SUB_GROUP_ELEMENTS && held >= SUB_GROUP_ELEMENTS &&
-            i + 1 < make->member_count) {
-            make->slabs[make->slab_count++] = (struct cairn_deepspeed_slab){group, i + 1, 0};
-            held = 0;
-        }
+        if (begins)
+            make->slabs[make->slab_count++] = (struct cairn_deepspeed_slab){group, i, 0};
+        make->slabs[make->slab_count - 1].count++;
+        begins = make->stage == 3 &&
+                 cairn_deepspeed_splits_after(&splitting, share_of(make, make->members[i]));
     }
 }
 
@@ -99,18 +94,18 @@ read_groups(struct cairn_deepspeed_make *make)
         const struct cairn_pickle_node *names = cairn_pickle_get(groups->items[g], "params");
         uint32_t first = make->member_count;
 
-        if (!names || names->kind != CAIRN_PICKLE_LIST || names->count == 0)
-            return cairn_complain(
-                make->complaint, CAIRN_CORRUPT,
-                "%s: group %" PRIu32
+        if (!cairn_pickle_is_list(names) || names->count == 0)
+            return cairn_refuse(
+                make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                "group %" PRIu32
                 " of the optimizer has no parameters; leave it out of the groups with --job FILE",
-                make->checkpoint->place.path, g);
+                g);
         if (!cairn_pickle_get(groups->items[g], "lr"))
-            return cairn_complain(
-                make->complaint, CAIRN_INVAL,
-                "%s: unknown lr of group %" PRIu32
+            return cairn_refuse(
+                make->checkpoint, make->complaint, CAIRN_INVAL,
+                "unknown lr of group %" PRIu32
                 " of the optimizer; give it and its other hyperparameters with --job FILE",
-                make->checkpoint->place.path, g);
+                g);
         for (uint32_t i = 0; i < names->count && !err; i++)
             err = add_member(make, g, names->items[i]);
         if (!err)
@@ -189,12 +184,12 @@ tell_roles(struct cairn_deepspeed_make *make)
         make->roles[i] = (uint8_t)role_of(make, i);
         if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN && make->stage == 3 &&
             !cairn_job_file_lists(make->job.frozen, tensor->name))
-            return cairn_complain(
-                make->complaint, CAIRN_INVAL,
-                "%s: %s is not trained, and ZeRO 3 cuts frozen parameters into parts and leaves "
+            return cairn_refuse(
+                make->checkpoint, make->complaint, CAIRN_INVAL,
+                "%s is not trained, and ZeRO 3 cuts frozen parameters into parts and leaves "
                 "buffers whole; give with --job FILE which it is: {\"frozen\": [names], "
                 "\"buffers\": [names], \"shared\": {name: first name}}",
-                make->checkpoint->place.path, tensor->name);
+                tensor->name);
     }
     return CAIRN_OK;
 }
@@ -214,11 +209,11 @@ check_shared(const struct cairn_deepspeed_make *make)
             tensor = cairn_deepspeed_make_find(make, of);
         if (tensor == UINT32_MAX || (make->roles[tensor] != CAIRN_DEEPSPEED_TRAINED &&
                                      make->roles[tensor] != CAIRN_DEEPSPEED_FROZEN))
-            return cairn_complain(
-                make->complaint, CAIRN_INVAL,
-                "%s: --job says that \"%s\" is tied to \"%s\", which is not a parameter under a "
+            return cairn_refuse(
+                make->checkpoint, make->complaint, CAIRN_INVAL,
+                "--job says that \"%s\" is tied to \"%s\", which is not a parameter under a "
                 "name of its own; see cairn inspect for its names",
-                make->checkpoint->place.path, name, of);
+                name, of);
     }
     return CAIRN_OK;
 }
@@ -274,14 +269,14 @@ check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *co
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
 
         if (tensor->kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(tensor->name))
-            return cairn_complain(complaint, CAIRN_INVAL,
-                                  "%s: %s belongs to files of DeepSpeed's own that are not "
-                                  "written; leave it out too, with --drop '%s" CAIRN_DEEPSPEED_SCOPE
-                                  "*'",
-                                  checkpoint->place.path, tensor->name,
-                                  strncmp(tensor->name, "part", 4) == 0   ? "part*/"
-                                  : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
-                                                                          : "");
+            return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                                "%s belongs to files of DeepSpeed's own that are not "
+                                "written; leave it out too, with --drop '%s" CAIRN_DEEPSPEED_SCOPE
+                                "*'",
+                                tensor->name,
+                                strncmp(tensor->name, "part", 4) == 0   ? "part*/"
+                                : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
+                                                                        : "");
     }
     return CAIRN_OK;
 }
@@ -297,11 +292,11 @@ check_experts(const struct cairn_deepspeed_make *make)
 
         if (tensor->kind == CAIRN_PARAM &&
             cairn_deepspeed_expert_in(tensor->name, &begin, &end, &number))
-            return cairn_complain(
-                make->complaint, CAIRN_VERSION,
-                "%s: %s is of an expert of DeepSpeed's MoE layers, whose files need what DeepSpeed "
+            return cairn_refuse(
+                make->checkpoint, make->complaint, CAIRN_VERSION,
+                "%s is of an expert of DeepSpeed's MoE layers, whose files need what DeepSpeed "
                 "itself stored; convert without dropping deepspeed/*",
-                make->checkpoint->place.path, tensor->name);
+                tensor->name);
     }
     return CAIRN_OK;
 }
@@ -318,11 +313,11 @@ check_slabs(const struct cairn_deepspeed_make *make)
 
     if (ranks <= 1 || make->slab_count == make->job.groups->count)
         return CAIRN_OK;
-    return cairn_complain(make->complaint, CAIRN_INVAL,
-                          "%s: has a group of more than %" PRIu64
-                          " elements per data-parallel rank, which ZeRO 3 splits, and that is not "
-                          "written with --tp; use a larger --dp, or --zero 1 or 2",
-                          make->checkpoint->place.path, SUB_GROUP_ELEMENTS);
+    return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+                        "has a group of more than %" PRIu64
+                        " elements per data-parallel rank, which ZeRO 3 splits, and that is not "
+                        "written with --tp; use a larger --dp, or --zero 1 or 2",
+                        CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS);
 }
 
 static cairn_err
@@ -381,11 +376,10 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
     if (cairn_layout_tensor_find(checkpoint->layout, CAIRN_DEEPSPEED_MODEL) != UINT32_MAX) {
         if (options->zero == 0 && !options->job)
             return CAIRN_OK;
-        return cairn_complain(
-            complaint, CAIRN_INVAL,
-            "%s: came from DeepSpeed and keeps the stage and groups that it had; leave out --zero "
-            "and --job, or drop what DeepSpeed stored: --drop '*deepspeed/*'",
-            checkpoint->place.path);
+        return cairn_refuse(
+            checkpoint, complaint, CAIRN_INVAL,
+            "came from DeepSpeed and keeps the stage and groups that it had; leave out --zero "
+            "and --job, or drop what DeepSpeed stored: --drop '*deepspeed/*'");
     }
     err = check_left(checkpoint, complaint);
     if (!err)

@@ -7,42 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int
-by_bytes(const void *left, const void *right)
-{
-    return strcmp(*(char *const *)left, *(char *const *)right);
-}
+#include "tools/convert/core/name_set.h"
 
-static void
-free_names(char **names, uint32_t count)
-{
-    for (uint32_t i = 0; names && i < count; i++)
-        free(names[i]);
-    free(names);
-}
-
-/* The names in `buffer_names`, sorted. */
+/* The names in `buffer_names`. */
 static cairn_err
-read_buffer_names(const struct cairn_pickle_node *list, char ***names, uint32_t *count)
+read_buffer_names(const struct cairn_pickle_node *list, struct cairn_name_set *names)
 {
-    uint32_t room = list && list->kind == CAIRN_PICKLE_LIST ? list->count : 0;
+    cairn_err err = CAIRN_OK;
 
-    *count = 0;
-    *names = calloc((size_t)room + 1, sizeof(**names));
-    if (!*names)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < room; i++) {
+    for (uint32_t i = 0; cairn_pickle_is_list(list) && i < list->count && !err; i++) {
         char name[CAIRN_NAME_BYTES_MAX];
 
-        if (!cairn_pickle_copy_text(list->items[i], name, sizeof(name)))
-            continue; /* then it names no tensor of ours */
-        (*names)[*count] = strdup(name);
-        if (!(*names)[*count])
-            return CAIRN_NOMEM;
-        (*count)++;
+        if (cairn_pickle_copy_text(list->items[i], name,
+                                   sizeof(name))) /* else it is none of ours */
+            err = cairn_name_set_add(names, name);
     }
-    qsort(*names, *count, sizeof(**names), by_bytes);
-    return CAIRN_OK;
+    cairn_name_set_sort(names);
+    return err;
 }
 
 /* The tensor that a node of the module was in the file, carried out or not. */
@@ -109,10 +90,7 @@ is_tied(const struct cairn_deepspeed_reading *reading, const char *name)
                           ? cairn_layout_tensor_find(checkpoint->layout, name)
                           : UINT32_MAX;
 
-    for (uint32_t i = 0; tensor != UINT32_MAX && i < checkpoint->alias_count; i++)
-        if (checkpoint->aliases[i].tensor == tensor)
-            return true;
-    return false;
+    return cairn_checkpoint_past_alias(checkpoint, tensor) != tensor;
 }
 
 /* A tensor of the module, whole or a part of it. */
@@ -161,15 +139,15 @@ read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
 {
     const struct cairn_pickle_node *pairs = cairn_pickle_pairs(cairn_pickle_get(root, "module"));
     struct cairn_pickle *tree = &reading->source.torch.tree;
-    char **buffers = NULL;
-    uint32_t buffer_count = 0, seen_buffers = 0;
+    struct cairn_name_set buffers = {0};
+    uint32_t seen_buffers = 0;
     cairn_err err;
 
-    err = read_buffer_names(cairn_pickle_get(root, "buffer_names"), &buffers, &buffer_count);
+    err = read_buffer_names(cairn_pickle_get(root, "buffer_names"), &buffers);
     for (uint32_t i = 0; !err && pairs && i < pairs->count; i++) {
         struct cairn_pickle_node *node = pairs->items[2 * i + 1];
         const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
-        char path[CAIRN_NAME_BYTES_MAX], *key = path;
+        char path[CAIRN_NAME_BYTES_MAX];
         bool buffer;
 
         if (!tensor_at(reading, node))
@@ -183,7 +161,7 @@ read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
             err = add_twin(reading, node, cairn_deepspeed_canonical(path));
             continue;
         }
-        buffer = bsearch(&key, buffers, buffer_count, sizeof(*buffers), by_bytes) != NULL;
+        buffer = cairn_name_set_has(&buffers, path);
         seen_buffers += buffer;
         if (is_placeholder(reading, tensor, buffer))
             cairn_torch_carry_out(tree, node, "empty", tensor->view.dtype->name);
@@ -194,7 +172,7 @@ read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
         else /* the first rank's is the job's; see the warning */
             cairn_torch_carry_out(tree, node, "tensor", cairn_deepspeed_canonical(path));
     }
-    free_names(buffers, buffer_count);
+    cairn_name_set_fini(&buffers);
     if (!err && reading->rank == 1 && seen_buffers > 0)
         err = cairn_checkpoint_warn(reading->checkpoint,
                                     "each rank has its own buffers; rank 0's are read");
@@ -223,13 +201,13 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
         if (__builtin_mul_overflow(frozen.elements, frozen.shape[d], &frozen.elements) ||
             frozen.elements > INT64_MAX / 16)
             return cairn_deepspeed_reading_refuse(reading, "a frozen parameter is too large");
-    part = frozen.elements / reading->state->ranks + (frozen.elements % reading->state->ranks != 0);
+    part = cairn_deepspeed_evenly(frozen.elements, reading->state->ranks);
     if (tensor->view.shape[0] != part)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s: frozen parameter %s has a part of %" PRIu64
-                              " elements, and its shape in %" PRIu32 " ranks makes %" PRIu64,
-                              reading->checkpoint->place.path, reading->where, path,
-                              tensor->view.shape[0], reading->state->ranks, part);
+        return cairn_refuse_file(reading->checkpoint, reading->where, reading->complaint,
+                                 CAIRN_CORRUPT,
+                                 "frozen parameter %s has a part of %" PRIu64
+                                 " elements, and its shape in %" PRIu32 " ranks makes %" PRIu64,
+                                 path, tensor->view.shape[0], reading->state->ranks, part);
     cairn_deepspeed_part(&frozen, true, reading->state->ranks, reading->rank, 0, &begin, &end, &at);
     if (reading->state->cut) {
         why = cairn_deepspeed_cut(&reading->state->cuts, path, frozen.dims, frozen.shape,
@@ -272,11 +250,11 @@ read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
             return cairn_deepspeed_reading_refuse(
                 reading, "frozen_param_fragments does not fit frozen_param_shapes");
         if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
-            return cairn_complain(
-                reading->complaint, CAIRN_VERSION,
-                "%s/%s: %s is a frozen parameter of an expert; ZeRO 2 saves only the first rank's "
+            return cairn_refuse_file(
+                reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+                "%s is a frozen parameter of an expert; ZeRO 2 saves only the first rank's "
                 "alone; save with exclude_frozen_parameters, or with ZeRO 1",
-                reading->checkpoint->place.path, reading->where, path);
+                path);
         if (reading->state->stage3)
             err = add_fragment(reading, node, path, sizes->items[2 * i + 1]);
         else if (tensor)

@@ -62,16 +62,6 @@ split_numbered(const char *name, uint32_t *number, const char **key)
     return true;
 }
 
-/* What an alias is of; before alias_of is known. */
-static uint32_t
-past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor)
-{
-    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
-        if (checkpoint->aliases[i].tensor == tensor)
-            return checkpoint->aliases[i].of;
-    return tensor;
-}
-
 /* Whether the groups that are named are as large as those that the source counts through. */
 static bool
 is_counted_alike(const struct cairn_job_file *job)
@@ -104,22 +94,22 @@ cairn_deepspeed_make_names(struct cairn_deepspeed_make *make)
         if (tensor->kind != CAIRN_OPTIMIZER || !split_numbered(tensor->name, &number, &key))
             continue;
         if (number >= make->member_count)
-            return cairn_complain(make->complaint, CAIRN_INVAL,
-                                  "%s: has %s, and the groups of --job have %" PRIu32
-                                  " parameters; give those of this optimizer",
-                                  make->checkpoint->place.path, tensor->name, make->member_count);
+            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+                                "has %s, and the groups of --job have %" PRIu32
+                                " parameters; give those of this optimizer",
+                                tensor->name, make->member_count);
         if (!is_counted_alike(&make->job))
-            return cairn_complain(
-                make->complaint, CAIRN_INVAL,
-                "%s: has %s, counted through the groups of its optimizer, and those of "
-                "--job are of other sizes; give the same groups in the same order",
-                make->checkpoint->place.path, tensor->name);
+            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+                                "has %s, counted through the groups of its optimizer, and those of "
+                                "--job are of other sizes; give the same groups in the same order",
+                                tensor->name);
         if (snprintf(name, sizeof(name), "%s.%s", key,
                      tensor_at(make, make->members[number])->name) >= (int)sizeof(name) ||
             cairn_deepspeed_make_find(make, name) != UINT32_MAX)
             continue; /* then it stays beside */
         err = cairn_checkpoint_add_alias_as(make->checkpoint, name, CAIRN_OPTIMIZER,
-                                            past_alias(make->checkpoint, i), make->complaint);
+                                            cairn_checkpoint_past_alias(make->checkpoint, i),
+                                            make->complaint);
         make->roles[i] = CAIRN_DEEPSPEED_MOMENT;
     }
     return err;
@@ -152,20 +142,19 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
             strncmp(tensor->name, MASTER, strlen(MASTER)) == 0)
             continue;
         if (make->key_count == CAIRN_DEEPSPEED_STATE_KEYS_MAX || key_bytes >= sizeof(key->name))
-            return cairn_complain(
-                make->complaint, CAIRN_CORRUPT,
-                "%s: %s is one of too many moments of a parameter, or its key is too "
-                "long for DeepSpeed's files",
-                make->checkpoint->place.path, tensor->name);
+            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                                "%s is one of too many moments of a parameter, or its key is too "
+                                "long for DeepSpeed's files",
+                                tensor->name);
         memcpy(key->name, tensor->name, key_bytes);
         key->scalar = strcmp(key->name, "step") == 0 || !same_shape(tensor, parameter);
         key->dtype = tensor->dtype;
         if (key->scalar && tensor->dims > 0)
-            return cairn_complain(
-                make->complaint, CAIRN_CORRUPT,
-                "%s: %s has another shape than its parameter: state that is not "
+            return cairn_refuse(
+                make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                "%s has another shape than its parameter: state that is not "
                 "elementwise cannot be cut as ZeRO cuts it; leave it out with --drop",
-                make->checkpoint->place.path, tensor->name);
+                tensor->name);
         make->has_step = make->has_step || strcmp(key->name, "step") == 0;
         make->key_count++;
     }
@@ -173,12 +162,12 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
     for (uint32_t k = 0; k < make->key_count; k++)
         if (!make->keys[k].scalar)
             return CAIRN_OK;
-    return cairn_complain(
-        make->complaint, CAIRN_CORRUPT,
-        "%s: has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of an "
+    return cairn_refuse(
+        make->checkpoint, make->complaint, CAIRN_CORRUPT,
+        "has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of an "
         "optimizer; convert a checkpoint that has its state, or convert the weights "
         "alone to torch and load them before deepspeed.initialize",
-        make->checkpoint->place.path, parameter->name, parameter->name);
+        parameter->name, parameter->name);
 }
 
 cairn_err
@@ -192,21 +181,20 @@ cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member)
         const struct cairn_tensor *found;
 
         if (state == UINT32_MAX)
-            return cairn_complain(
-                make->complaint, CAIRN_CORRUPT,
-                "%s: has no %s.%s, and other parameters of the optimizer have their "
+            return cairn_refuse(
+                make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                "has no %s.%s, and other parameters of the optimizer have their "
                 "%s; a parameter that is not trained is left out of the groups with "
                 "--job FILE, and %s of all parameters with --drop '%s.*'",
-                make->checkpoint->place.path, key->name, parameter->name, key->name, key->name,
-                key->name);
+                key->name, parameter->name, key->name, key->name, key->name);
         found = tensor_at(make, state);
         if (found->dtype != key->dtype ||
             (key->scalar ? found->dims > 0 : !same_shape(found, parameter)))
-            return cairn_complain(
-                make->complaint, CAIRN_CORRUPT,
-                "%s: %s has another shape than its parameter, or another type than other "
+            return cairn_refuse(
+                make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                "%s has another shape than its parameter, or another type than other "
                 "parameters' %s",
-                make->checkpoint->place.path, found->name, key->name);
+                found->name, key->name);
         make->roles[state] = CAIRN_DEEPSPEED_MOMENT;
     }
     return CAIRN_OK;
@@ -223,24 +211,23 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
     if (master != UINT32_MAX) {
         if (tensor_at(make, master)->dtype != CAIRN_F32 ||
             !same_shape(tensor_at(make, master), parameter))
-            return cairn_complain(
-                make->complaint, CAIRN_CORRUPT,
-                "%s: %s has another type than F32, or another shape than its parameter",
-                make->checkpoint->place.path, tensor_at(make, master)->name);
+            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                                "%s has another type than F32, or another shape than its parameter",
+                                tensor_at(make, master)->name);
         make->roles[master] = CAIRN_DEEPSPEED_MOMENT;
         return CAIRN_OK;
     }
     if (parameter->dtype != CAIRN_F32)
-        return cairn_complain(
-            make->complaint, CAIRN_CORRUPT,
-            "%s: has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 too; "
+        return cairn_refuse(
+            make->checkpoint, make->complaint, CAIRN_CORRUPT,
+            "has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 too; "
             "where the job trained without, convert to universal with --dtype F32 "
             "first, and that to deepspeed with --dtype %s",
-            make->checkpoint->place.path, parameter->name, parameter->name,
-            cairn_dtype_name(parameter->dtype), cairn_dtype_name(parameter->dtype));
+            parameter->name, parameter->name, cairn_dtype_name(parameter->dtype),
+            cairn_dtype_name(parameter->dtype));
     if (snprintf(name, sizeof(name), MASTER "%s", parameter->name) >= (int)sizeof(name))
-        return cairn_complain(make->complaint, CAIRN_CORRUPT, "%s: the name %s is too long",
-                              make->checkpoint->place.path, parameter->name);
+        return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                            "the name %s is too long", parameter->name);
     return cairn_checkpoint_add_alias_as(make->checkpoint, name, CAIRN_OPTIMIZER,
                                          make->alias_of[member], make->complaint);
 }
@@ -285,8 +272,7 @@ cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
         make->step = make->job.step;
     if (known || make->job.step_known)
         return CAIRN_OK;
-    return cairn_complain(make->complaint, CAIRN_INVAL,
-                          "%s: the number of trained steps is unknown; give it with --job FILE: "
-                          "{\"global_steps\": N}",
-                          make->checkpoint->place.path);
+    return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+                        "the number of trained steps is unknown; give it with --job FILE: "
+                        "{\"global_steps\": N}");
 }

@@ -8,8 +8,7 @@
 
 #include "tools/convert/deepspeed/plan.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/write.h"
-#include "tools/convert/torch/carry.h"
+#include "tools/convert/torch/carried.h"
 #include "tools/convert/state/opaque_tree.h"
 
 #define SCHEDULER "lr_scheduler."
@@ -44,12 +43,12 @@ build_module(struct cairn_deepspeed_objects *objects)
         if (make->roles[i] == CAIRN_DEEPSPEED_BESIDE || make->roles[i] == CAIRN_DEEPSPEED_MOMENT)
             continue;
         if (make->stage == 3 && make->roles[i] != CAIRN_DEEPSPEED_BUFFER)
-            cairn_deepspeed_objects_put(
-                objects, module, tensor->name,
+            cairn_pickle_set(
+                &objects->tree, module, tensor->name,
                 cairn_pickle_named(&objects->tree, "empty", cairn_torch_dtype_of(dtype)->name));
         else
-            cairn_deepspeed_objects_put(objects, module, tensor->name,
-                                        cairn_pickle_tensor(&objects->tree, tensor->name));
+            cairn_pickle_set(&objects->tree, module, tensor->name,
+                             cairn_pickle_tensor(&objects->tree, tensor->name));
     }
     return module;
 }
@@ -57,7 +56,7 @@ build_module(struct cairn_deepspeed_objects *objects)
 static struct cairn_pickle_node *
 build_buffer_names(struct cairn_deepspeed_objects *objects)
 {
-    struct cairn_pickle_node *list = cairn_deepspeed_objects_list(objects);
+    struct cairn_pickle_node *list = cairn_pickle_list(&objects->tree);
 
     for (uint32_t n = 0; n < objects->make->tensor_count; n++) {
         uint32_t i = objects->make->order[n];
@@ -73,7 +72,7 @@ static struct cairn_pickle_node *
 build_shapes(struct cairn_deepspeed_objects *objects)
 {
     const struct cairn_deepspeed_make *make = objects->make;
-    struct cairn_pickle_node *list = cairn_deepspeed_objects_list(objects);
+    struct cairn_pickle_node *list = cairn_pickle_list(&objects->tree);
 
     for (uint32_t s = 0; s < make->slab_count; s++) {
         struct cairn_pickle_node *shapes = cairn_torch_ordered_dict(&objects->builder);
@@ -81,8 +80,8 @@ build_shapes(struct cairn_deepspeed_objects *objects)
         for (uint32_t i = 0; i < make->slabs[s].count; i++) {
             uint32_t member = make->members[make->slabs[s].first + i];
 
-            cairn_deepspeed_objects_put(objects, shapes, tensor_at(objects, member)->name,
-                                        size_of(objects, member));
+            cairn_pickle_set(&objects->tree, shapes, tensor_at(objects, member)->name,
+                             size_of(objects, member));
         }
         cairn_pickle_append(&objects->tree, list, shapes);
     }
@@ -105,11 +104,11 @@ build_frozen(struct cairn_deepspeed_objects *objects, bool shapes)
         const char *name = tensor_at(objects, i)->name;
 
         if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN)
-            cairn_deepspeed_objects_put(
-                objects, dict, name,
-                shapes ? size_of(objects, i)
-                       : cairn_pickle_named(&objects->tree,
-                                            make->stage == 3 ? "fragment" : "tensor", name));
+            cairn_pickle_set(&objects->tree, dict, name,
+                             shapes ? size_of(objects, i)
+                                    : cairn_pickle_named(&objects->tree,
+                                                         make->stage == 3 ? "fragment" : "tensor",
+                                                         name));
     }
     return dict;
 }
@@ -145,9 +144,8 @@ build_shared(struct cairn_deepspeed_objects *objects)
 
         if (alias->tensor < make->tensor_count && saved != UINT32_MAX &&
             make->roles[alias->tensor] == CAIRN_DEEPSPEED_SHARED)
-            cairn_deepspeed_objects_put(
-                objects, dict, tensor_at(objects, alias->tensor)->name,
-                cairn_pickle_text(&objects->tree, tensor_at(objects, saved)->name));
+            cairn_pickle_set(&objects->tree, dict, tensor_at(objects, alias->tensor)->name,
+                             cairn_pickle_text(&objects->tree, tensor_at(objects, saved)->name));
     }
     for (uint32_t i = 0; make->job.shared && i < make->job.shared->count; i++) {
         char name[CAIRN_NAME_BYTES_MAX], of[CAIRN_NAME_BYTES_MAX];
@@ -155,7 +153,7 @@ build_shared(struct cairn_deepspeed_objects *objects)
         if (cairn_pickle_copy_text(make->job.shared->items[2 * i], name, sizeof(name)) &&
             cairn_pickle_copy_text(make->job.shared->items[2 * i + 1], of, sizeof(of)) &&
             !cairn_pickle_get(dict, name))
-            cairn_deepspeed_objects_put(objects, dict, name, cairn_pickle_text(&objects->tree, of));
+            cairn_pickle_set(&objects->tree, dict, name, cairn_pickle_text(&objects->tree, of));
     }
     return dict;
 }
@@ -189,7 +187,7 @@ read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node
             return err;
         if (!*dict)
             *dict = cairn_pickle_dict(&objects->tree);
-        cairn_deepspeed_objects_put(objects, *dict, key, value);
+        cairn_pickle_set(&objects->tree, *dict, key, value);
     }
     return CAIRN_OK;
 }
@@ -214,13 +212,11 @@ build_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_nod
         *dict = cairn_pickle_dict(tree);
     if (!cairn_pickle_get(*dict, "last_batch_iteration") &&
         !cairn_pickle_get(*dict, "last_epoch")) {
-        cairn_deepspeed_objects_put(objects, *dict, "last_epoch", cairn_pickle_int(tree, step));
-        cairn_deepspeed_objects_put(objects, *dict, "_step_count",
-                                    cairn_pickle_int(tree, step + 1));
+        cairn_pickle_set(tree, *dict, "last_epoch", cairn_pickle_int(tree, step));
+        cairn_pickle_set(tree, *dict, "_step_count", cairn_pickle_int(tree, step + 1));
     }
     if (!cairn_pickle_get(*dict, "last_batch_iteration"))
-        cairn_deepspeed_objects_put(objects, *dict, "last_batch_iteration",
-                                    cairn_pickle_int(tree, step - 1));
+        cairn_pickle_set(tree, *dict, "last_batch_iteration", cairn_pickle_int(tree, step - 1));
     return CAIRN_OK;
 }
 
@@ -228,31 +224,14 @@ build_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_nod
 static struct cairn_pickle_node *
 build_carried(struct cairn_deepspeed_objects *objects)
 {
-    static const struct {
-        const char *key;
-        enum cairn_kind kind;
-    } kinds[] = {{"buffer", CAIRN_BUFFER}, {"optimizer", CAIRN_OPTIMIZER}, {"param", CAIRN_PARAM}};
     const struct cairn_deepspeed_make *make = objects->make;
     struct cairn_pickle_node *carried = NULL;
 
-    for (size_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++) {
-        struct cairn_pickle_node *dict = NULL;
+    for (uint32_t n = 0; n < make->tensor_count; n++) {
+        const struct cairn_tensor *tensor = tensor_at(objects, make->order[n]);
 
-        for (uint32_t n = 0; n < make->tensor_count; n++) {
-            uint32_t i = make->order[n];
-            const struct cairn_tensor *tensor = tensor_at(objects, i);
-
-            if (make->roles[i] != CAIRN_DEEPSPEED_BESIDE || tensor->kind != kinds[k].kind)
-                continue;
-            if (!dict)
-                dict = cairn_pickle_dict(&objects->tree);
-            cairn_deepspeed_objects_put(objects, dict, tensor->name,
-                                        cairn_pickle_tensor(&objects->tree, tensor->name));
-        }
-        if (dict && !carried)
-            carried = cairn_pickle_dict(&objects->tree);
-        if (dict)
-            cairn_deepspeed_objects_put(objects, carried, kinds[k].key, dict);
+        if (make->roles[make->order[n]] == CAIRN_DEEPSPEED_BESIDE && tensor->kind != CAIRN_OPAQUE)
+            cairn_torch_carried_put(&objects->tree, &carried, tensor);
     }
     return carried;
 }
@@ -262,8 +241,8 @@ build_degrees(struct cairn_deepspeed_objects *objects)
 {
     struct cairn_pickle_node *dict = cairn_pickle_dict(&objects->tree);
 
-    cairn_deepspeed_objects_put(objects, dict, "pp_degree", cairn_pickle_int(&objects->tree, 1));
-    cairn_deepspeed_objects_put(objects, dict, "tp_degree", cairn_pickle_int(&objects->tree, 1));
+    cairn_pickle_set(&objects->tree, dict, "pp_degree", cairn_pickle_int(&objects->tree, 1));
+    cairn_pickle_set(&objects->tree, dict, "tp_degree", cairn_pickle_int(&objects->tree, 1));
     return dict;
 }
 
@@ -277,38 +256,36 @@ build_model(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **
 
     if (err)
         return err;
-    cairn_deepspeed_objects_put(objects, dict, "module", build_module(objects));
-    cairn_deepspeed_objects_put(objects, dict, "buffer_names", build_buffer_names(objects));
-    cairn_deepspeed_objects_put(objects, dict, "optimizer", cairn_pickle_none(tree));
-    cairn_deepspeed_objects_put(objects, dict, "param_shapes", build_shapes(objects));
-    cairn_deepspeed_objects_put(objects, dict, "frozen_param_shapes", build_frozen(objects, true));
-    cairn_deepspeed_objects_put(objects, dict, "shared_params", build_shared(objects));
-    cairn_deepspeed_objects_put(objects, dict, "frozen_param_fragments",
-                                build_frozen(objects, false));
-    cairn_deepspeed_objects_put(objects, dict, "lr_scheduler", scheduler);
-    cairn_deepspeed_objects_put(objects, dict, "data_sampler", cairn_pickle_none(tree));
-    cairn_deepspeed_objects_put(objects, dict, "random_ltd", cairn_pickle_none(tree));
-    cairn_deepspeed_objects_put(objects, dict, "skipped_steps", cairn_pickle_int(tree, 0));
-    cairn_deepspeed_objects_put(objects, dict, "global_steps",
-                                cairn_pickle_int(tree, (int64_t)objects->make->job.step));
-    cairn_deepspeed_objects_put(objects, dict, "dp_world_size", cairn_pickle_int(tree, 1));
-    cairn_deepspeed_objects_put(objects, dict, "mp_world_size", cairn_pickle_int(tree, 1));
-    cairn_deepspeed_objects_put(objects, dict, "checkpoint_parallel_dimensions",
-                                build_degrees(objects));
-    cairn_deepspeed_objects_put(objects, dict, "ds_config", cairn_pickle_dict(tree));
-    cairn_deepspeed_objects_put(objects, dict, "ds_version",
-                                cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
+    cairn_pickle_set(tree, dict, "module", build_module(objects));
+    cairn_pickle_set(tree, dict, "buffer_names", build_buffer_names(objects));
+    cairn_pickle_set(tree, dict, "optimizer", cairn_pickle_none(tree));
+    cairn_pickle_set(tree, dict, "param_shapes", build_shapes(objects));
+    cairn_pickle_set(tree, dict, "frozen_param_shapes", build_frozen(objects, true));
+    cairn_pickle_set(tree, dict, "shared_params", build_shared(objects));
+    cairn_pickle_set(tree, dict, "frozen_param_fragments", build_frozen(objects, false));
+    cairn_pickle_set(tree, dict, "lr_scheduler", scheduler);
+    cairn_pickle_set(tree, dict, "data_sampler", cairn_pickle_none(tree));
+    cairn_pickle_set(tree, dict, "random_ltd", cairn_pickle_none(tree));
+    cairn_pickle_set(tree, dict, "skipped_steps", cairn_pickle_int(tree, 0));
+    cairn_pickle_set(tree, dict, "global_steps",
+                     cairn_pickle_int(tree, (int64_t)objects->make->job.step));
+    cairn_pickle_set(tree, dict, "dp_world_size", cairn_pickle_int(tree, 1));
+    cairn_pickle_set(tree, dict, "mp_world_size", cairn_pickle_int(tree, 1));
+    cairn_pickle_set(tree, dict, "checkpoint_parallel_dimensions", build_degrees(objects));
+    cairn_pickle_set(tree, dict, "ds_config", cairn_pickle_dict(tree));
+    cairn_pickle_set(tree, dict, "ds_version",
+                     cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
     if (objects->make->job.cuts) {
         err = cairn_deepspeed_objects_copy(objects, &objects->make->job.tree,
                                            objects->make->job.cuts, &cuts);
         if (err)
             return err;
         cairn_torch_carry_remove(cuts, "affine_map"); /* of the job that it was taken from */
-        cairn_deepspeed_objects_put(objects, dict, "universal_checkpoint_info", cuts);
+        cairn_pickle_set(tree, dict, "universal_checkpoint_info", cuts);
     }
     carried = build_carried(objects);
     if (carried)
-        cairn_deepspeed_objects_put(objects, dict, CAIRN_DEEPSPEED_CARRIED, carried);
+        cairn_pickle_set(tree, dict, CAIRN_DEEPSPEED_CARRIED, carried);
     return cairn_pickle_done(tree);
 }
 
@@ -321,19 +298,13 @@ add_object(struct cairn_deepspeed_make *make, const char *name,
 {
     struct cairn_deepspeed_objects objects = {.make = make};
     struct cairn_pickle_node *root = NULL;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
     cairn_err err;
 
     cairn_pickle_init(&objects.tree, 4 * (uint64_t)CAIRN_CONVERT_METADATA_BYTES_MAX);
     cairn_torch_builder_init(&objects.builder, &objects.tree);
     err = build(&objects, &root);
     if (!err)
-        err = cairn_pickle_write(&objects.tree, root, &bytes, &bytes_len, make->complaint);
-    if (!err)
-        err =
-            cairn_checkpoint_add_opaque(make->checkpoint, name, bytes, bytes_len, make->complaint);
-    free(bytes);
+        err = cairn_opaque_add(make->checkpoint, name, &objects.tree, root, make->complaint);
     cairn_pickle_fini(&objects.tree);
     return cairn_complain_failed(make->complaint, err, "%s: %s cannot be made",
                                  make->checkpoint->place.path, name);
@@ -349,11 +320,10 @@ cairn_deepspeed_make_objects(struct cairn_deepspeed_make *make)
 
     make->scaled = cairn_output_dtype(make->options, parameter) == CAIRN_F16;
     if (make->scaled && make->stage == 3)
-        return cairn_complain(
-            make->complaint, CAIRN_INVAL,
-            "%s: ZeRO 3 with float16 needs the state of a loss scale, which only "
-            "DeepSpeed's own checkpoints have; write BF16 or F32 with --dtype, or ZeRO 2",
-            make->checkpoint->place.path);
+        return cairn_refuse(
+            make->checkpoint, make->complaint, CAIRN_INVAL,
+            "ZeRO 3 with float16 needs the state of a loss scale, which only "
+            "DeepSpeed's own checkpoints have; write BF16 or F32 with --dtype, or ZeRO 2");
     err = add_object(make, CAIRN_DEEPSPEED_MODEL, build_model);
     if (!err)
         err = add_object(make, CAIRN_DEEPSPEED_OPTIM, cairn_deepspeed_objects_optim);

@@ -14,11 +14,6 @@ struct cairn_deepspeed_objects {
     struct cairn_torch_builder builder;
 };
 
-void cairn_deepspeed_objects_put(struct cairn_deepspeed_objects *objects,
-                                 struct cairn_pickle_node *dict, const char *key,
-                                 struct cairn_pickle_node *value);
-struct cairn_pickle_node *cairn_deepspeed_objects_list(struct cairn_deepspeed_objects *objects);
-
 /* A copy of what a tree of plain data holds: nodes of two trees are not mixed. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_objects_copy(struct cairn_deepspeed_objects *objects,
                                                         const struct cairn_pickle *from,

@@ -22,8 +22,8 @@ struct reading {
 static cairn_err
 refuse(const struct reading *reading, const char *why)
 {
-    return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s/%s: %s",
-                          reading->checkpoint->place.path, reading->path, why);
+    return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint, CAIRN_CORRUPT,
+                             "%s", why);
 }
 
 static struct cairn_deepspeed_share
@@ -33,18 +33,6 @@ share_of(const struct reading *reading, uint32_t group)
                                  reading->rank);
 }
 
-/* Elements of the rank's part that are not padding at the end (ZeRO 1 and 2). */
-static uint64_t
-lean_elements(const struct reading *reading, uint32_t group, uint64_t partition)
-{
-    uint64_t all = reading->state->groups.groups[group].elements;
-    uint64_t begin = partition * share_of(reading, group).rank;
-
-    if (begin >= all)
-        return 0;
-    return all - begin < partition ? all - begin : partition;
-}
-
 /* The name of a parameter's state. */
 static cairn_err
 name_state(const struct reading *reading, const char *key,
@@ -52,10 +40,10 @@ name_state(const struct reading *reading, const char *key,
            char name[CAIRN_NAME_BYTES_MAX])
 {
     if (cairn_deepspeed_state_name(key, parameter, expert_rank, name) != CAIRN_OK)
-        return cairn_complain(reading->complaint, CAIRN_VERSION,
-                              "%s/%s: the name %s of parameter %s is longer than %d bytes",
-                              reading->checkpoint->place.path, reading->path, key, parameter->name,
-                              CAIRN_NAME_BYTES_MAX - 1);
+        return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint,
+                                 CAIRN_VERSION,
+                                 "the name %s of parameter %s is longer than %d bytes", key,
+                                 parameter->name, CAIRN_NAME_BYTES_MAX - 1);
     return CAIRN_OK;
 }
 
@@ -80,11 +68,10 @@ check_tied(const struct reading *reading, const char *name, enum cairn_dtype dty
     if (known->dtype == dtype && known->dims == parameter->dims &&
         memcmp(known->shape, parameter->shape, known->dims * sizeof(*known->shape)) == 0)
         return CAIRN_OK;
-    return cairn_complain(
-        reading->complaint, CAIRN_CORRUPT,
-        "%s/%s: %s has another type or shape here than in an earlier stage, so the "
-        "files are of different checkpoints; take all of one",
-        reading->checkpoint->place.path, reading->path, name);
+    return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint, CAIRN_CORRUPT,
+                             "%s has another type or shape here than in an earlier stage, so the "
+                             "files are of different checkpoints; take all of one",
+                             name);
 }
 
 /* Elements [begin, end) of a part of a parameter, which lie at `at`. */
@@ -129,8 +116,7 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
     for (uint32_t i = 0; i < known->count && !err; i++) {
         const struct cairn_deepspeed_parameter *parameter =
             &reading->state->groups.parameters[known->first + i];
-        uint64_t begin, end, at,
-            part = parameter->elements / share.ranks + (parameter->elements % share.ranks != 0);
+        uint64_t begin, end, at;
         char name[CAIRN_NAME_BYTES_MAX];
         uint32_t index = 0;
 
@@ -138,7 +124,7 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
                              &at);
         if (stage3)
             at = walked;
-        walked += part;
+        walked += cairn_deepspeed_evenly(parameter->elements, share.ranks);
         if (begin == end && share.rank > 0)
             continue;
         err = name_state(reading, key, parameter, share.expert_rank, name);
@@ -170,21 +156,23 @@ read_buffer(struct reading *reading, const char *key, uint32_t group,
 {
     uint64_t partition = cairn_deepspeed_partition(&reading->state->groups, group,
                                                    reading->state->stage3, reading->state->ranks);
-    uint64_t lean = reading->state->stage3 ? partition : lean_elements(reading, group, partition);
+    uint64_t lean = reading->state->stage3
+                        ? partition
+                        : cairn_deepspeed_unpadded(&reading->state->groups, group,
+                                                   reading->state->ranks, reading->rank);
     char name[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
 
     if (buffer->view.dims != 1 || !buffer->contiguous || buffer->view.dtype->dtype == 0)
         return refuse(reading, "a flat buffer of the optimizer is not flat");
     if (buffer->view.shape[0] != partition && buffer->view.shape[0] != lean)
-        return cairn_complain(
-            reading->complaint, CAIRN_CORRUPT,
-            "%s/%s: the %s of group %" PRIu32 " has %" PRIu64
-            " elements, and param_shapes in %" PRIu32 " ranks makes %" PRIu64 " (%" PRIu64
+        return cairn_refuse_file(
+            reading->checkpoint, reading->path, reading->complaint, CAIRN_CORRUPT,
+            "the %s of group %" PRIu32 " has %" PRIu64 " elements, and param_shapes in %" PRIu32
+            " ranks makes %" PRIu64 " (%" PRIu64
             " without padding); the file is of another checkpoint, or of an optimizer "
             "whose state is not elementwise",
-            reading->checkpoint->place.path, reading->path, key, group, buffer->view.shape[0],
-            reading->state->ranks, partition, lean);
+            key, group, buffer->view.shape[0], reading->state->ranks, partition, lean);
     err = cut_buffer(reading, key, group, buffer, partition);
     (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, group);
     if (!err)
@@ -324,14 +312,17 @@ check_paddings(const struct reading *reading)
     for (uint32_t i = 0; i < paddings->count && i < reading->state->groups.group_count; i++) {
         uint64_t partition =
             cairn_deepspeed_partition(&reading->state->groups, i, false, reading->state->ranks);
-        uint64_t padding = partition - lean_elements(reading, i, partition), said;
+        uint64_t padding =
+                     partition - cairn_deepspeed_unpadded(&reading->state->groups, i,
+                                                          reading->state->ranks, reading->rank),
+                 said;
 
         if (!cairn_pickle_u64(paddings->items[i], &said) || said != padding)
-            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                  "%s/%s: group_paddings of group %" PRIu32 " is not the %" PRIu64
-                                  " that param_shapes in %" PRIu32 " ranks makes it",
-                                  reading->checkpoint->place.path, reading->path, i, padding,
-                                  reading->state->ranks);
+            return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint,
+                                     CAIRN_CORRUPT,
+                                     "group_paddings of group %" PRIu32 " is not the %" PRIu64
+                                     " that param_shapes in %" PRIu32 " ranks makes it",
+                                     i, padding, reading->state->ranks);
     }
     return CAIRN_OK;
 }
@@ -345,10 +336,10 @@ read_groups(struct reading *reading)
     const struct cairn_pickle_node *base = cairn_pickle_get(
         reading->optimizer, stage3 ? "optimizer_state_dict" : "base_optimizer_state");
     const struct cairn_pickle_node *states =
-        base && base->kind == CAIRN_PICKLE_LIST ? base : cairn_pickle_get(base, "state");
+        cairn_pickle_is_list(base) ? base : cairn_pickle_get(base, "state");
     cairn_err err = CAIRN_OK;
 
-    if (!masters || masters->kind != CAIRN_PICKLE_LIST || !states)
+    if (!cairn_pickle_is_list(masters) || !states)
         return refuse(reading, "it holds no flat fp32 groups, or no state of the optimizer");
     if (masters->count != reading->state->groups.group_count)
         return refuse(reading, "it has another number of groups than param_shapes");
@@ -394,7 +385,7 @@ read_layout(struct reading *reading)
             reading->complaint, CAIRN_VERSION,
             "%s/%s partitions experts over groups of ranks, which is not supported",
             reading->checkpoint->place.path, reading->path);
-    if (!gaps || gaps->kind != CAIRN_PICKLE_LIST)
+    if (!cairn_pickle_is_list(gaps))
         return CAIRN_OK;
     if (gaps->count != groups->group_count)
         return refuse(reading, "param_alignment_paddings does not fit param_shapes");
@@ -406,11 +397,11 @@ read_layout(struct reading *reading)
         if (groups->groups[i].count > 0 &&
             groups->parameters[groups->groups[i].first].own_experts > 0 &&
             groups->groups[i].elements != lean)
-            return cairn_complain(reading->complaint, CAIRN_VERSION,
-                                  "%s/%s: was saved with parameter_alignment, which is not read of "
-                                  "experts; load it with "
-                                  "DeepSpeed and save it without",
-                                  reading->checkpoint->place.path, reading->path);
+            return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint,
+                                     CAIRN_VERSION,
+                                     "was saved with parameter_alignment, which is not read of "
+                                     "experts; load it with "
+                                     "DeepSpeed and save it without");
     }
     return CAIRN_OK;
 }

@@ -12,19 +12,6 @@
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
 
-void
-cairn_deepspeed_objects_put(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node *dict,
-                            const char *key, struct cairn_pickle_node *value)
-{
-    cairn_pickle_put(&objects->tree, dict, cairn_pickle_text(&objects->tree, key), value);
-}
-
-struct cairn_pickle_node *
-cairn_deepspeed_objects_list(struct cairn_deepspeed_objects *objects)
-{
-    return cairn_pickle_sequence(&objects->tree, CAIRN_PICKLE_LIST, NULL, 0);
-}
-
 cairn_err
 cairn_deepspeed_objects_copy(struct cairn_deepspeed_objects *objects,
                              const struct cairn_pickle *from, const struct cairn_pickle_node *node,
@@ -67,8 +54,8 @@ build_scaler(struct cairn_deepspeed_objects *objects)
         cairn_pickle_global(tree, "deepspeed.runtime.fp16.loss_scaler", "LossScaler"),
         cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, NULL, 0));
 
-    cairn_deepspeed_objects_put(objects, state, "cur_scale", cairn_pickle_float(tree, 1.0));
-    cairn_deepspeed_objects_put(objects, state, "dynamic", cairn_pickle_bool(tree, false));
+    cairn_pickle_set(tree, state, "cur_scale", cairn_pickle_float(tree, 1.0));
+    cairn_pickle_set(tree, state, "dynamic", cairn_pickle_bool(tree, false));
     cairn_pickle_build(tree, scaler, state);
     return scaler;
 }
@@ -85,14 +72,13 @@ build_state(struct cairn_deepspeed_objects *objects)
         struct cairn_pickle_node *entry = cairn_pickle_dict(tree);
 
         if (!make->has_step)
-            cairn_deepspeed_objects_put(objects, entry, "step",
-                                        cairn_pickle_int(tree, (int64_t)make->step));
+            cairn_pickle_set(tree, entry, "step", cairn_pickle_int(tree, (int64_t)make->step));
         for (uint32_t k = 0; k < make->key_count; k++) {
             char name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
 
             (void)snprintf(name, sizeof(name), "%s/%" PRIu32, make->keys[k].name, s);
-            cairn_deepspeed_objects_put(
-                objects, entry, make->keys[k].name,
+            cairn_pickle_set(
+                tree, entry, make->keys[k].name,
                 cairn_pickle_named(tree, make->keys[k].scalar ? "scalar" : "flat", name));
         }
         cairn_pickle_put(tree, state, cairn_pickle_int(tree, s), entry);
@@ -109,11 +95,11 @@ build_groups(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node *
     struct cairn_pickle *tree = &objects->tree;
     cairn_err err = CAIRN_OK;
 
-    *list = cairn_deepspeed_objects_list(objects);
+    *list = cairn_pickle_list(tree);
     for (uint32_t g = 0; g < groups->count; g++) {
         const struct cairn_pickle_node *group = groups->items[g];
         struct cairn_pickle_node *made = cairn_pickle_dict(tree),
-                                 *numbers = cairn_deepspeed_objects_list(objects);
+                                 *numbers = cairn_pickle_list(tree);
 
         for (uint32_t k = 0; k < group->count && !err; k++) {
             const struct cairn_pickle_node *key = group->items[2 * k];
@@ -126,14 +112,14 @@ build_groups(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node *
             err = cairn_deepspeed_objects_copy(objects, &make->job.tree, group->items[2 * k + 1],
                                                &value);
             if (!err)
-                cairn_deepspeed_objects_put(objects, made, text, value);
+                cairn_pickle_set(tree, made, text, value);
         }
         if (err)
             return err;
         for (uint32_t s = 0; s < make->slab_count; s++)
             if (make->slabs[s].group == g)
                 cairn_pickle_append(tree, numbers, cairn_pickle_int(tree, s));
-        cairn_deepspeed_objects_put(objects, made, "params", numbers);
+        cairn_pickle_set(tree, made, "params", numbers);
         cairn_pickle_append(tree, *list, made);
     }
     return CAIRN_OK;
@@ -142,7 +128,7 @@ build_groups(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node *
 static struct cairn_pickle_node *
 build_masters(struct cairn_deepspeed_objects *objects)
 {
-    struct cairn_pickle_node *list = cairn_deepspeed_objects_list(objects);
+    struct cairn_pickle_node *list = cairn_pickle_list(&objects->tree);
 
     for (uint32_t s = 0; s < objects->make->slab_count; s++) {
         char name[32];
@@ -156,7 +142,7 @@ build_masters(struct cairn_deepspeed_objects *objects)
 static struct cairn_pickle_node *
 build_counts(struct cairn_deepspeed_objects *objects)
 {
-    struct cairn_pickle_node *list = cairn_deepspeed_objects_list(objects);
+    struct cairn_pickle_node *list = cairn_pickle_list(&objects->tree);
 
     for (uint32_t s = 0; s < objects->make->slab_count; s++)
         cairn_pickle_append(&objects->tree, list, cairn_pickle_int(&objects->tree, 1));
@@ -175,36 +161,34 @@ cairn_deepspeed_objects_optim(struct cairn_deepspeed_objects *objects,
 
     if (err)
         return err;
-    cairn_deepspeed_objects_put(objects, base, "state", build_state(objects));
-    cairn_deepspeed_objects_put(objects, base, "param_groups", groups);
+    cairn_pickle_set(tree, base, "state", build_state(objects));
+    cairn_pickle_set(tree, base, "param_groups", groups);
     if (make->stage == 3)
-        cairn_deepspeed_objects_put(objects, dict, "zero_stage", build_stage(objects));
+        cairn_pickle_set(tree, dict, "zero_stage", build_stage(objects));
     if (!make->bf16_optimizer && !make->scaled) { /* else the job's own scale stays what it is */
-        cairn_deepspeed_objects_put(objects, dict, "loss_scaler", build_scaler(objects));
-        cairn_deepspeed_objects_put(objects, dict, "dynamic_loss_scale",
-                                    cairn_pickle_bool(tree, false));
-        cairn_deepspeed_objects_put(objects, dict, "overflow", cairn_pickle_bool(tree, false));
+        cairn_pickle_set(tree, dict, "loss_scaler", build_scaler(objects));
+        cairn_pickle_set(tree, dict, "dynamic_loss_scale", cairn_pickle_bool(tree, false));
+        cairn_pickle_set(tree, dict, "overflow", cairn_pickle_bool(tree, false));
     }
     if (make->stage == 3) {
-        cairn_deepspeed_objects_put(objects, dict, "partition_count", cairn_pickle_int(tree, 1));
-        cairn_deepspeed_objects_put(objects, dict, "optimizer_state_dict", base);
-        cairn_deepspeed_objects_put(objects, dict, "fp32_flat_groups", build_masters(objects));
+        cairn_pickle_set(tree, dict, "partition_count", cairn_pickle_int(tree, 1));
+        cairn_pickle_set(tree, dict, "optimizer_state_dict", base);
+        cairn_pickle_set(tree, dict, "fp32_flat_groups", build_masters(objects));
     } else {
-        cairn_deepspeed_objects_put(objects, dict, "base_optimizer_state", base);
-        cairn_deepspeed_objects_put(objects, dict, "single_partition_of_fp32_groups",
-                                    build_masters(objects));
+        cairn_pickle_set(tree, dict, "base_optimizer_state", base);
+        cairn_pickle_set(tree, dict, "single_partition_of_fp32_groups", build_masters(objects));
         if (!make->bf16_optimizer)
-            cairn_deepspeed_objects_put(objects, dict, "zero_stage", build_stage(objects));
-        cairn_deepspeed_objects_put(objects, dict, "group_paddings", cairn_pickle_none(tree));
-        cairn_deepspeed_objects_put(objects, dict, "partition_count", build_counts(objects));
-        cairn_deepspeed_objects_put(objects, dict, "ds_version",
-                                    cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
-        cairn_deepspeed_objects_put(objects, dict, "param_slice_mappings", cairn_pickle_none(tree));
+            cairn_pickle_set(tree, dict, "zero_stage", build_stage(objects));
+        cairn_pickle_set(tree, dict, "group_paddings", cairn_pickle_none(tree));
+        cairn_pickle_set(tree, dict, "partition_count", build_counts(objects));
+        cairn_pickle_set(tree, dict, "ds_version",
+                         cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
+        cairn_pickle_set(tree, dict, "param_slice_mappings", cairn_pickle_none(tree));
     }
     *root = cairn_pickle_dict(tree);
-    cairn_deepspeed_objects_put(objects, *root, "optimizer_state_dict", dict);
-    cairn_deepspeed_objects_put(objects, *root, "ds_config", cairn_pickle_dict(tree));
-    cairn_deepspeed_objects_put(objects, *root, "ds_version",
-                                cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
+    cairn_pickle_set(tree, *root, "optimizer_state_dict", dict);
+    cairn_pickle_set(tree, *root, "ds_config", cairn_pickle_dict(tree));
+    cairn_pickle_set(tree, *root, "ds_version",
+                     cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
     return cairn_pickle_done(tree);
 }

@@ -13,17 +13,16 @@
 static uint64_t
 padding_of(const struct cairn_deepspeed_target *target, uint32_t group)
 {
-    uint64_t all = target->groups.groups[group].elements;
     uint64_t partition = cairn_deepspeed_partition(&target->groups, group, false, target->ranks);
     struct cairn_deepspeed_share share =
         cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank);
-    uint64_t begin = partition * share.rank;
 
     if (!target->stage_known)
-        return share.rank + 1 == share.ranks ? partition * share.ranks - all : 0;
-    if (begin >= all)
-        return partition;
-    return all - begin < partition ? partition - (all - begin) : 0;
+        return share.rank + 1 == share.ranks
+                   ? partition * share.ranks - target->groups.groups[group].elements
+                   : 0;
+    return partition -
+           cairn_deepspeed_unpadded(&target->groups, group, target->ranks, target->rank);
 }
 
 static void
@@ -34,7 +33,7 @@ set_paddings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
 
     if (target->stage3)
         return;
-    list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    list = cairn_pickle_list(tree);
     for (uint32_t i = 0; i < target->groups.group_count; i++)
         cairn_pickle_append(tree, list, cairn_pickle_int(tree, (int64_t)padding_of(target, i)));
     cairn_torch_carry_replace(optimizer, "group_paddings", list);
@@ -51,7 +50,7 @@ set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
     if (target->stage3)
         return;
     cairn_torch_builder_init(&builder, tree);
-    list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    list = cairn_pickle_list(tree);
     class = cairn_pickle_global(tree, "deepspeed.utils.tensor_fragment", "fragment_address");
     numel = cairn_pickle_text(tree, "numel");
     start = cairn_pickle_text(tree, "start");
@@ -78,7 +77,7 @@ set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
             address = cairn_pickle_object(tree, CAIRN_PICKLE_NEWOBJ, class,
                                           cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, NULL, 0));
             cairn_pickle_build(tree, address, state);
-            cairn_pickle_put(tree, mapping, cairn_pickle_text(tree, parameter->path), address);
+            cairn_pickle_set(tree, mapping, parameter->path, address);
         }
         cairn_pickle_append(tree, list, mapping);
     }
@@ -93,11 +92,11 @@ set_counts(const struct cairn_deepspeed_target *target, struct cairn_pickle *tre
     const struct cairn_pickle_node *known = cairn_pickle_get(optimizer, "partition_count");
     struct cairn_pickle_node *list;
 
-    if (target->layers.count == 0 || !known || known->kind != CAIRN_PICKLE_LIST) {
+    if (target->layers.count == 0 || !cairn_pickle_is_list(known)) {
         cairn_deepspeed_set_ranks(tree, optimizer, "partition_count", target->ranks);
         return;
     }
-    list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    list = cairn_pickle_list(tree);
     for (uint32_t i = 0; i < target->groups.group_count; i++)
         cairn_pickle_append(
             tree, list,
@@ -120,10 +119,9 @@ set_experts(const struct cairn_deepspeed_target *target, struct cairn_deepspeed_
                               cairn_deepspeed_shapes_node(&target->groups, &object->tree));
     err = cairn_deepspeed_names_spread(&object->tree, object->root, "buffer_names", &target->layers,
                                        target->spread, &why);
-    return err == CAIRN_VERSION
-               ? cairn_complain(target->complaint, CAIRN_INVAL, "%s: buffer_names: %s",
-                                target->checkpoint->place.path, why)
-               : err;
+    return err == CAIRN_VERSION ? cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                                               "buffer_names: %s", why)
+                                : err;
 }
 
 cairn_err

@@ -34,15 +34,6 @@ note_key(struct keys *keys, const char *name)
                        name);
 }
 
-static bool
-is_written(const struct cairn_deepspeed_target *target, uint32_t tensor)
-{
-    const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
-
-    return target->output->layout &&
-           cairn_layout_tensor_find(target->output->layout, name) != UINT32_MAX;
-}
-
 /* Leaves `name` out as equal to `of`, where it is there, apart, and not written, and `of` is. */
 static cairn_err
 leave_out(struct cairn_deepspeed_target *target, const char *name, const char *of)
@@ -51,7 +42,8 @@ leave_out(struct cairn_deepspeed_target *target, const char *name, const char *o
     uint32_t written = cairn_deepspeed_target_find(target, of);
 
     if (tensor == UINT32_MAX || written == UINT32_MAX || tensor == written ||
-        is_written(target, tensor) || !is_written(target, written) || target->left_out[tensor])
+        cairn_deepspeed_target_writes(target, tensor) ||
+        !cairn_deepspeed_target_writes(target, written) || target->left_out[tensor])
         return CAIRN_OK;
     target->left_out[tensor] = true;
     return cairn_output_add_equal(target->output, tensor, written);
@@ -132,11 +124,11 @@ refuse_own_objects(const struct cairn_deepspeed_target *target)
         if ((strncmp(name, scope, strlen(scope)) == 0 || is_of_no_part(target, name)) &&
             (strstr(name, "/" CAIRN_DEEPSPEED_MODEL) || strstr(name, "/" CAIRN_DEEPSPEED_OPTIM)) &&
             !is_carried(target->output, i))
-            return cairn_complain(target->complaint, CAIRN_INVAL,
-                                  "%s: %s is of a rank's own, which no file has for %" PRIu32
-                                  " ranks; leave it out with --drop '%.*s/*'",
-                                  target->checkpoint->place.path, name, target->ranks,
-                                  (int)(strstr(name, "/" CAIRN_DEEPSPEED_SCOPE) - name), name);
+            return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                                "%s is of a rank's own, which no file has for %" PRIu32
+                                " ranks; leave it out with --drop '%.*s/*'",
+                                name, target->ranks,
+                                (int)(strstr(name, "/" CAIRN_DEEPSPEED_SCOPE) - name), name);
     }
     return CAIRN_OK;
 }

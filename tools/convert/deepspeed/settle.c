@@ -35,10 +35,9 @@ read_groups(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
     cairn_err err = cairn_deepspeed_groups_read(shapes, &target->groups, &why);
 
     target->has_groups = true;
-    return err == CAIRN_CORRUPT
-               ? cairn_complain(target->complaint, err, "%s: carried from DeepSpeed: %s",
-                                target->checkpoint->place.path, why)
-               : err;
+    return err == CAIRN_CORRUPT ? cairn_refuse(target->checkpoint, target->complaint, err,
+                                               "carried from DeepSpeed: %s", why)
+                                : err;
 }
 
 static cairn_err
@@ -53,15 +52,14 @@ read_optimizer(struct cairn_deepspeed_target *target)
     target->stage_known = cairn_deepspeed_stage(cairn_pickle_get(optimizer, "zero_stage"), &stage);
     target->stage3 = stage == 3;
     base = cairn_pickle_get(optimizer, "base_optimizer_state");
-    target->elastic = base && base->kind == CAIRN_PICKLE_LIST;
+    target->elastic = cairn_pickle_is_list(base);
     gaps = cairn_pickle_get(optimizer, "param_alignment_paddings");
-    for (uint32_t i = 0; !err && gaps && gaps->kind == CAIRN_PICKLE_LIST && i < gaps->count; i++)
+    for (uint32_t i = 0; !err && cairn_pickle_is_list(gaps) && i < gaps->count; i++)
         if (i >= target->groups.group_count ||
             !cairn_deepspeed_groups_set_gaps(&target->groups, i, gaps->items[i]))
-            err = cairn_complain(
-                target->complaint, CAIRN_CORRUPT,
-                "%s: carried from DeepSpeed: param_alignment_paddings does not fit param_shapes",
-                target->checkpoint->place.path);
+            err = cairn_refuse(
+                target->checkpoint, target->complaint, CAIRN_CORRUPT,
+                "carried from DeepSpeed: param_alignment_paddings does not fit param_shapes");
     cairn_deepspeed_object_fini(&object);
     return err;
 }
@@ -124,16 +122,14 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
     if (!err && target->layers.count == 0)
         return wanted <= 1 || has_experts(target->checkpoint->layout)
                    ? CAIRN_OK
-                   : cairn_complain(target->complaint, CAIRN_INVAL,
-                                    "%s: has no layers of experts that DeepSpeed spread over "
-                                    "ranks; leave out --ep",
-                                    target->checkpoint->place.path);
+                   : cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                                  "has no layers of experts that DeepSpeed spread over "
+                                  "ranks; leave out --ep");
     if (!err && !flat)
-        return cairn_complain(
-            target->complaint, CAIRN_INVAL,
-            "%s: has experts, which DeepSpeed does not load from its universal form; write "
-            "deepspeed, with the --dp and --ep of the job that will load it",
-            target->checkpoint->place.path);
+        return cairn_refuse(
+            target->checkpoint, target->complaint, CAIRN_INVAL,
+            "has experts, which DeepSpeed does not load from its universal form; write "
+            "deepspeed, with the --dp and --ep of the job that will load it");
     if (!err)
         err = choose_spread(target, wanted);
     if (!err && target->ranks % target->spread != 0)
@@ -141,7 +137,7 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
                               "experts cannot be spread over %" PRIu32 " of %" PRIu32
                               " ranks; use a --dp that is a multiple of --ep",
                               target->spread, target->ranks);
-    target->groups.data_first = first && first->kind == CAIRN_PICKLE_BOOL && first->truth;
+    target->groups.data_first = cairn_pickle_is_true(first);
     if (!err)
         err = cairn_deepspeed_experts_spread(&target->groups, &target->layers, target->spread,
                                              &local, &why);
@@ -185,12 +181,11 @@ check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
         return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_ORDER_RANKS);
     if (ranks > 0)
         (void)snprintf(had, sizeof(had), "its %" PRIu64, ranks);
-    return cairn_complain(target->complaint, CAIRN_INVAL,
-                          "%s: was saved with round_robin_gradients, so the order of its "
-                          "parameters holds for %s ranks%s and not for these %" PRIu32
-                          "; convert it to deepspeed-universal, and load that without the option",
-                          target->checkpoint->place.path, had,
-                          ranks > 0 ? "" : " that it does not say", target->ranks);
+    return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                        "was saved with round_robin_gradients, so the order of its "
+                        "parameters holds for %s ranks%s and not for these %" PRIu32
+                        "; convert it to deepspeed-universal, and load that without the option",
+                        had, ranks > 0 ? "" : " that it does not say", target->ranks);
 }
 
 static uint32_t
@@ -311,16 +306,14 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
             "; leave out --pp",
             target->part_count);
     if (!err && target->part_count > 1 && wanted->tp > 1)
-        err = cairn_complain(
-            complaint, CAIRN_INVAL,
-            "%s: has a pipeline, which is not written with tensor parallelism; leave out --tp",
-            checkpoint->place.path);
+        err = cairn_refuse(
+            checkpoint, complaint, CAIRN_INVAL,
+            "has a pipeline, which is not written with tensor parallelism; leave out --tp");
     if (!err && is_old(object.root))
-        err = cairn_complain(
-            complaint, CAIRN_INVAL,
-            "%s: has data about tensor parallelism that cannot be used; convert what DeepSpeed "
-            "saved once more, or make new files: --drop '*deepspeed/*' with --zero and --job",
-            checkpoint->place.path);
+        err = cairn_refuse(
+            checkpoint, complaint, CAIRN_INVAL,
+            "has data about tensor parallelism that cannot be used; convert what DeepSpeed "
+            "saved once more, or make new files: --drop '*deepspeed/*' with --zero and --job");
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
     /* a form that always has one has 0 where it was not known */
     if ((checkpoint->step_known && checkpoint->step > 0) ||

@@ -50,8 +50,8 @@ cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *d
     const struct cairn_pickle_node *known = cairn_pickle_get(dict, key);
     struct cairn_pickle_node *made = cairn_pickle_int(tree, ranks);
 
-    if (known && known->kind == CAIRN_PICKLE_LIST) {
-        struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    if (cairn_pickle_is_list(known)) {
+        struct cairn_pickle_node *list = cairn_pickle_list(tree);
 
         for (uint32_t i = 0; i < known->count; i++)
             cairn_pickle_append(tree, list, made);
@@ -67,7 +67,7 @@ cairn_deepspeed_takes_turns(const struct cairn_pickle_node *model)
         cairn_pickle_get(cairn_pickle_get(model, "ds_config"), "zero_optimization");
     const struct cairn_pickle_node *turns = cairn_pickle_get(zero, "round_robin_gradients");
 
-    return turns && turns->kind == CAIRN_PICKLE_BOOL && turns->truth;
+    return cairn_pickle_is_true(turns);
 }
 
 bool
@@ -220,16 +220,6 @@ add_parameters(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed
     return CAIRN_OK;
 }
 
-/* The alias' own target, where `tensor` is one. */
-static uint32_t
-past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor)
-{
-    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
-        if (checkpoint->aliases[i].tensor == tensor)
-            return checkpoint->aliases[i].of;
-    return tensor;
-}
-
 static cairn_err
 add_shared(struct cairn_checkpoint *checkpoint, const struct cairn_pickle_node *shared,
            struct cairn_complaint *complaint)
@@ -243,19 +233,18 @@ add_shared(struct cairn_checkpoint *checkpoint, const struct cairn_pickle_node *
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], alias, sizeof(alias)) ||
             !cairn_pickle_copy_text(pairs->items[2 * i + 1], stored, sizeof(stored)))
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: shared_params must map names to names",
-                                  checkpoint->place.path);
+            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                                "shared_params must map names to names");
         of = cairn_layout_tensor_find(checkpoint->layout, cairn_deepspeed_canonical(stored));
         if (of == UINT32_MAX)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s is shared with %s, which is missing",
-                                  checkpoint->place.path, alias, stored);
+            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                                "%s is shared with %s, which is missing", alias, stored);
         if (cairn_layout_tensor_find(checkpoint->layout, cairn_deepspeed_canonical(alias)) !=
             UINT32_MAX)
             continue; /* it was stored on its own */
-        err = cairn_checkpoint_add_alias_as(checkpoint, cairn_deepspeed_canonical(alias),
-                                            CAIRN_PARAM, past_alias(checkpoint, of), complaint);
+        err =
+            cairn_checkpoint_add_alias_as(checkpoint, cairn_deepspeed_canonical(alias), CAIRN_PARAM,
+                                          cairn_checkpoint_past_alias(checkpoint, of), complaint);
         if (err)
             return err;
     }

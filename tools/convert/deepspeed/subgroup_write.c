@@ -20,22 +20,20 @@ cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t fi
             uint64_t size, struct cairn_deepspeed_group *made, uint32_t count)
 {
     const struct cairn_deepspeed_parameter *parameters = target->groups.parameters;
-    uint32_t ranks = target->ranks;
-    uint64_t all = 0, held = 0;
+    struct cairn_deepspeed_splitting splitting = {.size = size};
     bool begins = true;
 
     for (uint32_t i = first; i < end; i++)
-        all += parameters[i].elements / ranks + (parameters[i].elements % ranks != 0);
+        splitting.all += cairn_deepspeed_evenly(parameters[i].elements, target->ranks);
     for (uint32_t i = first; i < end; i++) {
         if (begins) {
             made[count] = (struct cairn_deepspeed_group){.first = i, .spread = 1};
             target->setting_of[count++] = setting;
-            held = 0;
         }
         made[count - 1].count++;
         made[count - 1].elements += parameters[i].elements;
-        held += parameters[i].elements / ranks + (parameters[i].elements % ranks != 0);
-        begins = size < all && held >= size;
+        begins = cairn_deepspeed_splits_after(
+            &splitting, cairn_deepspeed_evenly(parameters[i].elements, target->ranks));
     }
     return count;
 }
@@ -174,19 +172,19 @@ cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target,
     struct cairn_pickle_node *base = cairn_pickle_get(optimizer, "optimizer_state_dict");
     const struct cairn_pickle_node *settings = cairn_pickle_get(base, "param_groups"),
                                    *states = cairn_pickle_get(base, "state");
-    struct cairn_pickle_node *masters = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *masters = cairn_pickle_list(tree);
     struct cairn_pickle_node *made = cairn_pickle_dict(tree);
     uint32_t number = 0;
     char name[32];
 
-    if (!target->setting_of || !settings || settings->kind != CAIRN_PICKLE_LIST)
+    if (!target->setting_of || !cairn_pickle_is_list(settings))
         return;
     for (uint32_t s = 0; s < settings->count; s++) {
         const struct cairn_pickle_node *known = cairn_pickle_get(settings->items[s], "params");
-        struct cairn_pickle_node *numbers = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+        struct cairn_pickle_node *numbers = cairn_pickle_list(tree);
         uint64_t first = 0;
 
-        if (!known || known->kind != CAIRN_PICKLE_LIST || known->count == 0 ||
+        if (!cairn_pickle_is_list(known) || known->count == 0 ||
             !cairn_pickle_u64(known->items[0], &first))
             continue; /* it had no buffer and has none */
         for (; number < target->groups.group_count && target->setting_of[number] == s; number++) {

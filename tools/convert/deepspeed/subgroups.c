@@ -11,8 +11,15 @@
 
 #include "tools/convert/state/opaque_tree.h"
 
-/* What DeepSpeed takes where the job's configuration does not say it. */
-static const uint64_t SIZE_DEFAULT = 1000000000;
+bool
+cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64_t elements)
+{
+    splitting->held += elements;
+    if (splitting->size >= splitting->all || splitting->held < splitting->size)
+        return false;
+    splitting->held = 0;
+    return true;
+}
 
 uint64_t
 cairn_deepspeed_subgroups_size(const struct cairn_pickle_node *model)
@@ -24,7 +31,7 @@ cairn_deepspeed_subgroups_size(const struct cairn_pickle_node *model)
 
     if (said && said->kind == CAIRN_PICKLE_FLOAT && said->real >= 0 && said->real < 9e15) /* 1e9 */
         return (uint64_t)said->real;
-    return cairn_pickle_u64(said, &size) ? size : SIZE_DEFAULT;
+    return cairn_pickle_u64(said, &size) ? size : CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS;
 }
 
 /* Whether buffers [first, first + count) are what DeepSpeed makes of their parameters. */
@@ -32,22 +39,21 @@ static bool
 fits(const struct cairn_deepspeed_groups *groups, uint32_t first, uint32_t count, uint64_t size,
      uint32_t ranks)
 {
-    uint64_t all = 0;
+    struct cairn_deepspeed_splitting splitting = {.size = size};
 
     for (uint32_t g = first; g < first + count; g++)
-        all += cairn_deepspeed_partition(groups, g, true, ranks);
-    if (size >= all)
+        splitting.all += cairn_deepspeed_partition(groups, g, true, ranks);
+    if (size >= splitting.all)
         return count <= 1;
     for (uint32_t g = first; g < first + count; g++) {
         const struct cairn_deepspeed_group *group = &groups->groups[g];
-        uint64_t held = 0;
 
         for (uint32_t i = 0; i < group->count; i++) {
-            uint64_t elements = groups->parameters[group->first + i].elements;
+            uint64_t elements =
+                cairn_deepspeed_evenly(groups->parameters[group->first + i].elements, ranks);
             bool ends = i + 1 == group->count, last = ends && g + 1 == first + count;
 
-            held += elements / ranks + (elements % ranks != 0);
-            if ((held >= size || last) != ends)
+            if ((cairn_deepspeed_splits_after(&splitting, elements) || last) != ends)
                 return false;
         }
     }
@@ -63,11 +69,11 @@ cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups,
     bool alike = true;
 
     *known = false;
-    if (!settings || settings->kind != CAIRN_PICKLE_LIST)
+    if (!cairn_pickle_is_list(settings))
         return false;
     for (uint32_t i = 0; i < settings->count; i++) {
         const struct cairn_pickle_node *buffers = cairn_pickle_get(settings->items[i], "params");
-        uint32_t count = buffers && buffers->kind == CAIRN_PICKLE_LIST ? buffers->count : 0;
+        uint32_t count = cairn_pickle_is_list(buffers) ? buffers->count : 0;
 
         if (count > groups->group_count - first)
             return false;

@@ -8,6 +8,20 @@
 
 #include "tools/convert/deepspeed/state.h"
 
+/* What DeepSpeed takes for sub_group_size where the job's configuration does not say it. */
+#define CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS UINT64_C(1000000000)
+
+/* One of the optimizer's groups while its parameters are walked in order. */
+struct cairn_deepspeed_splitting {
+    uint64_t size; /* sub_group_size */
+    uint64_t all;  /* elements that a rank has of the group */
+    uint64_t held; /* of them, in the buffer so far */
+};
+
+/* Takes a rank's `elements` of the next parameter. True if ZeRO 3 ends the buffer behind it, where
+ * more parameters follow. */
+bool cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64_t elements);
+
 /* The sub_group_size in the job's configuration in a model_states object, else DeepSpeed's
  * default. */
 uint64_t cairn_deepspeed_subgroups_size(const struct cairn_pickle_node *model);

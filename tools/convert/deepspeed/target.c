@@ -16,8 +16,8 @@ cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target, const char
     return tensor == UINT32_MAX ? CAIRN_OK : cairn_output_add_carried(target->output, tensor);
 }
 
-static bool
-is_written(const struct cairn_deepspeed_target *target, uint32_t tensor)
+bool
+cairn_deepspeed_target_writes(const struct cairn_deepspeed_target *target, uint32_t tensor)
 {
     const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
 
@@ -33,8 +33,8 @@ cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target)
     for (uint32_t i = 0; i < target->checkpoint->alias_count && !err; i++) {
         const struct cairn_alias *alias = &target->checkpoint->aliases[i];
 
-        if (!is_written(target, alias->tensor) &&
-            (is_written(target, alias->of) || target->left_out[alias->of]))
+        if (!cairn_deepspeed_target_writes(target, alias->tensor) &&
+            (cairn_deepspeed_target_writes(target, alias->of) || target->left_out[alias->of]))
             err = cairn_output_add_carried(target->output, alias->tensor);
     }
     return err;
@@ -46,8 +46,8 @@ check_object(const struct cairn_deepspeed_target *target, const char *name,
 {
     return cairn_pickle_pairs(object->root)
                ? CAIRN_OK
-               : cairn_complain(target->complaint, CAIRN_CORRUPT, "%s: %s: expected a dict",
-                                target->checkpoint->place.path, name);
+               : cairn_refuse(target->checkpoint, target->complaint, CAIRN_CORRUPT,
+                              "%s: expected a dict", name);
 }
 
 cairn_err
@@ -120,15 +120,10 @@ uint64_t
 cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32_t group,
                              bool master, uint64_t *partition)
 {
-    uint64_t all = target->groups.groups[group].elements, begin;
     bool padded = master ? !target->stage_known : !target->elastic;
 
     *partition = cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
-    if (target->stage3 || padded)
-        return *partition;
-    begin = *partition *
-            cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank).rank;
-    if (begin >= all)
-        return 0;
-    return all - begin < *partition ? all - begin : *partition;
+    return target->stage3 || padded
+               ? *partition
+               : cairn_deepspeed_unpadded(&target->groups, group, target->ranks, target->rank);
 }

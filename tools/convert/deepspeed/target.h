@@ -123,6 +123,9 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_tar
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target,
                                                           const char *name);
 
+/* Whether a file has a tensor of the source so far. */
+bool cairn_deepspeed_target_writes(const struct cairn_deepspeed_target *target, uint32_t tensor);
+
 /* After the last file: tied tensors are carried by those that they are tied to, where a file has
  * these. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target);

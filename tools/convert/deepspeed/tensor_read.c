@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/torch/carry.h"
@@ -47,9 +46,9 @@ gather_groups(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
     const struct cairn_pickle_node *groups = cairn_pickle_get(root, "param_shapes");
     struct cairn_pickle_node *list;
 
-    if (!groups || groups->kind != CAIRN_PICKLE_LIST)
+    if (!cairn_pickle_is_list(groups))
         return;
-    list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    list = cairn_pickle_list(tree);
     for (uint32_t i = 0; i < groups->count; i++)
         cairn_pickle_append(tree, list, whole_shapes(state, tree, groups->items[i]));
     cairn_torch_carry_replace(root, "param_shapes", list);

@@ -12,8 +12,8 @@
 static cairn_err
 refuse(const struct cairn_deepspeed_target *target, const char *path, const char *why)
 {
-    return cairn_complain(target->complaint, CAIRN_INVAL, "%s: %s for --tp %" PRIu32 ": %s",
-                          target->checkpoint->place.path, path, target->tensor_ranks, why);
+    return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                        "%s for --tp %" PRIu32 ": %s", path, target->tensor_ranks, why);
 }
 
 /* ---- what there shall be ---- */
@@ -152,7 +152,7 @@ note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
         if (index == UINT32_MAX || target->alias_of[index] != UINT32_MAX ||
             target->cut_at[index] > 0 ||
             !cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) ||
-            (buffers && buffers->kind == CAIRN_PICKLE_LIST && cairn_job_file_lists(buffers, path)))
+            (cairn_pickle_is_list(buffers) && cairn_job_file_lists(buffers, path)))
             continue;
         tensor = cairn_layout_tensor(target->checkpoint->layout, index);
         why = cairn_deepspeed_cut_whole(&target->cuts, path, tensor->dims, tensor->shape,

@@ -65,18 +65,17 @@ read_tensor(struct cairn_ds_universal_reading *reading, const struct cairn_torch
     cairn_err err;
 
     if (!tensor || !tensor->contiguous || tensor->view.dtype->dtype == 0)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s: holds no plain tensor, by itself or as `param`",
-                              reading->checkpoint->place.path, source->path);
+        return cairn_refuse_file(reading->checkpoint, source->path, reading->complaint,
+                                 CAIRN_CORRUPT, "holds no plain tensor, by itself or as `param`");
     shaped = tensor->view.dims == parameter->dims &&
              memcmp(tensor->view.shape, parameter->shape,
                     parameter->dims * sizeof(*parameter->shape)) == 0;
     if (!shaped && (tensor->view.dims != 1 || tensor->view.shape[0] != parameter->elements))
-        return cairn_complain(
-            reading->complaint, CAIRN_CORRUPT,
-            "%s/%s: has another shape than param_shapes gives %s; the files are of "
-            "different checkpoints, or of a job with tensor parallelism",
-            reading->checkpoint->place.path, source->path, parameter->path);
+        return cairn_refuse_file(reading->checkpoint, source->path, reading->complaint,
+                                 CAIRN_CORRUPT,
+                                 "has another shape than param_shapes gives %s; the files are of "
+                                 "different checkpoints, or of a job with tensor parallelism",
+                                 parameter->path);
     (void)snprintf(name, sizeof(name), "%s.%s", key, parameter->name);
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
                                       CAIRN_OPTIMIZER, parameter->dims, parameter->shape, &index,
@@ -104,17 +103,16 @@ read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_s
 
     if (!tensor) {
         if (!cairn_pickle_u64(source->torch.root, &number))
-            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                  "%s/%s: is neither a number nor a tensor of one element",
-                                  reading->checkpoint->place.path, source->path);
+            return cairn_refuse_file(reading->checkpoint, source->path, reading->complaint,
+                                     CAIRN_CORRUPT,
+                                     "is neither a number nor a tensor of one element");
         memcpy(scalar.value, &number, sizeof(number));
         return cairn_deepspeed_agree(&reading->state, source->path, parameter == first ? 0 : 1,
                                      &scalar, reading->complaint);
     }
     if (tensor->view.dims != 0 || tensor->view.dtype->dtype == 0)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s: is not a tensor of one element",
-                              reading->checkpoint->place.path, source->path);
+        return cairn_refuse_file(reading->checkpoint, source->path, reading->complaint,
+                                 CAIRN_CORRUPT, "is not a tensor of one element");
     err = cairn_place_open_file(&reading->checkpoint->place, source->path, &fd, reading->complaint);
     if (!err)
         err = cairn_file_read_at(fd, tensor->at, scalar.value, (size_t)tensor->bytes, &got);
@@ -212,9 +210,8 @@ read_parameters(struct cairn_ds_universal_reading *reading)
 
             (void)snprintf(within, sizeof(within), "zero/%s", parameter->path);
             if (!cairn_place_name_check(within))
-                return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                      "%s: %s is not a name that a directory may have",
-                                      reading->checkpoint->place.path, within);
+                return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+                                    "%s is not a name that a directory may have", within);
             err = cairn_deepspeed_path(reading->folder, within, directory, sizeof(directory));
             if (!err)
                 err = see_keys(reading, directory);
@@ -261,7 +258,7 @@ note_prefix(struct cairn_ds_universal_reading *reading)
     config = err ? NULL : cairn_pickle_get(model.root, "ds_config");
     bf16 = cairn_pickle_get(config, "bf16");
     enabled = cairn_pickle_get(bf16 ? bf16 : cairn_pickle_get(config, "bfloat16"), "enabled");
-    if (enabled && enabled->kind == CAIRN_PICKLE_BOOL && enabled->truth)
+    if (cairn_pickle_is_true(enabled))
         err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5,
                                           reading->complaint);
     cairn_opaque_tree_close(&model);
@@ -279,19 +276,17 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
     if (!err)
         err = cairn_deepspeed_files_list(&checkpoint->place, reading.folder, &files, complaint);
     if (!err && (files.part_count > 1 || files.layer_count > 0))
-        err = cairn_complain(
-            complaint, CAIRN_VERSION,
-            "%s: is of a job with model parallelism, which is not read in this form; "
-            "convert the checkpoint that it was made of",
-            checkpoint->place.path);
+        err = cairn_refuse(checkpoint, complaint, CAIRN_VERSION,
+                           "is of a job with model parallelism, which is not read in this form; "
+                           "convert the checkpoint that it was made of");
     reading.state.stage3 = files.model_by_rank;
     reading.state.part_count = files.part_count;
     for (uint32_t i = 0; i < files.model_count && !err; i++)
         err = cairn_deepspeed_model_read(checkpoint, &reading.state, files.models[i], i, complaint);
     if (!err && !reading.state.has_groups)
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s: %s has no param_shapes, so the parameters are unknown",
-                             checkpoint->place.path, files.models[0]);
+        err =
+            cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                         "%s has no param_shapes, so the parameters are unknown", files.models[0]);
     if (!err)
         err = read_parameters(&reading);
     if (!err)

@@ -64,9 +64,8 @@ plan_file(struct writing *writing, const char *parameter, const char *key, const
         root = value;
         if (!writing->bare && strcmp(key, "step") != 0) {
             root = cairn_pickle_dict(&tree);
-            cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, "cat_dim"),
-                             cairn_pickle_int(&tree, 0));
-            cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, "param"), value);
+            cairn_pickle_set(&tree, root, "cat_dim", cairn_pickle_int(&tree, 0));
+            cairn_pickle_set(&tree, root, "param", value);
         }
     }
     err = cairn_pickle_done(&tree);
@@ -82,7 +81,7 @@ group_state(const struct writing *writing, uint32_t group)
     const struct cairn_pickle_node *pairs = cairn_pickle_pairs(writing->states);
     uint64_t number;
 
-    if (writing->states && writing->states->kind == CAIRN_PICKLE_LIST)
+    if (cairn_pickle_is_list(writing->states))
         return group < writing->states->count ? writing->states->items[group] : NULL;
     for (uint32_t i = 0; pairs && i < pairs->count; i++)
         if (cairn_pickle_u64(pairs->items[2 * i], &number) && number == group)
@@ -156,13 +155,13 @@ plan_optimizer_state(struct writing *writing)
                                                                        : "base_optimizer_state");
     groups = cairn_pickle_get(base, "param_groups");
     if (!groups)
-        groups = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+        groups = cairn_pickle_list(tree);
     if (!cairn_pickle_get(root, "ds_version") &&
         cairn_pickle_get(writing->optim.root, "ds_version"))
-        cairn_pickle_put(tree, root, cairn_pickle_text(tree, "ds_version"),
+        cairn_pickle_set(tree, root, "ds_version",
                          cairn_pickle_get(writing->optim.root, "ds_version"));
     if (cairn_pickle_get(writing->optim.root, "ds_config"))
-        cairn_pickle_put(tree, root, cairn_pickle_text(tree, "ds_config"),
+        cairn_pickle_set(tree, root, "ds_config",
                          cairn_pickle_get(writing->optim.root, "ds_config"));
     states = cairn_pickle_dict(tree);
     for (uint32_t g = 0; g < writing->target.groups.group_count; g++) {
@@ -174,10 +173,10 @@ plan_optimizer_state(struct writing *writing)
         cairn_pickle_put(tree, states, g == 0 ? zero : cairn_pickle_int(tree, g), state);
     }
     inner = cairn_pickle_dict(tree);
-    cairn_pickle_put(tree, inner, cairn_pickle_text(tree, "state"), states);
-    cairn_pickle_put(tree, inner, cairn_pickle_text(tree, "param_groups"), groups);
-    cairn_pickle_put(tree, root, cairn_pickle_text(tree, "optimizer_state_dict"), inner);
-    cairn_pickle_put(tree, root, cairn_pickle_text(tree, "param_groups"), groups);
+    cairn_pickle_set(tree, inner, "state", states);
+    cairn_pickle_set(tree, inner, "param_groups", groups);
+    cairn_pickle_set(tree, root, "optimizer_state_dict", inner);
+    cairn_pickle_set(tree, root, "param_groups", groups);
     (void)snprintf(path, sizeof(path), "%s/zero/optimizer_state.pt", writing->folder);
     return cairn_deepspeed_target_add(&writing->target, path, tree, root);
 }
@@ -217,17 +216,13 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
     (void)snprintf(writing.folder, sizeof(writing.folder), "global_step%" PRIu64 "_universal",
                    writing.target.step);
     if (!err && writing.target.part_count > 1)
-        err = cairn_complain(
-            complaint, CAIRN_INVAL,
-            "%s: is of a pipeline, whose stages a universal checkpoint is not made of "
-            "here; convert it to deepspeed, or to another format",
-            checkpoint->place.path);
+        err = cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                           "is of a pipeline, whose stages a universal checkpoint is not made of "
+                           "here; convert it to deepspeed, or to another format");
     if (!err && !writing.target.has_groups)
-        err =
-            cairn_complain(complaint, CAIRN_INVAL,
-                           "%s: has no ZeRO optimizer, and a universal checkpoint is made of one's "
-                           "state",
-                           checkpoint->place.path);
+        err = cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                           "has no ZeRO optimizer, and a universal checkpoint is made of one's "
+                           "state");
     if (!err)
         err = cairn_deepspeed_target_carried(&writing.target, CAIRN_DEEPSPEED_PREFIX);
     if (!err)
@@ -239,8 +234,7 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
         cairn_deepspeed_subgroups_apply(&writing.target, &writing.optim.tree, writing.optimizer);
         base = cairn_pickle_get(writing.optimizer, writing.target.stage3 ? "optimizer_state_dict"
                                                                          : "base_optimizer_state");
-        writing.states =
-            base && base->kind == CAIRN_PICKLE_LIST ? base : cairn_pickle_get(base, "state");
+        writing.states = cairn_pickle_is_list(base) ? base : cairn_pickle_get(base, "state");
         writing.bare = !takes_dicts(&writing);
         err = cairn_pickle_pairs(writing.optimizer) ? plan_all(&writing) : CAIRN_CORRUPT;
     }

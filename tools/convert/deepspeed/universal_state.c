@@ -19,7 +19,7 @@ put_mark(struct cairn_pickle *tree, struct cairn_pickle_node *dict, struct cairn
     (void)snprintf(text, sizeof(text), "%s/%" PRIu32, name, group);
     if (value)
         cairn_torch_carry_out(tree, value, word, text);
-    if (dict && dict->kind == CAIRN_PICKLE_LIST)
+    if (cairn_pickle_is_list(dict))
         cairn_pickle_append(tree, dict, value);
     else
         cairn_pickle_put(tree, dict, key, value);
@@ -49,8 +49,7 @@ make_states(struct cairn_ds_universal_reading *reading, struct cairn_pickle *tre
         if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
             put_mark(tree, state, cairn_pickle_text(tree, "step"), "scalar", "step", g);
         else if (cairn_pickle_get(own, "step"))
-            cairn_pickle_put(tree, state, cairn_pickle_text(tree, "step"),
-                             cairn_pickle_get(own, "step"));
+            cairn_pickle_set(tree, state, "step", cairn_pickle_get(own, "step"));
         for (uint32_t k = 0; k < reading->key_count; k++)
             if (strcmp(reading->keys[k], "fp32") != 0 && strcmp(reading->keys[k], "step") != 0)
                 put_mark(tree, state, key_nodes[k], "flat", reading->keys[k], g);
@@ -73,7 +72,7 @@ make_optimizer(struct cairn_ds_universal_reading *reading, struct cairn_torch_so
     struct cairn_pickle_node *key_nodes[CAIRN_DEEPSPEED_KEYS_MAX] = {0};
     const struct cairn_pickle_node *pairs = cairn_pickle_pairs(source->torch.root);
     struct cairn_pickle_node *optimizer = cairn_pickle_dict(tree), *base = cairn_pickle_dict(tree);
-    struct cairn_pickle_node *masters = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *masters = cairn_pickle_list(tree);
     struct cairn_pickle_node *root = cairn_pickle_dict(tree), *groups;
     const struct cairn_pickle_node *inner =
         cairn_pickle_get(source->torch.root, "optimizer_state_dict");
@@ -83,10 +82,10 @@ make_optimizer(struct cairn_ds_universal_reading *reading, struct cairn_torch_so
         key_nodes[k] = cairn_pickle_text(tree, reading->keys[k]);
     for (uint32_t g = 0; g < reading->state.groups.group_count; g++)
         put_mark(tree, masters, NULL, "flat", "fp32", g);
-    cairn_pickle_put(tree, base, cairn_pickle_text(tree, "state"),
+    cairn_pickle_set(tree, base, "state",
                      make_states(reading, tree, key_nodes, cairn_pickle_get(inner, "state")));
     if (groups)
-        cairn_pickle_put(tree, base, cairn_pickle_text(tree, "param_groups"), groups);
+        cairn_pickle_set(tree, base, "param_groups", groups);
     for (uint32_t i = 0; i < pairs->count; i++) {
         bool keep = true;
 
@@ -97,25 +96,20 @@ make_optimizer(struct cairn_ds_universal_reading *reading, struct cairn_torch_so
         if (keep)
             cairn_pickle_put(tree, optimizer, pairs->items[2 * i], pairs->items[2 * i + 1]);
     }
-    cairn_pickle_put(
-        tree, optimizer,
-        cairn_pickle_text(tree, stage3 ? "optimizer_state_dict" : "base_optimizer_state"), base);
-    cairn_pickle_put(
-        tree, optimizer,
-        cairn_pickle_text(tree, stage3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups"),
-        masters);
+    cairn_pickle_set(tree, optimizer, stage3 ? "optimizer_state_dict" : "base_optimizer_state",
+                     base);
+    cairn_pickle_set(tree, optimizer,
+                     stage3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups", masters);
     if (!stage3)
-        cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "param_slice_mappings"),
-                         cairn_pickle_none(tree));
+        cairn_pickle_set(tree, optimizer, "param_slice_mappings", cairn_pickle_none(tree));
     cairn_deepspeed_forget(tree, optimizer, "group_paddings");
     cairn_deepspeed_set_ranks(tree, optimizer, "partition_count", 1);
-    cairn_pickle_put(tree, root, cairn_pickle_text(tree, "optimizer_state_dict"), optimizer);
+    cairn_pickle_set(tree, root, "optimizer_state_dict", optimizer);
     if (cairn_pickle_get(source->torch.root, "ds_config"))
-        cairn_pickle_put(tree, root, cairn_pickle_text(tree, "ds_config"),
+        cairn_pickle_set(tree, root, "ds_config",
                          cairn_pickle_get(source->torch.root, "ds_config"));
     if (reading->state.version[0])
-        cairn_pickle_put(tree, root, cairn_pickle_text(tree, "ds_version"),
-                         cairn_pickle_text(tree, reading->state.version));
+        cairn_pickle_set(tree, root, "ds_version", cairn_pickle_text(tree, reading->state.version));
     source->torch.root = root;
 }
 
@@ -187,8 +181,8 @@ cairn_ds_universal_read_state(struct cairn_ds_universal_reading *reading)
     if (!err)
         err = cairn_torch_source_open(reading->checkpoint, path, &source, reading->complaint);
     if (!err && !cairn_pickle_pairs(source.torch.root))
-        err = cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s/%s: is not a dict",
-                             reading->checkpoint->place.path, path);
+        err = cairn_refuse_file(reading->checkpoint, path, reading->complaint, CAIRN_CORRUPT,
+                                "is not a dict");
     if (!err) {
         reading->state.stage_known = cairn_deepspeed_stage(
             cairn_pickle_get(source.torch.root, "zero_stage"), &reading->state.stage);

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/crc.h"
 #include "tools/convert/core/format.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 #include "tools/convert/engine/memory_limit.h"
 #include "tools/convert/engine/drop.h"
 #include "tools/convert/engine/equals.h"

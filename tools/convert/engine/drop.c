@@ -4,7 +4,7 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 
 /* Marks what goes: numbers[tensor] is the new number, UINT32_MAX where it is dropped. */
 static cairn_err
@@ -20,9 +20,8 @@ number_tensors(const struct cairn_checkpoint *checkpoint, const char *const *pat
         for (uint32_t t = 0; t < count && !fits; t++)
             fits = fnmatch(patterns[p], cairn_layout_tensor(checkpoint->layout, t)->name, 0) == 0;
         if (!fits)
-            return cairn_complain(complaint, CAIRN_INVAL,
-                                  "%s: no tensor matches \"%s\"; see cairn inspect",
-                                  checkpoint->place.path, patterns[p]);
+            return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                                "no tensor matches \"%s\"; see cairn inspect", patterns[p]);
     }
     for (uint32_t t = 0; t < count; t++) {
         bool fits = false;

@@ -58,8 +58,8 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
 
     err = cairn_place_open_file(&checkpoint->place, expected->path, fd, complaint);
     if (err == CAIRN_NOT_FOUND)
-        return cairn_complain(complaint, err, "%s/%s: disappeared after its metadata was read",
-                              checkpoint->place.path, expected->path);
+        return cairn_refuse_file(checkpoint, expected->path, complaint, err,
+                                 "disappeared after its metadata was read");
     if (err)
         return err;
     err = cairn_file_mark_take(*fd, &found);
@@ -68,8 +68,7 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
     (void)cairn_file_close(*fd); /* only looked at */
     *fd = -1;
     return err == CAIRN_IO
-               ? cairn_complain(complaint, err, "%s/%s: cannot be examined", checkpoint->place.path,
-                                expected->path)
+               ? cairn_refuse_file(checkpoint, expected->path, complaint, err, "cannot be examined")
                : cairn_checkpoint_complain_changed(checkpoint, expected->path, complaint);
 }
 

@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "base/crc.h"
 #include "base/sha256.h"
-#include "tools/convert/engine/crc_join.h"
+#include "base/crc_join.h"
 
 struct cairn_fingerprint
 cairn_fingerprint_of(const void *bytes, size_t bytes_len)

@@ -175,9 +175,8 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
     if (!err)
         err = cairn_execute(&execution, complaint);
     if (err)
-        (void)cairn_complain(complaint, err, "%s: cannot be read whole: %s%s%s",
-                             checkpoint->place.path, report, report[0] ? "; " : "",
-                             cairn_err_text(err));
+        (void)cairn_refuse(checkpoint, complaint, err, "cannot be read whole: %s%s%s", report,
+                           report[0] ? "; " : "", cairn_err_text(err));
     cairn_moves_fini(&moves);
     cairn_layout_destroy(target);
     free(reading.base);

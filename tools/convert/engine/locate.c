@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "snapshot/reshard_pieces.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 
 enum { RUN_BYTES_MIN = 64 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 
 enum { NONE = UINT32_MAX };
 
@@ -127,7 +127,5 @@ cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint, uint32_t *tak
     free(aliases);
     cairn_layout_destroy(layout);
     free(masters);
-    return err ? cairn_complain(complaint, err, "%s: no memory for its tensors",
-                                checkpoint->place.path)
-               : CAIRN_OK;
+    return err ? cairn_refuse(checkpoint, complaint, err, "no memory for its tensors") : CAIRN_OK;
 }

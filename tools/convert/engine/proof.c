@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 #include "tools/convert/engine/fingerprints.h"
 
 /* A checkpoint that is the part files, for reading them again. Its layout is the output's own. */

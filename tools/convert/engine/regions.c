@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 #include "tools/convert/engine/cast.h"
 
 void

@@ -7,8 +7,8 @@
 
 #include "base/crc.h"
 #include "base/file.h"
-#include "tools/convert/core/box.h"
-#include "tools/convert/engine/crc_join.h"
+#include "snapshot/box.h"
+#include "base/crc_join.h"
 
 enum { READ_BYTES = 256 * 1024, HOLDS_BYTES = 450 };
 

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 #include "tools/convert/engine/locate.h"
 
 struct sums {

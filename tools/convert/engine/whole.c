@@ -9,7 +9,7 @@
 #include "base/array.h"
 #include "base/file.h"
 #include "snapshot/reshard_pieces.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 #include "tools/convert/engine/memory_limit.h"
 
 enum {
@@ -206,12 +206,11 @@ check_expansion(const struct cairn_checkpoint *checkpoint, struct cairn_complain
     if (allow_expanded || tensor_bytes <= EXPANDED_BYTES_FREE ||
         tensor_bytes / EXPANSION_MAX <= stored_bytes)
         return CAIRN_OK;
-    return cairn_complain(complaint, CAIRN_INVAL,
-                          "%s: its files have %" PRIu64 " bytes and its tensors %" PRIu64
-                          ", %s alone has %" PRIu64
-                          "; if they were expanded on purpose, add --allow-expanded",
-                          checkpoint->place.path, stored_bytes, tensor_bytes, largest->name,
-                          cairn_tensor_bytes(largest));
+    return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                        "its files have %" PRIu64 " bytes and its tensors %" PRIu64
+                        ", %s alone has %" PRIu64
+                        "; if they were expanded on purpose, add --allow-expanded",
+                        stored_bytes, tensor_bytes, largest->name, cairn_tensor_bytes(largest));
 }
 
 cairn_err
@@ -233,10 +232,9 @@ cairn_whole_init(const struct cairn_checkpoint *checkpoint, struct cairn_whole *
     if (!err)
         err = cairn_layout_check_tiling(whole.layout, true, report, sizeof(report));
     if (err == CAIRN_CORRUPT)
-        (void)cairn_complain(
-            complaint, err,
-            "%s: is not whole: %s; copy the files of missing ranks, all of one step",
-            checkpoint->place.path, report);
+        (void)cairn_refuse(checkpoint, complaint, err,
+                           "is not whole: %s; copy the files of missing ranks, all of one step",
+                           report);
     if (err) {
         cairn_whole_fini(&whole);
         return cairn_complain_failed(complaint, err, "%s", checkpoint->place.path);
@@ -468,9 +466,8 @@ cairn_whole_compare(const struct cairn_checkpoint *checkpoint, const struct cair
     if (!err)
         err = cairn_execute(&execution, complaint);
     if (err)
-        (void)cairn_complain(complaint, err, "%s: replicas cannot be compared: %s%s%s",
-                             checkpoint->place.path, report, report[0] ? "; " : "",
-                             cairn_err_text(err));
+        (void)cairn_refuse(checkpoint, complaint, err, "replicas cannot be compared: %s%s%s",
+                           report, report[0] ? "; " : "", cairn_err_text(err));
     free(stretches);
     cairn_moves_fini(&moves);
     return err;

@@ -6,7 +6,7 @@
 
 #include "base/crc.h"
 #include "tools/convert/engine/cast.h"
-#include "tools/convert/engine/crc_join.h"
+#include "base/crc_join.h"
 
 struct cairn_writing {
     const struct cairn_conversion *conversion;

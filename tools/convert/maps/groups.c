@@ -59,10 +59,10 @@ rename_names(struct cairn_pickle *pickle, const struct cairn_pickle_node *group,
              const struct cairn_pickle_node *members)
 {
     const struct cairn_pickle_node *names = cairn_pickle_get(group, "param_names");
-    struct cairn_pickle_node *list = cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *list = cairn_pickle_list(pickle);
     char name[CAIRN_NAME_BYTES_MAX];
 
-    if (!names || names->kind != CAIRN_PICKLE_LIST)
+    if (!cairn_pickle_is_list(names))
         return CAIRN_OK;
     for (uint32_t i = 0; i < members->count; i++) {
         if (!cairn_pickle_copy_text(members->items[i], name, sizeof(name)))
@@ -80,7 +80,7 @@ rename_groups(struct renaming *renaming)
 
     for (uint32_t g = 0; g < renaming->groups.list->count && !err; g++) {
         const struct cairn_pickle_node *members = cairn_param_group_members(&renaming->groups, g);
-        struct cairn_pickle_node *list = cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
+        struct cairn_pickle_node *list = cairn_pickle_list(pickle);
 
         if (!members)
             continue;
@@ -119,8 +119,7 @@ cairn_map_groups_rename(struct cairn_map_stage *stage, const struct cairn_layout
         err = cairn_checkpoint_add_opaque(stage->checkpoint, CAIRN_PARAM_GROUPS_NAME, written,
                                           written_bytes, stage->complaint);
     free(written);
-    return err ? cairn_complain(stage->complaint, err,
-                                "%s: the optimizer's groups of parameters cannot be renamed",
-                                stage->checkpoint->place.path)
+    return err ? cairn_refuse(stage->checkpoint, stage->complaint, err,
+                              "the optimizer's groups of parameters cannot be renamed")
                : CAIRN_OK;
 }

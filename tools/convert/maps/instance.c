@@ -34,13 +34,11 @@ say_missing(struct cairn_map_instance *instance, const struct cairn_map_name *pa
 
     if (!cairn_map_name_make(pattern, instance->key, instance->captures, missing))
         (void)strcpy(missing, pattern->text);
-    return cairn_complain(
-        instance->stage->complaint, CAIRN_CORRUPT,
-        "%s: %s is there, but %s, which belongs to it by the map (%s, line %" PRIu32
-        "), is missing; are files of the checkpoint missing?",
-        instance->stage->checkpoint->place.path,
-        cairn_layout_tensor(instance->stage->from, there)->name, missing, instance->rule->file,
-        instance->rule->line);
+    return cairn_refuse(instance->stage->checkpoint, instance->stage->complaint, CAIRN_CORRUPT,
+                        "%s is there, but %s, which belongs to it by the map (%s, line %" PRIu32
+                        "), is missing; are files of the checkpoint missing?",
+                        cairn_layout_tensor(instance->stage->from, there)->name, missing,
+                        instance->rule->file, instance->rule->line);
 }
 
 /* Counts how many there are along the capture of the source alone. */
@@ -86,11 +84,11 @@ gather(struct cairn_map_instance *instance, uint32_t first)
             if (*found == UINT32_MAX)
                 return say_missing(instance, &instance->source->tensors[i].name, first);
             if (stage->used[*found])
-                return cairn_complain(
-                    stage->complaint, CAIRN_CORRUPT,
-                    "%s: two rules of the map match tensor %s (%s, line %" PRIu32 " is the second)",
-                    stage->checkpoint->place.path, cairn_layout_tensor(stage->from, *found)->name,
-                    instance->rule->file, instance->rule->line);
+                return cairn_refuse(stage->checkpoint, stage->complaint, CAIRN_CORRUPT,
+                                    "two rules of the map match tensor %s (%s, line %" PRIu32
+                                    " is the second)",
+                                    cairn_layout_tensor(stage->from, *found)->name,
+                                    instance->rule->file, instance->rule->line);
         }
     return CAIRN_OK;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 
 uint32_t
 cairn_map_source_find(const struct cairn_map_stage *stage, const struct cairn_map_name *pattern,
@@ -74,10 +74,10 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
     cairn_err err;
 
     if (cairn_layout_tensor_find(stage->to, name) != UINT32_MAX)
-        return cairn_complain(stage->complaint, CAIRN_CORRUPT,
-                              "%s: two tensors would be called %s, the second is %s; "
-                              "leave one out with --drop",
-                              stage->checkpoint->place.path, name, like->name);
+        return cairn_refuse(stage->checkpoint, stage->complaint, CAIRN_CORRUPT,
+                            "two tensors would be called %s, the second is %s; "
+                            "leave one out with --drop",
+                            name, like->name);
     err = reserve(stage, index + 1);
     if (!err)
         err = cairn_box_add_tensor(stage->to, name, like->dtype, like->kind, dims, shape, &index,

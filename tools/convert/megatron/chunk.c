@@ -23,8 +23,8 @@ struct making {
 static cairn_err
 refuse(const struct making *making, const char *name, const char *why)
 {
-    return cairn_complain(making->target->complaint, CAIRN_INVAL, "%s: %s %s",
-                          making->target->checkpoint->place.path, name, why);
+    return cairn_refuse(making->target->checkpoint, making->target->complaint, CAIRN_INVAL, "%s %s",
+                        name, why);
 }
 
 static uint32_t
@@ -118,7 +118,7 @@ add_tensor(struct making *making, const char *canonical, const char *stored, boo
         cairn_megatron_target_place(target, index);
         err = cairn_output_add_carried(target->output, index);
     }
-    cairn_pickle_put(making->tree, making->dict, cairn_pickle_text(making->tree, stored),
+    cairn_pickle_set(making->tree, making->dict, stored,
                      cairn_pickle_named(making->tree, "part", number));
     return err;
 }
@@ -155,7 +155,7 @@ add_extra(struct making *making, const char *canonical, const char *stored)
             cairn_megatron_target_place(target, tensor);
     }
     if (!err)
-        cairn_pickle_put(making->tree, making->dict, cairn_pickle_text(making->tree, stored),
+        cairn_pickle_set(making->tree, making->dict, stored,
                          value ? value : cairn_pickle_none(making->tree));
     return err;
 }

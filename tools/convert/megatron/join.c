@@ -140,17 +140,15 @@ cairn_megatron_join(struct cairn_megatron_target *target)
             break;
         if (strcmp(key, "optimizer") == 0)
             value = cairn_megatron_settings_plain(&tree, value);
-        cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, key), value);
+        cairn_pickle_set(&tree, root, key, value);
         if (strcmp(key, "iteration") == 0) /* the model follows, and is put there later */
-            cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, "model"),
-                             cairn_pickle_none(&tree));
+            cairn_pickle_set(&tree, root, "model", cairn_pickle_none(&tree));
     }
     /* without it, Megatron-LM reorders qkv */
     if (!err && !cairn_pickle_get(root, "checkpoint_version"))
-        cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, "checkpoint_version"),
-                         cairn_pickle_float(&tree, 3.0));
+        cairn_pickle_set(&tree, root, "checkpoint_version", cairn_pickle_float(&tree, 3.0));
     if (!err) /* each rank's own is put there later */
-        cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, RNG_KEY), cairn_pickle_none(&tree));
+        cairn_pickle_set(&tree, root, RNG_KEY, cairn_pickle_none(&tree));
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)

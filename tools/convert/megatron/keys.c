@@ -157,12 +157,12 @@ check_order(const struct cairn_megatron_target *target, const struct found *foun
         return CAIRN_OK;
     for (uint32_t i = 0; i < count; i++)
         if (!is_order_known(&found[i]))
-            return cairn_complain(
-                target->complaint, CAIRN_INVAL,
-                "%s: the buffers of Megatron-LM's optimizer name no parameters, and "
+            return cairn_refuse(
+                target->checkpoint, target->complaint, CAIRN_INVAL,
+                "the buffers of Megatron-LM's optimizer name no parameters, and "
                 "where %s is in their order is not known; write it as megatron-dist, or "
                 "leave the optimizer out with --drop 'fp32.*,exp_avg.*,exp_avg_sq.*'",
-                target->checkpoint->place.path, found[i].name);
+                found[i].name);
     return CAIRN_OK;
 }
 

@@ -18,6 +18,7 @@
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/state/steps.h"
+#include "tools/convert/state/opaque_tree.h"
 
 #define MOMENT "exp_avg."
 #define MASTER "fp32."
@@ -139,30 +140,29 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     cairn_err err = CAIRN_OK;
 
     if (!cairn_pickle_copy_text(member, name, sizeof(name)))
-        return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "%s: its optimizer's groups have numbers instead of names; give the "
-                              "names with --job FILE",
-                              make->checkpoint->place.path);
+        return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+                            "its optimizer's groups have numbers instead of names; give the "
+                            "names with --job FILE");
     tensor = cairn_layout_tensor_find(make->checkpoint->layout, name);
     if (tensor == UINT32_MAX ||
         cairn_layout_tensor(make->checkpoint->layout, tensor)->kind != CAIRN_PARAM)
-        return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                              "%s: group %" PRIu32
-                              " of the optimizer has %s, which is not a parameter of what is "
-                              "written; see --dry-run for its names",
-                              make->checkpoint->place.path, group, name);
+        return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                            "group %" PRIu32
+                            " of the optimizer has %s, which is not a parameter of what is "
+                            "written; see --dry-run for its names",
+                            group, name);
     decay = decay_of(cairn_layout_tensor(make->checkpoint->layout, tensor));
     if (!make->chosen[decay])
         make->chosen[decay] = known;
     if (make->chosen[decay] != known)
         err = compare_groups(&make->job.tree, make->chosen[decay], known, &same);
     if (!err && !same)
-        err = cairn_complain(make->complaint, CAIRN_INVAL,
-                             "%s: group %" PRIu32
-                             " of the optimizer, that of %s, has other hyperparameters than a "
-                             "group before it, and Megatron-LM has one group of matrices and one "
-                             "of vectors and biases; give groups that fit with --job FILE",
-                             make->checkpoint->place.path, group, name);
+        err = cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+                           "group %" PRIu32
+                           " of the optimizer, that of %s, has other hyperparameters than a "
+                           "group before it, and Megatron-LM has one group of matrices and one "
+                           "of vectors and biases; give groups that fit with --job FILE",
+                           group, name);
     return err;
 }
 
@@ -175,25 +175,21 @@ choose_groups(struct make *make)
     for (uint32_t g = 0; g < groups->count && !err; g++) {
         const struct cairn_pickle_node *members = cairn_pickle_get(groups->items[g], "params");
 
-        if (!members || members->kind != CAIRN_PICKLE_LIST)
-            return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                                  "%s: group %" PRIu32
-                                  " of the optimizer has no list of parameters",
-                                  make->checkpoint->place.path, g);
+        if (!cairn_pickle_is_list(members))
+            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                                "group %" PRIu32 " of the optimizer has no list of parameters", g);
         for (uint32_t i = 0; i < members->count && !err; i++)
             err = choose(make, g, members->items[i]);
     }
     if (!err && !make->chosen[DECAYED])
-        err = cairn_complain(make->complaint, CAIRN_INVAL,
-                             "%s: the groups of the optimizer have no matrix of the model; give "
-                             "its groups with --job FILE",
-                             make->checkpoint->place.path);
+        err = cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+                           "the groups of the optimizer have no matrix of the model; give "
+                           "its groups with --job FILE");
     for (int decay = 0; decay < DECAYS && !err; decay++)
         if (make->chosen[decay] && !cairn_pickle_get(make->chosen[decay], "lr"))
-            err = cairn_complain(make->complaint, CAIRN_INVAL,
-                                 "%s: unknown lr of the optimizer's %s; give it with --job FILE",
-                                 make->checkpoint->place.path,
-                                 decay == DECAYED ? "matrices" : "vectors and biases");
+            err = cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+                               "unknown lr of the optimizer's %s; give it with --job FILE",
+                               decay == DECAYED ? "matrices" : "vectors and biases");
     return err;
 }
 
@@ -222,7 +218,7 @@ put(struct cairn_pickle *tree, struct cairn_pickle_node *dict, const char *key,
     struct cairn_pickle_node *value)
 {
     if (!cairn_pickle_get(dict, key))
-        cairn_pickle_put(tree, dict, cairn_pickle_text(tree, key), value);
+        cairn_pickle_set(tree, dict, key, value);
 }
 
 /* A group with what Megatron-LM finds it by, and what the optimizers that it may use look for. */
@@ -247,11 +243,8 @@ add_object(struct make *make)
 {
     struct cairn_pickle *tree = &make->job.tree;
     struct cairn_pickle_node *root = cairn_pickle_dict(tree), *inner = cairn_pickle_dict(tree);
-    struct cairn_pickle_node *groups = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *groups = cairn_pickle_list(tree);
     struct cairn_pickle_node *settings = cairn_pickle_dict(tree);
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
-    cairn_err err;
 
     for (int decay = 0; decay < DECAYS; decay++)
         if (make->chosen[decay])
@@ -265,14 +258,7 @@ add_object(struct make *make)
     if (make->job.lr_scheduler)
         put(tree, root, "opt_param_scheduler",
             (struct cairn_pickle_node *)(uintptr_t)make->job.lr_scheduler);
-    err = cairn_pickle_done(tree);
-    if (!err)
-        err = cairn_pickle_write(tree, root, &bytes, &bytes_len, make->complaint);
-    if (!err)
-        err = cairn_checkpoint_add_opaque(make->checkpoint, CAIRN_MEGATRON_COMMON, bytes, bytes_len,
-                                          make->complaint);
-    free(bytes);
-    return err;
+    return cairn_opaque_add(make->checkpoint, CAIRN_MEGATRON_COMMON, tree, root, make->complaint);
 }
 
 /* Optimizers that count for all parameters at once have the step in their groups. */
@@ -294,10 +280,9 @@ find_step(struct make *make)
     if (!known)
         known = read_group_step(make, &make->step);
     if (!known && !make->job.step_known)
-        return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "%s: the number of trained steps is unknown; give it with --job "
-                              "FILE: {\"global_steps\": N}",
-                              make->checkpoint->place.path);
+        return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+                            "the number of trained steps is unknown; give it with --job "
+                            "FILE: {\"global_steps\": N}");
     if (!known)
         make->step = make->job.step;
     make->checkpoint->step =

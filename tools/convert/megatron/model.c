@@ -9,7 +9,8 @@
 
 #include "base/array.h"
 #include "tools/convert/megatron/plain.h"
-#include "tools/convert/pickle/write.h"
+#include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/torch/carried.h"
 
 struct reading {
     struct cairn_checkpoint *checkpoint;
@@ -26,8 +27,8 @@ struct reading {
 static cairn_err
 refuse(const struct reading *reading, cairn_err err, const char *key, const char *why)
 {
-    return cairn_complain(reading->complaint, err, "%s/%s: %s %s", reading->checkpoint->place.path,
-                          reading->source->path, key, why);
+    return cairn_refuse_file(reading->checkpoint, reading->source->path, reading->complaint, err,
+                             "%s %s", key, why);
 }
 
 /* ---- names ---- */
@@ -257,8 +258,6 @@ read_extra(struct reading *reading, struct cairn_pickle_node *node, const char *
 {
     const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(reading->source, node);
     char name[CAIRN_NAME_BYTES_MAX + 32];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
     cairn_err err;
 
     if (node->kind == CAIRN_PICKLE_NONE)
@@ -275,14 +274,9 @@ read_extra(struct reading *reading, struct cairn_pickle_node *node, const char *
     if (tensor)
         return cairn_torch_source_add(reading->checkpoint, reading->source, tensor, name,
                                       CAIRN_BUFFER, reading->complaint);
-    err = cairn_pickle_write(&reading->source->torch.tree, node, &bytes, &bytes_len,
-                             reading->complaint);
-    if (err)
-        return refuse(reading, err, canonical, "cannot be carried");
-    err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
-                                      reading->complaint);
-    free(bytes);
-    return err;
+    err = cairn_opaque_add(reading->checkpoint, name, &reading->source->torch.tree, node,
+                           reading->complaint);
+    return err ? refuse(reading, err, canonical, "cannot be carried") : CAIRN_OK;
 }
 
 static cairn_err
@@ -315,42 +309,6 @@ read_chunk(struct reading *reading, const struct cairn_pickle_node *model)
 }
 
 /* ---- what is carried ---- */
-
-/* What an earlier conversion put into the file because it had no place of its own in this format.
- */
-static cairn_err
-take_back(struct reading *reading, struct cairn_pickle_node *root)
-{
-    static const struct {
-        const char *key;
-        enum cairn_kind kind;
-    } kinds[] = {{"param", CAIRN_PARAM},
-                 {"buffer", CAIRN_BUFFER},
-                 {"optimizer", CAIRN_OPTIMIZER},
-                 {"opaque", CAIRN_OPAQUE}};
-    const struct cairn_pickle_node *carried = cairn_pickle_get(root, CAIRN_MEGATRON_CARRIED);
-
-    for (size_t k = 0; carried && k < sizeof(kinds) / sizeof(kinds[0]); k++) {
-        const struct cairn_pickle_node *pairs =
-            cairn_pickle_pairs(cairn_pickle_get(carried, kinds[k].key));
-
-        for (uint32_t i = 0; pairs && i < pairs->count; i++) {
-            const struct cairn_torch_tensor *tensor =
-                cairn_torch_source_tensor(reading->source, pairs->items[2 * i + 1]);
-            char name[CAIRN_NAME_BYTES_MAX];
-            cairn_err err;
-
-            if (!tensor || !cairn_pickle_copy_text(pairs->items[2 * i], name, sizeof(name)))
-                return refuse(reading, CAIRN_CORRUPT, CAIRN_MEGATRON_CARRIED,
-                              "does not map names to tensors");
-            err = cairn_torch_source_add(reading->checkpoint, reading->source, tensor, name,
-                                         kinds[k].kind, reading->complaint);
-            if (err)
-                return err;
-        }
-    }
-    return CAIRN_OK;
-}
 
 /* All that is left of the object, without the model. */
 static cairn_err
@@ -419,7 +377,7 @@ cairn_megatron_model_read(struct cairn_checkpoint *checkpoint, struct cairn_mega
                            "is missing, or no state dict");
     }
     if (!err)
-        err = take_back(&reading, root);
+        err = cairn_torch_carried_take(checkpoint, source, CAIRN_MEGATRON_CARRIED, NULL, complaint);
     if (!err)
         err = cairn_megatron_plain_read(checkpoint, state, source,
                                         cairn_pickle_get(root, "optimizer"), complaint);

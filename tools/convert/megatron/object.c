@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/torch/carried.h"
 
 /* ---- args ---- */
 
@@ -105,8 +105,8 @@ load(struct cairn_megatron_target *target, const struct cairn_megatron_rank *ran
     if (!err && tensor != UINT32_MAX)
         cairn_megatron_target_place(target, tensor);
     if (!err && !cairn_pickle_pairs(*root))
-        err = cairn_complain(target->complaint, CAIRN_CORRUPT, "%s: %s: expected a dict",
-                             target->checkpoint->place.path, own);
+        err = cairn_refuse(target->checkpoint, target->complaint, CAIRN_CORRUPT,
+                           "%s: expected a dict", own);
     if (!err && tensor == UINT32_MAX)
         err = cairn_megatron_join_states(target, rank, tree, *root);
     return err;
@@ -121,7 +121,7 @@ put_models(const struct cairn_megatron_target *target, struct cairn_pickle *tree
 
         if (target->sizes.vpp > 1)
             (void)snprintf(key, sizeof(key), "model%" PRIu32, i);
-        cairn_pickle_put(tree, root, cairn_pickle_text(tree, key), chunks[i]);
+        cairn_pickle_set(tree, root, key, chunks[i]);
     }
 }
 
@@ -147,9 +147,8 @@ put_sizes(const struct cairn_megatron_target *target, struct cairn_pickle *tree,
     struct cairn_pickle_node *dict = cairn_pickle_dict(tree);
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        cairn_pickle_put(tree, dict, cairn_pickle_text(tree, all[i].key),
-                         cairn_pickle_int(tree, all[i].size));
-    cairn_pickle_put(tree, root, cairn_pickle_text(tree, CAIRN_MEGATRON_SIZES), dict);
+        cairn_pickle_set(tree, dict, all[i].key, cairn_pickle_int(tree, all[i].size));
+    cairn_pickle_set(tree, root, CAIRN_MEGATRON_SIZES, dict);
 }
 
 cairn_err
@@ -165,10 +164,9 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
 
     *root = made;
     if (!target->common) {
-        cairn_pickle_put(tree, made, cairn_pickle_text(tree, "checkpoint_version"),
-                         cairn_pickle_float(tree, 3.0));
+        cairn_pickle_set(tree, made, "checkpoint_version", cairn_pickle_float(tree, 3.0));
         if (target->checkpoint->step_known)
-            cairn_pickle_put(tree, made, cairn_pickle_text(tree, "iteration"),
+            cairn_pickle_set(tree, made, "iteration",
                              cairn_pickle_int(tree, (int64_t)target->checkpoint->step));
         put_models(target, tree, chunks, made);
         put_sizes(target, tree, made);
@@ -230,38 +228,18 @@ cairn_err
 cairn_megatron_target_rest(struct cairn_megatron_target *target, struct cairn_pickle *tree,
                            struct cairn_pickle_node **dict)
 {
-    static const struct {
-        const char *key;
-        enum cairn_kind kind;
-    } kinds[] = {{"param", CAIRN_PARAM},
-                 {"buffer", CAIRN_BUFFER},
-                 {"optimizer", CAIRN_OPTIMIZER},
-                 {"opaque", CAIRN_OPAQUE}};
-    uint32_t count = cairn_layout_tensor_count(target->checkpoint->layout);
-
     *dict = NULL;
-    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
-        struct cairn_pickle_node *of_kind = NULL;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(target->checkpoint->layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(target->checkpoint->layout, i);
 
-        for (uint32_t i = 0; i < count; i++) {
-            const struct cairn_tensor *tensor = cairn_layout_tensor(target->checkpoint->layout, i);
-
-            if (tensor->kind != kinds[k].kind || !is_left(target, i))
-                continue;
-            if (tensor->kind == CAIRN_PARAM && !strchr(tensor->name, '/'))
-                return cairn_complain(target->complaint, CAIRN_INVAL,
-                                      "%s: parameter %s has no place in a model of Megatron-LM; "
-                                      "leave it out with --drop",
-                                      target->checkpoint->place.path, tensor->name);
-            if (!*dict)
-                *dict = cairn_pickle_dict(tree);
-            if (!of_kind) {
-                of_kind = cairn_pickle_dict(tree);
-                cairn_pickle_put(tree, *dict, cairn_pickle_text(tree, kinds[k].key), of_kind);
-            }
-            cairn_pickle_put(tree, of_kind, cairn_pickle_text(tree, tensor->name),
-                             cairn_pickle_tensor(tree, tensor->name));
-        }
+        if (!is_left(target, i))
+            continue;
+        if (tensor->kind == CAIRN_PARAM && !strchr(tensor->name, '/'))
+            return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                                "parameter %s has no place in a model of Megatron-LM; leave it out "
+                                "with --drop",
+                                tensor->name);
+        cairn_torch_carried_put(tree, dict, tensor);
     }
     return cairn_pickle_done(tree);
 }

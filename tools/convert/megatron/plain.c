@@ -27,7 +27,7 @@ inner_of(const struct cairn_pickle_node *optimizer)
 bool
 cairn_megatron_plain(const struct cairn_pickle_node *optimizer)
 {
-    if (optimizer && optimizer->kind == CAIRN_PICKLE_LIST && optimizer->count > 0)
+    if (cairn_pickle_is_list(optimizer) && optimizer->count > 0)
         optimizer = optimizer->items[0];
     return cairn_pickle_pairs(optimizer) && cairn_pickle_pairs(inner_of(optimizer)) &&
            cairn_pickle_get(inner_of(optimizer), "state");
@@ -120,7 +120,7 @@ match(const struct cairn_megatron_state *state, const struct cairn_torch_source 
     bool seen[2] = {false, false};
 
     *count = 0;
-    if (!groups || groups->kind != CAIRN_PICKLE_LIST ||
+    if (!cairn_pickle_is_list(groups) ||
         (masters && (masters->kind != CAIRN_PICKLE_LIST || masters->count != groups->count)))
         return false;
     for (uint32_t g = 0; g < groups->count; g++) {
@@ -129,8 +129,8 @@ match(const struct cairn_megatron_state *state, const struct cairn_torch_source 
         uint32_t next = 0;
         bool without;
 
-        if (!numbers || numbers->kind != CAIRN_PICKLE_LIST ||
-            !without_decay(groups->items[g], &without) || seen[without] ||
+        if (!cairn_pickle_is_list(numbers) || !without_decay(groups->items[g], &without) ||
+            seen[without] ||
             (own && (own->kind != CAIRN_PICKLE_LIST || own->count != numbers->count)))
             return false;
         seen[without] = true;
@@ -170,8 +170,8 @@ add(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
     cairn_err err;
 
     if (!tensor || snprintf(name, sizeof(name), "%s.%s", key, part->name) >= (int)sizeof(name))
-        return cairn_complain(complaint, CAIRN_VERSION, "%s/%s: the %s of %s has too long a name",
-                              checkpoint->place.path, source->path, key, part->name);
+        return cairn_refuse_file(checkpoint, source->path, complaint, CAIRN_VERSION,
+                                 "the %s of %s has too long a name", key, part->name);
     for (uint32_t d = 0; d < tensor->view.dims; d++)
         strides[d] = tensor->view.stride[d] * tensor->view.dtype->element_bytes;
     err = cairn_megatron_add_part(checkpoint, tensor->view.dims == 0 ? &scalar : part, name,
@@ -186,7 +186,7 @@ add(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
 static struct cairn_pickle_node *
 without_key(struct cairn_pickle *tree, const struct cairn_pickle_node *groups, const char *key)
 {
-    struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *list = cairn_pickle_list(tree);
 
     for (uint32_t g = 0; g < groups->count; g++) {
         const struct cairn_pickle_node *pairs = cairn_pickle_pairs(groups->items[g]);
@@ -230,8 +230,7 @@ read_one(struct cairn_checkpoint *checkpoint, struct cairn_megatron_state *state
     cairn_torch_carry_replace(inner, "state", cairn_pickle_dict(tree));
     cairn_torch_carry_replace(inner, "param_groups",
                               without_key(tree, cairn_pickle_get(inner, "param_groups"), "params"));
-    cairn_torch_carry_replace(optimizer, MASTERS,
-                              cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0));
+    cairn_torch_carry_replace(optimizer, MASTERS, cairn_pickle_list(tree));
     return err;
 }
 
@@ -274,9 +273,8 @@ state_part(struct cairn_megatron_target *target, struct cairn_pickle *tree, uint
         copy = (struct cairn_megatron_part){.split = CAIRN_MEGATRON_REPLICATED, .count = 1};
     else if (tensor->dims != copy.dims ||
              memcmp(tensor->shape, copy.whole_shape, copy.dims * sizeof(uint64_t)) != 0)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: %s has another shape than its parameter",
-                              target->checkpoint->place.path, name);
+        return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                            "%s has another shape than its parameter", name);
     copy.dtype = cairn_output_dtype(target->options, tensor);
     copy.buffer = true; /* it is not a parameter itself */
     (void)snprintf(number, sizeof(number), "%" PRIu32, target->part_count);
@@ -306,15 +304,15 @@ make_group(struct cairn_megatron_target *target, struct cairn_pickle *tree, bool
         for (size_t k = 0; k < STATE_KEY_COUNT && !err; k++) {
             err = state_part(target, tree, i, state_keys[k], &node);
             if (!err && node)
-                cairn_pickle_put(tree, state, cairn_pickle_text(tree, state_keys[k]), node);
+                cairn_pickle_set(tree, state, state_keys[k], node);
         }
         if (!err && masters) {
             err = state_part(target, tree, i, "fp32", &node);
             if (!err && !node)
-                return cairn_complain(
-                    target->complaint, CAIRN_INVAL,
-                    "%s: the optimizer needs fp32.%s, which is missing; was it dropped?",
-                    target->checkpoint->place.path, target->parts[i].name);
+                return cairn_refuse(
+                    target->checkpoint, target->complaint, CAIRN_INVAL,
+                    "the optimizer needs fp32.%s, which is missing; was it dropped?",
+                    target->parts[i].name);
             if (!err)
                 cairn_pickle_append(tree, masters, node);
         }
@@ -331,27 +329,25 @@ make_one(struct cairn_megatron_target *target, struct cairn_pickle *tree,
 {
     struct cairn_pickle_node *inner = inner_of(optimizer);
     struct cairn_pickle_node *groups, *states = cairn_pickle_dict(tree);
-    struct cairn_pickle_node *masters = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *masters = cairn_pickle_list(tree);
     bool has_masters = cairn_pickle_get(optimizer, MASTERS) != NULL;
     uint32_t next = 0;
     cairn_err err = CAIRN_OK;
 
     groups = cairn_pickle_get(inner, "param_groups");
-    if (!groups || groups->kind != CAIRN_PICKLE_LIST)
+    if (!cairn_pickle_is_list(groups))
         return CAIRN_OK;
     groups = without_key(tree, groups, "params");
     for (uint32_t g = 0; groups && g < groups->count && !err; g++) {
-        struct cairn_pickle_node *numbers = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
-        struct cairn_pickle_node *own =
-            has_masters ? cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0) : NULL;
+        struct cairn_pickle_node *numbers = cairn_pickle_list(tree);
+        struct cairn_pickle_node *own = has_masters ? cairn_pickle_list(tree) : NULL;
         bool without = false;
 
         if (!without_decay(groups->items[g], &without))
-            return cairn_complain(target->complaint, CAIRN_CORRUPT,
-                                  "%s: a carried group of the optimizer does not say its wd_mult",
-                                  target->checkpoint->place.path);
+            return cairn_refuse(target->checkpoint, target->complaint, CAIRN_CORRUPT,
+                                "a carried group of the optimizer does not say its wd_mult");
         err = make_group(target, tree, expert, without, part_count, numbers, states, own, &next);
-        cairn_pickle_put(tree, groups->items[g], cairn_pickle_text(tree, "params"), numbers);
+        cairn_pickle_set(tree, groups->items[g], "params", numbers);
         if (own)
             cairn_pickle_append(tree, masters, own);
     }

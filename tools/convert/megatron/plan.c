@@ -57,7 +57,7 @@ plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_ran
     if (!err && first)
         err = cairn_megatron_target_rest(target, &tree, &rest);
     if (!err && rest)
-        cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, CAIRN_MEGATRON_CARRIED), rest);
+        cairn_pickle_set(&tree, root, CAIRN_MEGATRON_CARRIED, rest);
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
@@ -104,11 +104,10 @@ add_flats(struct optimizer *optimizer, uint32_t first, uint32_t count, uint64_t 
             .elements = elements,
             .dtype = cairn_output_dtype(target->options,
                                         cairn_layout_tensor(target->checkpoint->layout, tensor))};
-        cairn_pickle_put(tree, dict, cairn_pickle_text(tree, k == 0 ? "param" : keys[k]),
+        cairn_pickle_set(tree, dict, k == 0 ? "param" : keys[k],
                          cairn_pickle_named(tree, "flat", number));
     }
-    cairn_pickle_put(tree, dict, cairn_pickle_text(tree, "numel_unpadded"),
-                     cairn_pickle_int(tree, (int64_t)elements));
+    cairn_pickle_set(tree, dict, "numel_unpadded", cairn_pickle_int(tree, (int64_t)elements));
     return CAIRN_OK;
 }
 
@@ -162,8 +161,7 @@ make_optimizer(struct optimizer *optimizer, bool expert, struct cairn_pickle_nod
     cairn_err err = CAIRN_OK;
 
     *state = cairn_pickle_dict(tree);
-    cairn_pickle_put(tree, *state, cairn_pickle_text(tree, "buckets_coalesced"),
-                     cairn_pickle_bool(tree, true));
+    cairn_pickle_set(tree, *state, "buckets_coalesced", cairn_pickle_bool(tree, true));
     while (chunk < optimizer->target->sizes.vpp && !err) {
         struct cairn_pickle_node *dict;
 

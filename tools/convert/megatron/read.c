@@ -43,8 +43,7 @@ cairn_megatron_is_file(const struct cairn_parallelism *sizes, uint32_t tp, uint3
 static cairn_err
 refuse(const struct reading *reading, cairn_err err, const char *file, const char *why)
 {
-    return cairn_complain(reading->complaint, err, "%s/%s: %s", reading->checkpoint->place.path,
-                          file, why);
+    return cairn_refuse_file(reading->checkpoint, file, reading->complaint, err, "%s", why);
 }
 
 /* ---- sizes ---- */
@@ -169,11 +168,10 @@ check_files(const struct reading *reading)
             if (!cairn_megatron_path(reading->folders.iteration, sizes, r % sizes->tp, p,
                                      r / sizes->etp % sizes->ep, CAIRN_MEGATRON_MODEL, path) ||
                 !cairn_place_has_file(&reading->checkpoint->place, path))
-                return cairn_complain(
-                    reading->complaint, CAIRN_CORRUPT,
-                    "%s: %s is missing (tensor parallel %" PRIu32 ", pipeline %" PRIu32
-                    ", experts %" PRIu32 "); copy it from the node that wrote it",
-                    reading->checkpoint->place.path, path, sizes->tp, sizes->pp, sizes->ep);
+                return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+                                    "%s is missing (tensor parallel %" PRIu32 ", pipeline %" PRIu32
+                                    ", experts %" PRIu32 "); copy it from the node that wrote it",
+                                    path, sizes->tp, sizes->pp, sizes->ep);
         }
     return CAIRN_OK;
 }
@@ -343,10 +341,9 @@ cairn_megatron_read(struct cairn_checkpoint *checkpoint, struct cairn_complaint 
     cairn_err err = cairn_megatron_folders_list(&checkpoint->place, &reading.folders, complaint);
 
     if (err == CAIRN_NOT_FOUND)
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s: the iteration that " CAIRN_MEGATRON_LATEST
-                             " names has no folder with mp_rank_… in it",
-                             checkpoint->place.path);
+        err = cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                           "the iteration that " CAIRN_MEGATRON_LATEST
+                           " names has no folder with mp_rank_… in it");
     if (!err)
         err = open_first(&reading);
     if (!err)

@@ -18,8 +18,7 @@ copy_one(struct cairn_pickle *tree, struct cairn_pickle_node *settings, const ch
         if (!cairn_pickle_is_text(pairs->items[2 * i], CAIRN_MEGATRON_SETTINGS_TYPE))
             cairn_pickle_put(tree, copy, pairs->items[2 * i], pairs->items[2 * i + 1]);
     if (type)
-        cairn_pickle_put(tree, copy, cairn_pickle_text(tree, CAIRN_MEGATRON_SETTINGS_TYPE),
-                         cairn_pickle_text(tree, type));
+        cairn_pickle_set(tree, copy, CAIRN_MEGATRON_SETTINGS_TYPE, cairn_pickle_text(tree, type));
     return copy;
 }
 
@@ -46,7 +45,7 @@ cairn_megatron_settings_plain(struct cairn_pickle *tree, struct cairn_pickle_nod
 
     if (!pairs || pairs->count == 0 || !cairn_pickle_u64(pairs->items[0], &number))
         return copy_one(tree, settings, NULL);
-    several = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    several = cairn_pickle_list(tree);
     for (uint32_t i = 0; i < pairs->count; i++) /* Megatron-Core writes them in order */
         cairn_pickle_append(tree, several, copy_one(tree, pairs->items[2 * i + 1], NULL));
     return several;
@@ -77,9 +76,9 @@ for_experts(struct cairn_pickle *tree, const struct cairn_pickle_node *dense)
 {
     const struct cairn_pickle_node *inner = cairn_pickle_get(dense, "optimizer");
     const struct cairn_pickle_node *groups = cairn_pickle_get(inner, "param_groups");
-    struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *list = cairn_pickle_list(tree);
 
-    for (uint32_t i = 0; groups && groups->kind == CAIRN_PICKLE_LIST && i < groups->count; i++)
+    for (uint32_t i = 0; cairn_pickle_is_list(groups) && i < groups->count; i++)
         cairn_pickle_append(
             tree, list,
             with(tree, groups->items[i], "is_expert_parallel", cairn_pickle_bool(tree, true)));
@@ -111,10 +110,9 @@ cairn_megatron_settings_content(struct cairn_pickle *tree)
     } marks[] = {{"singleton_local_shards", false}, {"chained_optim_avoid_prefix", true}};
     struct cairn_pickle_node *content = cairn_pickle_dict(tree);
 
-    cairn_pickle_put(tree, content, cairn_pickle_text(tree, CAIRN_MEGATRON_CONTENT_TYPE),
+    cairn_pickle_set(tree, content, CAIRN_MEGATRON_CONTENT_TYPE,
                      cairn_pickle_text(tree, CAIRN_MEGATRON_RESHARDABLE));
     for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
-        cairn_pickle_put(tree, content, cairn_pickle_text(tree, marks[i].key),
-                         cairn_pickle_bool(tree, marks[i].truth));
+        cairn_pickle_set(tree, content, marks[i].key, cairn_pickle_bool(tree, marks[i].truth));
     return content;
 }

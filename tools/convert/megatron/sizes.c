@@ -68,10 +68,9 @@ count_layers(struct cairn_megatron_target *target)
     }
     if (target->sizes.ep > 1 &&
         (target->expert_count == 0 || target->expert_count % target->sizes.ep != 0))
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: %" PRIu32 " experts cannot be split over --ep %" PRIu32,
-                              target->checkpoint->place.path, target->expert_count,
-                              target->sizes.ep);
+        return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                            "%" PRIu32 " experts cannot be split over --ep %" PRIu32,
+                            target->expert_count, target->sizes.ep);
     return CAIRN_OK;
 }
 
@@ -94,12 +93,11 @@ split_layers(struct cairn_megatron_target *target)
                           target, "what it carries of its layers' split is damaged");
     }
     if (all % chunks != 0)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: %" PRIu32 " layers%s cannot be split evenly over --pp %" PRIu32
-                              " with --vpp %" PRIu32,
-                              target->checkpoint->place.path, all,
-                              before || after ? " (the embedding or the loss counted as one)" : "",
-                              target->sizes.pp, target->sizes.vpp);
+        return cairn_refuse(
+            target->checkpoint, target->complaint, CAIRN_INVAL,
+            "%" PRIu32 " layers%s cannot be split evenly over --pp %" PRIu32 " with --vpp %" PRIu32,
+            all, before || after ? " (the embedding or the loss counted as one)" : "",
+            target->sizes.pp, target->sizes.vpp);
     for (uint32_t i = 1; i < chunks; i++)
         target->first_layer[i] = i * (all / chunks) - before;
     target->first_layer[chunks] = target->layer_count;

@@ -43,7 +43,7 @@ note_args(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *r
     reading->args.vocabulary = known.vocabulary;
     reading->args.padded_vocabulary = argument(args, "padded_vocab_size");
     grouped = cairn_pickle_attribute(args, "moe_grouped_gemm");
-    reading->args.grouped_experts = grouped && grouped->kind == CAIRN_PICKLE_BOOL && grouped->truth;
+    reading->args.grouped_experts = cairn_pickle_is_true(grouped);
 }
 
 /* Tensors in it become the layout's, under the path that leads to them. */
@@ -152,18 +152,16 @@ read_object(struct cairn_mdist_reading *reading, uint32_t index)
         err = cairn_dcp_load_object(&source, &wants.items[0], CAIRN_MDIST_COMMON_KEY, &bytes,
                                     &bytes_len, reading->complaint);
     if (!err && !bytes)
-        err = cairn_complain(reading->complaint, CAIRN_VERSION,
-                             "%s: " CAIRN_MDIST_COMMON_KEY " has tensors in it, which are read "
-                             "only from " CAIRN_MDIST_COMMON,
-                             reading->checkpoint->place.path);
+        err = cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_VERSION,
+                           "" CAIRN_MDIST_COMMON_KEY " has tensors in it, which are read "
+                           "only from " CAIRN_MDIST_COMMON);
     if (!err)
         err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list,
                                 reading->complaint);
     if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1 ||
                  !cairn_pickle_pairs(list->items[0])))
-        err = cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                             "%s: " CAIRN_MDIST_COMMON_KEY " holds no list of one dict",
-                             reading->checkpoint->place.path);
+        err = cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+                           "" CAIRN_MDIST_COMMON_KEY " holds no list of one dict");
     if (!err) {
         note_args(reading, list->items[0]);
         err = add_values(reading, &tree, list->items[0]);

@@ -112,7 +112,7 @@ cairn_mdist_common_add(const struct cairn_checkpoint *source,
             break;
         memcpy(key, name, strlen(name) + 1);
         key[strlen(name) - strlen(".pickle")] = '\0';
-        cairn_pickle_put(&tree, fill.root, cairn_pickle_text(&tree, key), value);
+        cairn_pickle_set(&tree, fill.root, key, value);
         err = cairn_output_add_carried(output, values[i]);
     }
     for (uint32_t i = 0; i < made_count && !err; i++) {
@@ -121,7 +121,7 @@ cairn_mdist_common_add(const struct cairn_checkpoint *source,
         err = cairn_pickle_read(&tree, made[i].name, made[i].bytes, made[i].bytes_len, &value,
                                 complaint);
         if (!err)
-            cairn_pickle_put(&tree, fill.root, cairn_pickle_text(&tree, made[i].name), value);
+            cairn_pickle_set(&tree, fill.root, made[i].name, value);
     }
     if (!err)
         err = cairn_pickle_done(&tree);

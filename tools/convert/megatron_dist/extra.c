@@ -95,9 +95,9 @@ cairn_mdist_extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint3
 
     if (!cairn_mdist_extra_state(parameter, state) ||
         !cairn_mdist_extra_key(parameter, stacked, extents, name))
-        return cairn_complain(dcp->complaint, CAIRN_INVAL,
-                              "%s: the name of %s is too long for the extra state of its module",
-                              dcp->source->place.path, parameter);
+        return cairn_refuse(dcp->source, dcp->complaint, CAIRN_INVAL,
+                            "the name of %s is too long for the extra state of its module",
+                            parameter);
     cairn_pickle_init(&tree, 4 * (uint64_t)VALUE_BYTES_MAX);
     err = find_value(dcp, state, &tree, &value);
     root = err ? NULL : cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, &value, 1);

@@ -8,7 +8,7 @@
 
 #include "tools/convert/megatron_dist/mdist.h"
 #include "tools/convert/megatron/names.h"
-#include "tools/convert/pickle/write.h"
+#include "tools/convert/state/opaque_tree.h"
 
 struct keeping {
     struct cairn_pickle pickle;
@@ -94,12 +94,10 @@ cairn_err
 cairn_mdist_keep_keys(struct cairn_mdist_reading *reading)
 {
     struct keeping keeping = {0};
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
     cairn_err err;
 
     cairn_pickle_init(&keeping.pickle, CAIRN_DCP_TREE_BYTES_MAX);
-    keeping.list = cairn_pickle_sequence(&keeping.pickle, CAIRN_PICKLE_LIST, NULL, 0);
+    keeping.list = cairn_pickle_list(&keeping.pickle);
     for (uint32_t i = 0; i < reading->metadata.entry_count; i++)
         if (reading->arrays[i].known && reading->arrays[i].name.state[0] == '\0')
             keep_form(&keeping, &reading->arrays[i]);
@@ -110,13 +108,9 @@ cairn_mdist_keep_keys(struct cairn_mdist_reading *reading)
     if (!err && keeping.list->count > 0) {
         qsort(keeping.list->items, keeping.list->count, sizeof(*keeping.list->items),
               compare_lines);
-        err = cairn_pickle_write(&keeping.pickle, keeping.list, &bytes, &bytes_len,
-                                 reading->complaint);
-        if (!err)
-            err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_MDIST_KEYS, bytes,
-                                              bytes_len, reading->complaint);
+        err = cairn_opaque_add(reading->checkpoint, CAIRN_MDIST_KEYS, &keeping.pickle, keeping.list,
+                               reading->complaint);
     }
-    free(bytes);
     cairn_pickle_fini(&keeping.pickle);
     return err;
 }

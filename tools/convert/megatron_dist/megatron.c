@@ -70,8 +70,8 @@ load_object(const struct taking *taking, struct object *object)
     err = cairn_opaque_read(taking->source, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &object->tree,
                             &object->root, taking->complaint);
     if (!err && !cairn_pickle_pairs(object->root))
-        err = cairn_complain(taking->complaint, CAIRN_CORRUPT, "%s: %s: expected a dict",
-                             taking->source->place.path, name);
+        err = cairn_refuse(taking->source, taking->complaint, CAIRN_CORRUPT, "%s: expected a dict",
+                           name);
     return err;
 }
 
@@ -211,11 +211,10 @@ take_value(struct taking *taking, struct object *first, const char *key,
 
     (void)snprintf(name, sizeof(name), "%s.pickle", key);
     if (strchr(key, '/') || cairn_layout_tensor_find(taking->source->layout, name) != UINT32_MAX)
-        return cairn_complain(
-            taking->complaint, CAIRN_INVAL,
-            "%s: %s of the first rank's object cannot be a value of " CAIRN_MDIST_COMMON
-            "; leave it out with --drop",
-            taking->source->place.path, key);
+        return cairn_refuse(taking->source, taking->complaint, CAIRN_INVAL,
+                            "%s of the first rank's object cannot be a value of " CAIRN_MDIST_COMMON
+                            "; leave it out with --drop",
+                            key);
     if (strcmp(key, "optimizer") == 0)
         value = settle(taking, &first->tree, value);
     return add_made(&out->values, &out->value_count, key, &first->tree, value);
@@ -232,10 +231,9 @@ take_values(struct taking *taking, struct object *first)
         char key[CAIRN_NAME_BYTES_MAX - sizeof(".pickle")];
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)))
-            return cairn_complain(taking->complaint, CAIRN_CORRUPT,
-                                  "%s: the first rank's object has a key that is not a text (a %s)",
-                                  taking->source->place.path,
-                                  cairn_pickle_kind_name(pairs->items[2 * i]));
+            return cairn_refuse(taking->source, taking->complaint, CAIRN_CORRUPT,
+                                "the first rank's object has a key that is not a text (a %s)",
+                                cairn_pickle_kind_name(pairs->items[2 * i]));
         if (!is_empty_key(key) && strcmp(key, RNG_KEY) != 0)
             err = take_value(taking, first, key, pairs->items[2 * i + 1]);
     }

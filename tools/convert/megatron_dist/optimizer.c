@@ -11,7 +11,7 @@
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/pickle/read.h"
-#include "tools/convert/pickle/write.h"
+#include "tools/convert/state/opaque_tree.h"
 
 #define TYPE_KEY CAIRN_MEGATRON_SETTINGS_TYPE
 #define CONTENT_KEY CAIRN_MEGATRON_CONTENT_TYPE
@@ -96,7 +96,7 @@ join_one(const struct cairn_mdist_reading *reading, struct cairn_pickle *tree, u
             continue;
         err = read_object(tree, object, &value);
         if (!err)
-            cairn_pickle_put(tree, joined, cairn_pickle_text(tree, keys[i]), value);
+            cairn_pickle_set(tree, joined, keys[i], value);
     }
     for (uint32_t i = 0; i < said->count && !err; i++) {
         bool type = cairn_pickle_is_text(said->items[2 * i], TYPE_KEY);
@@ -155,8 +155,6 @@ add(struct cairn_mdist_reading *reading, const char *name, const uint8_t *from, 
 {
     struct cairn_pickle_node *root = NULL;
     struct cairn_pickle tree;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
     cairn_err err;
 
     if (!from)
@@ -167,13 +165,7 @@ add(struct cairn_mdist_reading *reading, const char *name, const uint8_t *from, 
         err =
             from == reading->optimizer_bytes ? join(reading, &tree, &root) : describe(&tree, &root);
     if (!err)
-        err = cairn_pickle_done(&tree);
-    if (!err)
-        err = cairn_pickle_write(&tree, root, &bytes, &bytes_len, reading->complaint);
-    if (!err)
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
-                                          reading->complaint);
-    free(bytes);
+        err = cairn_opaque_add(reading->checkpoint, name, &tree, root, reading->complaint);
     cairn_pickle_fini(&tree);
     return cairn_complain_failed(reading->complaint, err,
                                  "%s: the settings of the optimizer in " CAIRN_MDIST_COMMON

@@ -21,8 +21,8 @@ is_floating(enum cairn_dtype dtype)
 static cairn_err
 refuse(struct cairn_mdist_reading *reading, const char *key, const char *why)
 {
-    return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: array %.300s %s",
-                          reading->checkpoint->place.path, key, why);
+    return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT, "array %.300s %s",
+                        key, why);
 }
 
 /* ---- what an array holds ---- */

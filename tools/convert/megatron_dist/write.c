@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "tools/convert/dcp/output.h"
 #include "tools/convert/megatron_dist/arrays.h"
 #include "tools/convert/megatron_dist/common.h"
@@ -133,14 +134,6 @@ load_keys(struct planning *planning)
 
 /* ---- arrays ---- */
 
-static bool
-ends(const char *text, const char *with)
-{
-    size_t bytes = strlen(text), with_bytes = strlen(with);
-
-    return bytes >= with_bytes && strcmp(text + bytes - with_bytes, with) == 0;
-}
-
 /* Whether a layer has a tensor; `layer` is what its names begin with. */
 static bool
 layer_has(const struct planning *planning, const char *layer, int layer_bytes, const char *what)
@@ -189,7 +182,8 @@ choose_key(struct planning *planning, const struct cairn_mdist_name *name, const
         name = &saved;
     if (!cairn_mdist_key_of(name, key) || !cairn_mdist_name_of_key(key, &read) ||
         read.stars != name->stars || strcmp(read.pattern, name->pattern) != 0 ||
-        strcmp(read.state, name->state) != 0 || ends(key, "_w") || ends(key, "_v") ||
+        strcmp(read.state, name->state) != 0 || cairn_text_ends(key, "_w") ||
+        cairn_text_ends(key, "_v") ||
         strncmp(key, CAIRN_MDIST_CARRIED, strlen(CAIRN_MDIST_CARRIED)) == 0)
         return cairn_complain(planning->complaint, CAIRN_INVAL,
                               "tensor %s: has a name that means something else in a checkpoint of "
@@ -254,7 +248,8 @@ add_members(struct planning *planning, const struct cairn_mdist_pattern *pattern
         return err;
     rows = first->dims > 0 && first->shape[0] % 2 == 0 ? first->shape[0] / 2 : 0;
     if (!planning->halves || rows == 0 ||
-        (!ends(name.pattern, "linear_fc1.weight") && !ends(name.pattern, "linear_fc1.bias")))
+        (!cairn_text_ends(name.pattern, "linear_fc1.weight") &&
+         !cairn_text_ends(name.pattern, "linear_fc1.bias")))
         return add_array(planning, key, pattern, members, count, 0, 0);
     (void)snprintf(half, sizeof(half), "%s_w", key);
     err = add_array(planning, half, pattern, members, count, 0, rows);
@@ -334,7 +329,7 @@ add_object(struct planning *planning, uint32_t tensor, bool *done)
     size_t bytes_len = 0;
     cairn_err err;
 
-    if (!strstr(known->name, "/shard_") || !ends(known->name, ".pickle") ||
+    if (!strstr(known->name, "/shard_") || !cairn_text_ends(known->name, ".pickle") ||
         known->shape[0] > CAIRN_MDIST_OBJECT_BYTES_MAX)
         return CAIRN_OK;
     (void)snprintf(name, sizeof(name), "%.*s", (int)(strlen(known->name) - strlen(".pickle")),
@@ -372,7 +367,7 @@ add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, st
             err = cairn_output_add_carried(planning->output, opaque[i]);
             continue;
         }
-        if (ends(name, ".pickle") && !strchr(name, '/'))
+        if (cairn_text_ends(name, ".pickle") && !strchr(name, '/'))
             err = cairn_mdist_common_fits(planning->source, planning->options, opaque[i], &done,
                                           planning->complaint);
         if (done) {

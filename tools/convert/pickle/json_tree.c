@@ -110,7 +110,7 @@ cairn_json_tree_read(struct cairn_pickle *tree, const char *text, size_t bytes_l
             node = cairn_pickle_dict(tree);
         } else if (first == '[') {
             cairn_json_array_begin(&reader);
-            node = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+            node = cairn_pickle_list(tree);
         } else {
             node = read_leaf(tree, &reader);
         }

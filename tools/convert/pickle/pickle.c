@@ -258,6 +258,12 @@ cairn_pickle_sequence(struct cairn_pickle *pickle, enum cairn_pickle_kind kind,
 }
 
 struct cairn_pickle_node *
+cairn_pickle_list(struct cairn_pickle *pickle)
+{
+    return cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
+}
+
+struct cairn_pickle_node *
 cairn_pickle_dict(struct cairn_pickle *pickle)
 {
     return add_node(pickle, CAIRN_PICKLE_DICT, true);
@@ -413,6 +419,13 @@ cairn_pickle_put(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
     dict->count++;
     deepen(target, key);
     deepen(target, value);
+}
+
+void
+cairn_pickle_set(struct cairn_pickle *pickle, struct cairn_pickle_node *target, const char *key,
+                 struct cairn_pickle_node *value)
+{
+    cairn_pickle_put(pickle, target, cairn_pickle_text(pickle, key), value);
 }
 
 void

@@ -126,6 +126,8 @@ struct cairn_pickle_node *cairn_pickle_sequence(struct cairn_pickle *pickle,
                                                 enum cairn_pickle_kind kind,
                                                 struct cairn_pickle_node *const items[],
                                                 size_t count);
+/* An empty LIST, and an empty DICT. */
+struct cairn_pickle_node *cairn_pickle_list(struct cairn_pickle *pickle);
 struct cairn_pickle_node *cairn_pickle_dict(struct cairn_pickle *pickle);
 /*
  * The names are copied; CAIRN_INVAL where one is empty, holds a NUL or a newline, or is not UTF-8.
@@ -150,6 +152,9 @@ void cairn_pickle_append(struct cairn_pickle *pickle, struct cairn_pickle_node *
 /* Adds a pair to a DICT, or to what an OBJECT sets by key; an equal key is not looked for. */
 void cairn_pickle_put(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
                       struct cairn_pickle_node *key, struct cairn_pickle_node *value);
+/* The same under a text. */
+void cairn_pickle_set(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
+                      const char *key, struct cairn_pickle_node *value);
 /* Gives an OBJECT its state. */
 void cairn_pickle_build(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
                         struct cairn_pickle_node *state);
@@ -158,6 +163,9 @@ void cairn_pickle_build(struct cairn_pickle *pickle, struct cairn_pickle_node *t
 
 /* The kind's name as people know it: "int", "dict", "call", … */
 const char *cairn_pickle_kind_name(const struct cairn_pickle_node *node);
+bool cairn_pickle_is_list(const struct cairn_pickle_node *node);
+/* A BOOL that is true. */
+bool cairn_pickle_is_true(const struct cairn_pickle_node *node);
 /* TEXT (or TEXT8) of exactly these bytes. */
 bool cairn_pickle_is_text(const struct cairn_pickle_node *node, const char *text);
 bool cairn_pickle_is_global(const struct cairn_pickle_node *node, const char *module,

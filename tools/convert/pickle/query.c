@@ -30,6 +30,18 @@ cairn_pickle_kind_name(const struct cairn_pickle_node *node)
 }
 
 bool
+cairn_pickle_is_list(const struct cairn_pickle_node *node)
+{
+    return node && node->kind == CAIRN_PICKLE_LIST;
+}
+
+bool
+cairn_pickle_is_true(const struct cairn_pickle_node *node)
+{
+    return node && node->kind == CAIRN_PICKLE_BOOL && node->truth;
+}
+
+bool
 cairn_pickle_is_text(const struct cairn_pickle_node *node, const char *text)
 {
     return node && (node->kind == CAIRN_PICKLE_TEXT || node->kind == CAIRN_PICKLE_TEXT8) &&

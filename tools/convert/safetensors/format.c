@@ -20,14 +20,6 @@
 
 enum { LENGTH_BYTES = 8 };
 
-static bool
-ends_with(const char *name, const char *suffix)
-{
-    size_t bytes = strlen(name), suffix_bytes = strlen(suffix);
-
-    return bytes > suffix_bytes && strcmp(name + bytes - suffix_bytes, suffix) == 0;
-}
-
 /* A file of another name, as any may be written: a length, and an object of JSON that is as
  * long. */
 static bool
@@ -56,12 +48,12 @@ probe(const struct cairn_place *place)
     bool found = false;
 
     if (place->name)
-        return ends_with(place->name, CAIRN_SAFETENSORS_SUFFIX) || begins_with_header(place);
+        return cairn_text_ends(place->name, CAIRN_SAFETENSORS_SUFFIX) || begins_with_header(place);
     if (cairn_place_list(place, "", &names, &count, NULL) != CAIRN_OK)
         return false;
     for (size_t i = 0; i < count && !found; i++)
-        found = ends_with(names[i], CAIRN_SAFETENSORS_SUFFIX) ||
-                ends_with(names[i], CAIRN_SAFETENSORS_INDEX_SUFFIX);
+        found = cairn_text_ends(names[i], CAIRN_SAFETENSORS_SUFFIX) ||
+                cairn_text_ends(names[i], CAIRN_SAFETENSORS_INDEX_SUFFIX);
     cairn_dir_list_free(names, count);
     return found;
 }
@@ -214,33 +206,28 @@ load_index(const struct cairn_checkpoint *checkpoint, const char *name, struct m
     if (!err)
         err = parse_index(text, text_bytes, map, &reader);
     if (err == CAIRN_CORRUPT)
-        (void)cairn_complain(complaint, err, "%s/%s: wrong at byte %zu: %s", checkpoint->place.path,
-                             name, reader.at, reader.why ? reader.why : "");
+        (void)cairn_refuse_file(checkpoint, name, complaint, err, "wrong at byte %zu: %s",
+                                reader.at, reader.why ? reader.why : "");
     for (uint32_t i = 1; !err && i < map->count; i++)
         if (strcmp(map->entries[i - 1].name, map->entries[i].name) == 0)
-            err = cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s: duplicate tensor %s",
-                                 checkpoint->place.path, name, map->entries[i].name);
+            err = cairn_refuse_file(checkpoint, name, complaint, CAIRN_CORRUPT,
+                                    "duplicate tensor %s", map->entries[i].name);
     free(text);
     return err;
+}
+
+static int
+compare_name(const void *name, const void *entry)
+{
+    return strcmp(name, ((const struct map_entry *)entry)->name);
 }
 
 static const struct map_entry *
 map_find(const struct map *map, const char *name)
 {
-    uint32_t low = 0, high = map->count;
-
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        int order = strcmp(map->entries[middle].name, name);
-
-        if (order == 0)
-            return &map->entries[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
+    return map->count > 0
+               ? bsearch(name, map->entries, map->count, sizeof(*map->entries), compare_name)
+               : NULL;
 }
 
 /* The notes of a file among those of all. */
@@ -281,9 +268,9 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
         err = load_header(checkpoint, container, &header, &data_offset, complaint);
     if (!err && header.step_known) {
         if (checkpoint->step_known && checkpoint->step != header.step)
-            err = cairn_complain(complaint, CAIRN_CORRUPT,
-                                 "%s/%s: is of step %" PRIu64 " and others are of step %" PRIu64,
-                                 checkpoint->place.path, path, header.step, checkpoint->step);
+            err = cairn_refuse_file(checkpoint, path, complaint, CAIRN_CORRUPT,
+                                    "is of step %" PRIu64 " and others are of step %" PRIu64,
+                                    header.step, checkpoint->step);
         checkpoint->step_known = true;
         checkpoint->step = header.step;
     }
@@ -307,10 +294,10 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
             continue;
         }
         if (cairn_layout_tensor_find(checkpoint->layout, entry->name) != UINT32_MAX) {
-            err = cairn_complain(
-                complaint, CAIRN_CORRUPT,
-                "%s: tensor %s is in %s and in another file, and no index decides which counts",
-                checkpoint->place.path, entry->name, path);
+            err = cairn_refuse(
+                checkpoint, complaint, CAIRN_CORRUPT,
+                "tensor %s is in %s and in another file, and no index decides which counts",
+                entry->name, path);
             continue;
         }
         err = cairn_checkpoint_add_tensor(checkpoint, entry->name, entry->dtype, entry->kind,
@@ -330,11 +317,10 @@ check_map(const struct cairn_checkpoint *checkpoint, const struct map *map,
 {
     for (uint32_t i = 0; i < map->count; i++)
         if (cairn_layout_tensor_find(checkpoint->layout, map->entries[i].name) == UINT32_MAX)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: the index says that tensor %s is in %s, which lacks it; "
-                                  "take another copy of that file",
-                                  checkpoint->place.path, map->entries[i].name,
-                                  map->files[map->entries[i].file]);
+            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                                "the index says that tensor %s is in %s, which lacks it; "
+                                "take another copy of that file",
+                                map->entries[i].name, map->files[map->entries[i].file]);
     return CAIRN_OK;
 }
 
@@ -353,12 +339,12 @@ read_directory(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_not
     if (err)
         return err;
     for (size_t i = 0; !err && i < count; i++)
-        if (ends_with(names[i], CAIRN_SAFETENSORS_INDEX_SUFFIX))
+        if (cairn_text_ends(names[i], CAIRN_SAFETENSORS_INDEX_SUFFIX))
             err = load_index(checkpoint, names[i], &map, complaint);
     for (size_t i = 0; !err && i < count; i++) {
         uint32_t file;
 
-        if (ends_with(names[i], CAIRN_SAFETENSORS_SUFFIX))
+        if (cairn_text_ends(names[i], CAIRN_SAFETENSORS_SUFFIX))
             err = map_file(&map, names[i], &file);
     }
     for (uint32_t f = 0; !err && f < map.file_count; f++)

@@ -137,10 +137,9 @@ cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint,
             err = cairn_safetensors_notes_add(notes, key, value, &same);
     }
     if (!err && cairn_json_reader_done(&reader))
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s: " CAIRN_SAFETENSORS_NOTES
-                             " is not an object of text at byte %zu: %s",
-                             checkpoint->place.path, reader.at, reader.why);
+        err = cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+                           "" CAIRN_SAFETENSORS_NOTES " is not an object of text at byte %zu: %s",
+                           reader.at, reader.why);
     free(key);
     free(value);
     free(text);

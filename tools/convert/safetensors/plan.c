@@ -230,9 +230,8 @@ add_tensors(const struct cairn_checkpoint *checkpoint, const struct cairn_output
                                       &index);
     }
     if (!err && !output->layout)
-        err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s: has no tensors; nothing to convert; nothing to convert",
-                             checkpoint->place.path);
+        err = cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                           "has no tensors; nothing to convert; nothing to convert");
     return err;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "tools/convert/pickle/read.h"
+#include "tools/convert/pickle/write.h"
 
 cairn_err
 cairn_opaque_load(const struct cairn_checkpoint *checkpoint, const char *name, size_t bytes_max,
@@ -39,6 +40,23 @@ cairn_opaque_read(const struct cairn_checkpoint *checkpoint, const char *name, s
 
     (void)snprintf(where, sizeof(where), "%s: %s", checkpoint->place.path, name);
     return err ? err : cairn_pickle_read(tree, where, bytes, bytes_len, root, complaint);
+}
+
+cairn_err
+cairn_opaque_add(struct cairn_checkpoint *checkpoint, const char *name,
+                 const struct cairn_pickle *tree, const struct cairn_pickle_node *root,
+                 struct cairn_complaint *complaint)
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err = cairn_pickle_done(tree);
+
+    if (!err)
+        err = cairn_pickle_write(tree, root, &bytes, &bytes_len, complaint);
+    if (!err)
+        err = cairn_checkpoint_add_opaque(checkpoint, name, bytes, bytes_len, complaint);
+    free(bytes);
+    return err;
 }
 
 cairn_err

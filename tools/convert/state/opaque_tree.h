@@ -24,6 +24,13 @@ CAIRN_MUST_CHECK cairn_err cairn_opaque_read(const struct cairn_checkpoint *chec
                                              struct cairn_pickle_node **root,
                                              struct cairn_complaint *complaint);
 
+/* Adds a tree that is built as the opaque state `name`. Errors of its builder, of
+ * cairn_pickle_write and of cairn_checkpoint_add_opaque; complained about but for the first. */
+CAIRN_MUST_CHECK cairn_err cairn_opaque_add(struct cairn_checkpoint *checkpoint, const char *name,
+                                            const struct cairn_pickle *tree,
+                                            const struct cairn_pickle_node *root,
+                                            struct cairn_complaint *complaint);
+
 struct cairn_opaque_tree {
     struct cairn_pickle tree;
     struct cairn_pickle_node *root; /* NULL if it was not opened */

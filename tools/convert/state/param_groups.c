@@ -91,7 +91,7 @@ read_value(struct cairn_pickle *pickle, const struct cairn_group_value *value,
     if (err)
         return err;
     if (strcmp(value->key, "params") == 0 && node->kind == CAIRN_PICKLE_LIST) {
-        list = cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
+        list = cairn_pickle_list(pickle);
         for (uint32_t i = 0; i < node->count; i++)
             cairn_pickle_append(pickle, list,
                                 named_member(pickle, node->items[i], names, name_count));
@@ -117,7 +117,7 @@ pack_numbered(struct cairn_pickle *pickle, const struct cairn_group_value *value
         }
         err = read_value(pickle, &values[i], names, name_count, &node);
         if (!err)
-            cairn_pickle_put(pickle, dict, cairn_pickle_text(pickle, values[i].key), node);
+            cairn_pickle_set(pickle, dict, values[i].key, node);
     }
     return err;
 }
@@ -187,7 +187,7 @@ pack_flat(struct cairn_pickle *pickle, const struct cairn_group_value *values, s
         bool first = true;
 
         dict = cairn_pickle_dict(pickle);
-        names = cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
+        names = cairn_pickle_list(pickle);
         cairn_pickle_append(pickle, list, dict);
         for (size_t m = 0; m < member_count && !err; m++) {
             if (members[m].group != g)
@@ -195,8 +195,7 @@ pack_flat(struct cairn_pickle *pickle, const struct cairn_group_value *values, s
             for (size_t i = 0; i < members[m].count && first && !err; i++) {
                 err = read_value(pickle, &members[m].values[i], NULL, 0, &node);
                 if (!err)
-                    cairn_pickle_put(pickle, dict,
-                                     cairn_pickle_text(pickle, members[m].values[i].key), node);
+                    cairn_pickle_set(pickle, dict, members[m].values[i].key, node);
             }
             first = false;
             (void)strncpy(name, members[m].values[0].parameter, sizeof(name) - 1);
@@ -204,7 +203,7 @@ pack_flat(struct cairn_pickle *pickle, const struct cairn_group_value *values, s
             cairn_state_unwrap(name);
             cairn_pickle_append(pickle, names, cairn_pickle_text(pickle, name));
         }
-        cairn_pickle_put(pickle, dict, cairn_pickle_text(pickle, "params"), names);
+        cairn_pickle_set(pickle, dict, "params", names);
     }
     free(members);
     return err;
@@ -224,7 +223,7 @@ cairn_param_groups_pack(const struct cairn_group_value *values, size_t count,
         if ((values[i].parameter != NULL) != flat)
             return CAIRN_CORRUPT;
     cairn_pickle_init(&pickle, CAIRN_PARAM_GROUPS_BYTES_MAX);
-    list = cairn_pickle_sequence(&pickle, CAIRN_PICKLE_LIST, NULL, 0);
+    list = cairn_pickle_list(&pickle);
     if (!list)
         err = CAIRN_NOMEM;
     else if (flat)
@@ -282,5 +281,5 @@ cairn_param_group_members(const struct cairn_param_groups *groups, uint32_t grou
     const struct cairn_pickle_node *members =
         cairn_pickle_get(groups->list->items[group], "params");
 
-    return members && members->kind == CAIRN_PICKLE_LIST ? members : NULL;
+    return cairn_pickle_is_list(members) ? members : NULL;
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/state/names.h"
 
@@ -52,11 +52,7 @@ cairn_steps_load(const struct cairn_checkpoint *checkpoint, uint32_t tensor, uin
     uint8_t bytes[16];
     size_t bytes_len;
 
-    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
-        if (checkpoint->aliases[i].tensor == tensor) {
-            tensor = checkpoint->aliases[i].of;
-            break;
-        }
+    tensor = cairn_checkpoint_past_alias(checkpoint, tensor);
     bytes_len = cairn_dtype_bytes(cairn_layout_tensor(layout, tensor)->dtype);
     if (bytes_len > sizeof(bytes))
         return false;
@@ -82,13 +78,13 @@ static cairn_err
 see(struct seen *seen, const char *name, bool readable, uint64_t count)
 {
     if (!readable)
-        return cairn_complain(seen->complaint, CAIRN_CORRUPT, "%s: %s expected a count of steps",
-                              seen->checkpoint->place.path, name);
+        return cairn_refuse(seen->checkpoint, seen->complaint, CAIRN_CORRUPT,
+                            "%s expected a count of steps", name);
     if (seen->first && seen->count != count)
-        return cairn_complain(seen->complaint, CAIRN_INVAL,
-                              "%s: %s is %" PRIu64 " and %s is %" PRIu64
-                              ", and the optimizer that will load it has one count for all",
-                              seen->checkpoint->place.path, seen->first, seen->count, name, count);
+        return cairn_refuse(seen->checkpoint, seen->complaint, CAIRN_INVAL,
+                            "%s is %" PRIu64 " and %s is %" PRIu64
+                            ", and the optimizer that will load it has one count for all",
+                            seen->first, seen->count, name, count);
     seen->first = seen->first ? seen->first : name;
     seen->count = count;
     return CAIRN_OK;

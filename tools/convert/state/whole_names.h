@@ -8,23 +8,13 @@
 #ifndef CAIRN_TOOLS_CONVERT_STATE_WHOLE_NAMES_H
 #define CAIRN_TOOLS_CONVERT_STATE_WHOLE_NAMES_H
 
-#include "cairn/err.h"
+#include "tools/convert/core/name_set.h"
 #include "tools/convert/state/names.h"
-
-/* All zero is the empty value. */
-struct cairn_whole_names {
-    char **names; /* owned */
-    size_t count;
-};
 
 /* Notes a tensor's path if its canonical name is that path. Paths that are too long are skipped.
  * CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_whole_names_add(struct cairn_whole_names *whole,
+CAIRN_MUST_CHECK cairn_err cairn_whole_names_add(struct cairn_name_set *whole,
                                                  const struct cairn_state_roots *roots,
                                                  const struct cairn_state_path *path);
-/* Call it after the last cairn_whole_names_add, before cairn_whole_names_has. */
-void cairn_whole_names_sort(struct cairn_whole_names *whole);
-bool cairn_whole_names_has(const struct cairn_whole_names *whole, const char *name);
-void cairn_whole_names_fini(struct cairn_whole_names *whole);
 
 #endif

@@ -16,18 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/state/opaque_tree.h"
 
 /* ---- opaque state as nodes ---- */
-
-static bool
-ends_in_pickle(const char *name)
-{
-    size_t bytes = strlen(name);
-
-    return bytes > 7 && strcmp(name + bytes - 7, ".pickle") == 0;
-}
 
 cairn_err
 cairn_torch_building_read(struct cairn_torch_building *building, const char *name,
@@ -73,7 +66,7 @@ cairn_torch_building_number_groups(struct cairn_torch_building *building,
     for (uint32_t g = 0; g < list->count; g++) {
         struct cairn_pickle_node *members = cairn_pickle_get(list->items[g], "params");
 
-        if (!members || members->kind != CAIRN_PICKLE_LIST)
+        if (!cairn_pickle_is_list(members))
             return CAIRN_CORRUPT;
         for (uint32_t i = 0; i < members->count; i++, position++) {
             char name[CAIRN_NAME_BYTES_MAX];
@@ -110,7 +103,7 @@ dict_at(struct cairn_torch_building *building, struct cairn_pickle_node *dict, c
 
     if (!found) {
         found = cairn_pickle_dict(&building->tree);
-        cairn_pickle_put(&building->tree, dict, cairn_pickle_text(&building->tree, key), found);
+        cairn_pickle_set(&building->tree, dict, key, found);
     }
     return found && found->kind == CAIRN_PICKLE_DICT ? found : NULL;
 }
@@ -126,8 +119,7 @@ put_at(struct cairn_torch_building *building, struct cairn_pickle_node *root,
         dict = dict_at(building, dict, path->keys[i].text);
     if (!dict || path->count == 0 || cairn_pickle_get(dict, path->keys[path->count - 1].text))
         return false;
-    cairn_pickle_put(&building->tree, dict,
-                     cairn_pickle_text(&building->tree, path->keys[path->count - 1].text), node);
+    cairn_pickle_set(&building->tree, dict, path->keys[path->count - 1].text, node);
     return true;
 }
 
@@ -202,9 +194,7 @@ build_model(struct cairn_torch_building *building)
 
         if (!building->used[i] && !is_beside_model(building, tensor, renamed) &&
             (tensor->kind == CAIRN_PARAM || tensor->kind == CAIRN_BUFFER))
-            cairn_pickle_put(&building->tree, model,
-                             cairn_pickle_text(&building->tree, tensor->name),
-                             tensor_node(building, i));
+            cairn_pickle_set(&building->tree, model, tensor->name, tensor_node(building, i));
     }
     return model;
 }
@@ -220,7 +210,8 @@ static bool
 read_numbered(const struct cairn_tensor *tensor, struct moment *moment)
 {
     const char *name = tensor->name, *end = name + strlen(name), *key, *number, *state;
-    bool plain = tensor->kind == CAIRN_OPAQUE && ends_in_pickle(name) && !strchr(name, '/');
+    bool plain =
+        tensor->kind == CAIRN_OPAQUE && cairn_text_ends(name, ".pickle") && !strchr(name, '/');
     size_t digits;
 
     if (tensor->kind != CAIRN_OPTIMIZER && !plain)
@@ -318,13 +309,13 @@ static struct cairn_pickle_node *
 build_groups(struct cairn_torch_building *building)
 {
     struct cairn_pickle *tree = &building->tree;
-    struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
-    struct cairn_pickle_node *members = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *list = cairn_pickle_list(tree);
+    struct cairn_pickle_node *members = cairn_pickle_list(tree);
     struct cairn_pickle_node *group = cairn_pickle_dict(tree);
 
     for (uint32_t i = 0; i < building->number_count; i++)
         cairn_pickle_append(tree, members, cairn_pickle_int(tree, i));
-    cairn_pickle_put(tree, group, cairn_pickle_text(tree, "params"), members);
+    cairn_pickle_set(tree, group, "params", members);
     cairn_pickle_append(tree, list, group);
     return list;
 }
@@ -383,18 +374,18 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
         }
         memcpy(key, tensor->name + moments[i].key_at, moments[i].key_bytes);
         key[moments[i].key_bytes] = '\0';
-        cairn_pickle_put(tree, entry, cairn_pickle_text(tree, key), value);
+        cairn_pickle_set(tree, entry, key, value);
     }
     optimizer = dict_at(building, root, "optimizer");
     if (!groups)
         groups = build_groups(building);
-    cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "state"), state);
-    cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "param_groups"), groups);
+    cairn_pickle_set(tree, optimizer, "state", state);
+    cairn_pickle_set(tree, optimizer, "param_groups", groups);
     if (groups) /* else memory ran out, which the tree says */
         err = cairn_torch_building_say(building, groups->count, &said);
     if (!err && said)
-        cairn_pickle_put(tree, dict_at(building, root, CAIRN_CARRIED_KEY),
-                         cairn_pickle_text(tree, CAIRN_TORCH_PARAMETERS), said);
+        cairn_pickle_set(tree, dict_at(building, root, CAIRN_CARRIED_KEY), CAIRN_TORCH_PARAMETERS,
+                         said);
     if (!err)
         err = cairn_pickle_done(tree);
 done:
@@ -420,7 +411,7 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
         if (building->used[i] || comes_with_object(layout, tensor))
             continue;
         building->used[i] = true;
-        if (!opaque || (ends_in_pickle(tensor->name) && !strchr(tensor->name, '/'))) {
+        if (!opaque || (cairn_text_ends(tensor->name, ".pickle") && !strchr(tensor->name, '/'))) {
             err = opaque ? cairn_torch_building_read(building, tensor->name, &node) : CAIRN_OK;
             if (err == CAIRN_NOMEM || err == CAIRN_IO)
                 return err;
@@ -439,7 +430,7 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
             if (err)
                 return err;
         }
-        cairn_pickle_put(tree, carried, cairn_pickle_text(tree, tensor->name), node);
+        cairn_pickle_set(tree, carried, tensor->name, node);
     }
     return cairn_pickle_done(tree);
 }
@@ -496,7 +487,7 @@ cairn_torch_building_make(struct cairn_torch_building *building, struct cairn_pi
         return cairn_pickle_done(&building->tree);
     }
     *root = cairn_pickle_dict(&building->tree);
-    cairn_pickle_put(&building->tree, *root, cairn_pickle_text(&building->tree, "model"), model);
+    cairn_pickle_set(&building->tree, *root, "model", model);
     err = build_optimizer(building, *root);
     return err ? err : build_rest(building, *root);
 }

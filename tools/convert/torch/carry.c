@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "tools/convert/state/param_groups.h"
 #include "tools/convert/torch/parts.h"
 
 /* The node becomes what `made` is, but for its number: visits are noted by it. */
@@ -68,6 +69,7 @@ struct filler {
     struct cairn_torch_builder builder;
     uint32_t *storage_of; /* by identity: index + 1 */
     struct cairn_torch_filled *storages;
+    struct cairn_pickle_node **keys; /* [storage_count]: of their keys; NULL: not made yet */
     uint32_t storage_count;
     struct cairn_complaint *complaint;
 };
@@ -81,24 +83,43 @@ storage_for(struct filler *filler, uint32_t identity, uint64_t bytes, uint32_t *
         *storage = filler->storage_of[identity] - 1;
         return filler->storages[*storage].bytes == bytes ? CAIRN_OK : CAIRN_INTERNAL;
     }
-    if (!cairn_array_grow(&filler->storages, filler->storage_count, sizeof(*filler->storages)))
+    if (!cairn_array_grow(&filler->storages, filler->storage_count, sizeof(*filler->storages)) ||
+        !cairn_array_grow(&filler->keys, filler->storage_count, sizeof(*filler->keys)))
         return CAIRN_NOMEM;
+    filler->keys[filler->storage_count] = NULL;
     *storage = filler->storage_count++;
     filler->storages[*storage] = (struct cairn_torch_filled){identity, bytes};
     filler->storage_of[identity] = *storage + 1;
     return CAIRN_OK;
 }
 
+/* A tensor over a storage. torch.save has one text for a storage's key, however many tensors share
+ * it. */
+static struct cairn_pickle_node *
+make_tensor(struct filler *filler, const struct cairn_torch_view *view, uint32_t storage)
+{
+    struct cairn_pickle_node **key = &filler->keys[storage], *id;
+    char text[16];
+
+    (void)snprintf(text, sizeof(text), "%" PRIu32, storage);
+    id = cairn_torch_storage(&filler->builder, view->dtype, text, filler->storages[storage].bytes);
+    if (!id)
+        return NULL;
+    if (*key)
+        id->items[0]->items[2] = *key;
+    *key = id->items[0]->items[2];
+    return cairn_torch_tensor_node(&filler->builder, id, view);
+}
+
 static cairn_err
 fill_node(struct filler *filler, struct cairn_pickle_node *node)
 {
     const struct cairn_pickle_node *id = node->items[0];
-    char word[CAIRN_TORCH_WORD_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX], key[16];
+    char word[CAIRN_TORCH_WORD_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
     struct cairn_torch_filling filling = {0};
     struct cairn_torch_view view = {0};
-    struct cairn_pickle_node *made;
     uint32_t storage = 0;
-    uint64_t bytes;
+    uint64_t bytes, stride = 1;
     cairn_err err;
 
     if (id->kind != CAIRN_PICKLE_TUPLE || id->count != 2 ||
@@ -114,19 +135,14 @@ fill_node(struct filler *filler, struct cairn_pickle_node *node)
     view.dims = filling.dims;
     for (uint32_t d = filling.dims; d-- > 0;) {
         view.shape[d] = filling.shape[d];
-        view.stride[d] = bytes / filling.dtype->element_bytes;
-        if (view.stride[d] == 0)
-            view.stride[d] = 1; /* as torch has it behind an extent of 0 */
+        view.stride[d] = stride;
+        stride *= filling.shape[d] > 0 ? filling.shape[d] : 1; /* as torch has it */
         bytes *= filling.shape[d];
     }
     err = storage_for(filler, filling.identity, bytes, &storage);
-    if (err)
-        return err;
-    (void)snprintf(key, sizeof(key), "%" PRIu32, storage);
-    made = cairn_torch_tensor_node(
-        &filler->builder, cairn_torch_storage(&filler->builder, filling.dtype, key, bytes), &view);
-    become(node, made);
-    return cairn_pickle_done(filler->fill->tree);
+    return err ? err
+               : cairn_pickle_replace(filler->fill->tree, node,
+                                      make_tensor(filler, &view, storage));
 }
 
 struct level {
@@ -180,12 +196,16 @@ cairn_torch_carry_fill(const struct cairn_torch_fill *fill, struct cairn_torch_f
     cairn_err err = CAIRN_NOMEM;
 
     filler.storage_of = calloc((size_t)fill->identity_count + 1, sizeof(*filler.storage_of));
-    cairn_torch_builder_init(&filler.builder, fill->tree);
+    if (fill->builder)
+        filler.builder = *fill->builder;
+    else
+        cairn_torch_builder_init(&filler.builder, fill->tree);
     if (levels && seen && filler.storage_of)
         err = walk(&filler, levels, seen);
     free(levels);
     free(seen);
     free(filler.storage_of);
+    free(filler.keys);
     if (err) {
         free(filler.storages);
         return err;

@@ -42,6 +42,7 @@ struct cairn_torch_fill {
     cairn_err (*resolve)(void *context, const char *word, const char *name,
                          struct cairn_torch_filling *out, struct cairn_complaint *complaint);
     void *context;
+    const struct cairn_torch_builder *builder; /* of the tree; NULL: a new one */
 };
 
 /* A storage of a filled tree; its key is its index, in the order in which torch.load meets them. */

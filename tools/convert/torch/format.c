@@ -15,6 +15,7 @@
 #include "tools/convert/torch/reading.h"
 #include "tools/convert/torch/refs.h"
 #include "tools/convert/torch/source.h"
+#include "tools/convert/state/opaque_tree.h"
 
 enum { NODE_NONE = 0 };
 
@@ -69,17 +70,17 @@ add_tensor(struct cairn_torch_reading *reading, uint32_t index, const char *name
     cairn_err err;
 
     if (!view->dtype->dtype || view->conjugate || view->negate)
-        return cairn_complain(reading->complaint, CAIRN_INVAL,
-                              "%s: tensor %.300s is of torch.%s%s, which is not converted; save it "
-                              "with another dtype, or leave it out",
-                              checkpoint->place.path, name, view->dtype->name,
-                              view->conjugate || view->negate ? " with a conjugate or negative bit"
-                                                              : "");
+        return cairn_refuse(checkpoint, reading->complaint, CAIRN_INVAL,
+                            "tensor %.300s is of torch.%s%s, which is not converted; save it "
+                            "with another dtype, or leave it out",
+                            name, view->dtype->name,
+                            view->conjugate || view->negate ? " with a conjugate or negative bit"
+                                                            : "");
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s: two tensors are called %.300s once the keys that lead to them "
-                              "are joined by dots; rename one",
-                              checkpoint->place.path, name);
+        return cairn_refuse(checkpoint, reading->complaint, CAIRN_CORRUPT,
+                            "two tensors are called %.300s once the keys that lead to them "
+                            "are joined by dots; rename one",
+                            name);
     if (tensor->bytes > 0 && kind == CAIRN_PARAM)
         tied = find_tied(reading, index, kind);
     if (tied != UINT32_MAX)
@@ -108,9 +109,7 @@ add_second_name(struct cairn_torch_reading *reading, const struct cairn_pickle_n
 
     if (cairn_pickle_copy_text(cairn_pickle_tensor_name(node), first, sizeof(first)))
         of = cairn_layout_tensor_find(checkpoint->layout, first);
-    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
-        if (checkpoint->aliases[i].tensor == of)
-            of = checkpoint->aliases[i].of;
+    of = cairn_checkpoint_past_alias(checkpoint, of);
     return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
 }
 
@@ -214,7 +213,7 @@ choose_name(const struct cairn_torch_reading *reading, const struct cairn_state_
     if (!cairn_state_join(path, joined, sizeof(joined)))
         return false;
     if (strcmp(joined, name) != 0 &&
-        (cairn_whole_names_has(&reading->whole, name) ||
+        (cairn_name_set_has(&reading->whole, name) ||
          cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX))
         (void)snprintf(name, name_bytes, "%s", joined);
     return true;
@@ -226,11 +225,10 @@ refuse_long_name(const struct cairn_torch_reading *reading, const struct cairn_s
     char joined[CAIRN_STATE_NAME_BYTES_MAX];
 
     (void)cairn_state_join(path, joined, sizeof(joined)); /* what fits */
-    return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                          "%s: %.100s…: the name has more than %d bytes; at most %d are supported; "
-                          "shorten its keys",
-                          reading->checkpoint->place.path, joined, CAIRN_STATE_NAME_BYTES_MAX - 1,
-                          CAIRN_NAME_BYTES_MAX - 1);
+    return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+                        "%.100s…: the name has more than %d bytes; at most %d are supported; "
+                        "shorten its keys",
+                        joined, CAIRN_STATE_NAME_BYTES_MAX - 1, CAIRN_NAME_BYTES_MAX - 1);
 }
 
 static cairn_err
@@ -354,8 +352,6 @@ add_objects(struct cairn_torch_reading *reading)
     for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
         struct cairn_torch_leaf *leaf = &reading->leaves.leaves[i];
         struct cairn_state_path path = cairn_torch_leaf_path(leaf);
-        uint8_t *bytes = NULL;
-        size_t bytes_len = 0;
         bool taken = false;
 
         if (!leaf->node || leaf->groups || cairn_pickle_tensor_name(leaf->node))
@@ -371,12 +367,8 @@ add_objects(struct cairn_torch_reading *reading)
         if (err)
             return err;
         strcat(name, ".pickle");
-        err = cairn_pickle_write(&reading->file.tree, leaf->node, &bytes, &bytes_len,
-                                 reading->complaint);
-        if (!err)
-            err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
-                                              reading->complaint);
-        free(bytes);
+        err = cairn_opaque_add(reading->checkpoint, name, &reading->file.tree, leaf->node,
+                               reading->complaint);
         if (!err) {
             *leaf->slot = cairn_pickle_named(&reading->file.tree, "opaque", name);
             err = *leaf->slot ? CAIRN_OK : CAIRN_NOMEM;
@@ -391,8 +383,6 @@ static cairn_err
 read_leaves(struct cairn_torch_reading *reading)
 {
     struct cairn_state_path optimizer;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
     cairn_err err;
 
     reading->tensor_of =
@@ -410,10 +400,9 @@ read_leaves(struct cairn_torch_reading *reading)
         char joined[CAIRN_STATE_NAME_BYTES_MAX];
 
         (void)cairn_state_join(&reading->leaves.refused, joined, sizeof(joined)); /* what fits */
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s: %s%.100s: a key is not UTF-8 or has a NUL byte; rename it",
-                              reading->checkpoint->place.path, joined[0] ? "below " : "the object",
-                              joined);
+        return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+                            "%s%.100s: a key is not UTF-8 or has a NUL byte; rename it",
+                            joined[0] ? "below " : "the object", joined);
     }
     for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
         struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
@@ -429,7 +418,7 @@ read_leaves(struct cairn_torch_reading *reading)
         if (cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index))
             err = cairn_whole_names_add(&reading->whole, &reading->roots, &path);
     }
-    cairn_whole_names_sort(&reading->whole);
+    cairn_name_set_sort(&reading->whole);
     if (!err)
         err = name_tensors(reading, false);
     optimizer = reading->roots.optimizer;
@@ -453,14 +442,9 @@ read_leaves(struct cairn_torch_reading *reading)
         err = name_hidden(reading);
     if (!err)
         err = add_objects(reading);
-    if (!err)
-        err = cairn_pickle_write(&reading->file.tree, reading->file.root, &bytes, &bytes_len,
-                                 reading->complaint);
-    if (!err)
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_TORCH_TREE, bytes, bytes_len,
-                                          reading->complaint);
-    free(bytes);
-    return err;
+    return err ? err
+               : cairn_opaque_add(reading->checkpoint, CAIRN_TORCH_TREE, &reading->file.tree,
+                                  reading->file.root, reading->complaint);
 }
 
 static cairn_err
@@ -471,9 +455,8 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
     cairn_err err;
 
     if (!checkpoint->place.name)
-        return cairn_complain(complaint, CAIRN_INVAL,
-                              "%s: is a directory; name the file that torch.save wrote",
-                              checkpoint->place.path);
+        return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                            "is a directory; name the file that torch.save wrote");
     err = cairn_checkpoint_add_file(checkpoint, "", &reading.container, complaint);
     if (!err)
         err = cairn_place_open_file(&checkpoint->place, "", &fd, complaint);
@@ -482,10 +465,9 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
                                checkpoint->containers[reading.container].bytes, TREE_BYTES_MAX,
                                &reading.file, complaint);
         if (err)
-            (void)cairn_complain(complaint, err,
-                                 "%s: is not a whole file of torch.save: truncated, damaged, or "
-                                 "written by something else; take another copy",
-                                 checkpoint->place.path);
+            (void)cairn_refuse(checkpoint, complaint, err,
+                               "is not a whole file of torch.save: truncated, damaged, or "
+                               "written by something else; take another copy");
     }
     if (!err)
         err = cairn_torch_source_add_sums(checkpoint, reading.container, &reading.file, complaint);
@@ -497,7 +479,7 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
     cairn_torch_reading_forget_parameters(&reading);
     cairn_torch_leaves_fini(&reading.leaves);
-    cairn_whole_names_fini(&reading.whole);
+    cairn_name_set_fini(&reading.whole);
     cairn_torch_close(&reading.file);
     free(reading.tensor_of);
     free(reading.layout_of);
@@ -516,6 +498,6 @@ const struct cairn_format cairn_format_torch = {
     .read = read_file,
     .prepare = cairn_torch_format_prepare,
     .plan = cairn_torch_format_plan,
-    .finish = cairn_torch_format_finish,
-    .release = cairn_torch_format_release,
+    .finish = cairn_torch_outputs_finish,
+    .release = cairn_torch_outputs_release,
 };

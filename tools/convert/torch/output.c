@@ -26,16 +26,19 @@ folder_of(const char *path, char folder[CAIRN_FILE_PATH_BYTES_MAX])
     folder[bytes] = '\0';
 }
 
-static cairn_err
-plan_file(const char *path, const struct cairn_torch_fill *fill, struct cairn_torch_output *out,
-          struct cairn_complaint *complaint)
+cairn_err
+cairn_torch_output_plan(struct cairn_torch_output *out, const char *folder,
+                        const struct cairn_torch_fill *fill, struct cairn_complaint *complaint)
 {
-    char folder[CAIRN_FILE_PATH_BYTES_MAX];
     struct cairn_torch_plan_storage *storages;
     char(*keys)[16];
-    cairn_err err = CAIRN_NOMEM;
+    cairn_err err;
 
-    folder_of(path, folder);
+    memset(out, 0, sizeof(*out));
+    err = cairn_torch_carry_fill(fill, &out->storages, &out->storage_count, complaint);
+    if (err)
+        return err;
+    err = CAIRN_NOMEM;
     storages = calloc((size_t)out->storage_count + 1, sizeof(*storages));
     keys = calloc((size_t)out->storage_count + 1, sizeof(*keys));
     if (storages && keys) {
@@ -54,7 +57,7 @@ plan_file(const char *path, const struct cairn_torch_fill *fill, struct cairn_to
 uint64_t
 cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage)
 {
-    return added->plan.zip.entries[added->plan.first_storage + storage].at;
+    return added->begin + added->plan.zip.entries[added->plan.first_storage + storage].at;
 }
 
 /* ---- literals: what lies before, between and behind the storages ---- */
@@ -87,7 +90,7 @@ gaps_init(const struct cairn_torch_output *added, struct gaps *gaps)
     if (!gaps->gaps)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < added->storage_count; i++) {
-        uint64_t at = cairn_torch_output_at(added, i);
+        uint64_t at = cairn_torch_output_at(added, i) - added->begin;
 
         if (added->storages[i].bytes == 0)
             continue;
@@ -140,8 +143,8 @@ add_literals(struct cairn_output *output, struct cairn_torch_output *added, bool
         struct gap *gap = &gaps.gaps[i];
 
         if (gap->bytes)
-            err = cairn_output_add_literal(output, added->file, gap->begin, gap->bytes,
-                                           (size_t)(gap->end - gap->begin));
+            err = cairn_output_add_literal(output, added->file, added->begin + gap->begin,
+                                           gap->bytes, (size_t)(gap->end - gap->begin));
         gap->bytes = NULL; /* the output's, also on failure */
     }
     gaps_fini(&gaps);
@@ -149,32 +152,45 @@ add_literals(struct cairn_output *output, struct cairn_torch_output *added, bool
 }
 
 cairn_err
+cairn_torch_output_place(struct cairn_output *output, struct cairn_torch_output *added,
+                         uint32_t file, uint64_t begin)
+{
+    cairn_err err = CAIRN_OK;
+
+    added->file = file;
+    added->begin = begin;
+    added->sums = calloc((size_t)added->storage_count + 1, sizeof(*added->sums));
+    if (!added->sums)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < added->storage_count && !err; i++) {
+        uint64_t bytes = added->storages[i].bytes;
+
+        added->sums[i] = UINT32_MAX;
+        if (bytes > 0)
+            err =
+                cairn_output_add_sum(output, file, CAIRN_SUM_CRC32, cairn_torch_output_at(added, i),
+                                     bytes, bytes, &added->sums[i]);
+    }
+    return err ? err : add_literals(output, added, true);
+}
+
+cairn_err
 cairn_torch_output_add(struct cairn_output *output, const char *path,
                        const struct cairn_torch_fill *fill, struct cairn_torch_output *out,
                        struct cairn_complaint *complaint)
 {
+    char folder[CAIRN_FILE_PATH_BYTES_MAX];
+    uint32_t file;
     cairn_err err;
 
-    memset(out, 0, sizeof(*out));
-    err = cairn_torch_carry_fill(fill, &out->storages, &out->storage_count, complaint);
+    folder_of(path, folder);
+    err = cairn_torch_output_plan(out, folder, fill, complaint);
     if (!err)
-        err = plan_file(path, fill, out, complaint);
-    if (!err)
-        err = cairn_output_add_file(output, path, &out->file);
+        err = cairn_output_add_file(output, path, &file);
     if (err)
         return err;
-    out->sums = calloc((size_t)out->storage_count + 1, sizeof(*out->sums));
-    if (!out->sums)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < out->storage_count && !err; i++) {
-        out->sums[i] = UINT32_MAX;
-        if (out->storages[i].bytes > 0)
-            err = cairn_output_add_sum(output, out->file, CAIRN_SUM_CRC32,
-                                       cairn_torch_output_at(out, i), out->storages[i].bytes,
-                                       out->storages[i].bytes, &out->sums[i]);
-    }
-    cairn_output_set_bytes(output, out->file, cairn_torch_plan_bytes(&out->plan));
-    return err ? err : add_literals(output, out, true);
+    cairn_output_set_bytes(output, file, cairn_torch_plan_bytes(&out->plan));
+    return cairn_torch_output_place(output, out, file, 0);
 }
 
 cairn_err

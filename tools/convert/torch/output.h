@@ -13,7 +13,8 @@
 
 /* All zero is the empty value. */
 struct cairn_torch_output {
-    uint32_t file; /* of the output */
+    uint32_t file;  /* of the output */
+    uint64_t begin; /* of the archive, in that file */
     struct cairn_torch_plan plan;
     struct cairn_torch_filled *storages; /* [storage_count] */
     uint32_t storage_count;
@@ -31,6 +32,17 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_output_add(struct cairn_output *output, c
                                                   struct cairn_torch_output *out,
                                                   struct cairn_complaint *complaint);
 
+/* The same in two steps, for an archive that is only a part of a file: fills the tree and lays the
+ * archive out, with `folder` before its names (torch/write.h); then gives it its place. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_output_plan(struct cairn_torch_output *out,
+                                                   const char *folder,
+                                                   const struct cairn_torch_fill *fill,
+                                                   struct cairn_complaint *complaint);
+CAIRN_MUST_CHECK cairn_err cairn_torch_output_place(struct cairn_output *output,
+                                                    struct cairn_torch_output *added, uint32_t file,
+                                                    uint64_t begin);
+
+/* Where a storage lies in the file. */
 uint64_t cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage);
 
 /* Adds the literals behind the first storage: once, when the output's sums are there.

@@ -49,8 +49,7 @@ take_kept_names(struct cairn_torch_reading *reading, const struct cairn_pickle_n
         char name[CAIRN_STATE_NAME_BYTES_MAX];
         uint64_t number;
 
-        if (!numbers || !names || names->kind != CAIRN_PICKLE_LIST ||
-            names->count != numbers->count) {
+        if (!numbers || !cairn_pickle_is_list(names) || names->count != numbers->count) {
             *known = false;
             break;
         }
@@ -176,7 +175,7 @@ cairn_torch_reading_name_parameters(struct cairn_torch_reading *reading,
     for (uint32_t g = 0; g < groups->count; g++) {
         const struct cairn_pickle_node *members = cairn_pickle_get(groups->items[g], "params");
 
-        if (!members || members->kind != CAIRN_PICKLE_LIST)
+        if (!cairn_pickle_is_list(members))
             return CAIRN_OK;
         count += members->count;
         for (uint32_t i = 0; i < members->count; i++)
@@ -203,4 +202,16 @@ cairn_torch_reading_name_parameters(struct cairn_torch_reading *reading,
                                        "the optimizer knows its parameters by number, and their "
                                        "names are uncertain%s; its state keeps the numbers",
                                        groups->count > 1 ? ", since it has several groups" : "");
+}
+
+const struct cairn_torch_tensor *
+cairn_torch_reading_tensor(const struct cairn_torch_reading *reading,
+                           const struct cairn_pickle_node *node, uint32_t *index)
+{
+    uint32_t found = reading->tensor_of[node->index];
+
+    if (found == 0)
+        return NULL;
+    *index = found - 1;
+    return &reading->file.tensors[found - 1];
 }

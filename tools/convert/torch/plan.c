@@ -10,47 +10,13 @@
 
 #define TREE_BYTES_MAX ((uint64_t)1 << 32)
 
-/* What is kept between plan and finish. */
-struct state {
-    struct cairn_torch_plan plan;
-    uint32_t *sums; /* [plan.storage_count]; UINT32_MAX where a storage is empty */
-};
-
-void
-cairn_torch_format_release(void *kept)
-{
-    struct state *state = kept;
-
-    if (!state)
-        return;
-    cairn_torch_plan_fini(&state->plan);
-    free(state->sums);
-    free(state);
-}
-
+/* What is in the tree, and no tensor of the output. */
 static cairn_err
-place_storages(struct cairn_torch_building *building, const struct cairn_torch_refs *refs,
-               struct state *state, struct cairn_output *output, uint32_t file)
+add_carried(const struct cairn_torch_building *building, struct cairn_output *output)
 {
     const struct cairn_layout *layout = building->source->layout;
     cairn_err err = CAIRN_OK;
 
-    state->sums = calloc((size_t)refs->count + 1, sizeof(*state->sums));
-    if (!state->sums)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < refs->count && !err; i++) {
-        const struct cairn_zip_planned *entry = cairn_torch_plan_storage_at(&state->plan, i);
-        uint32_t target;
-
-        state->sums[i] = UINT32_MAX;
-        err = cairn_output_add_tensor(output, building->options,
-                                      cairn_layout_tensor(layout, refs->tensors[i]), &target);
-        if (!err)
-            err = cairn_output_add_box(output, target, file, NULL, NULL, entry->at, NULL);
-        if (!err && entry->bytes > 0)
-            err = cairn_output_add_sum(output, file, CAIRN_SUM_CRC32, entry->at, entry->bytes,
-                                       entry->bytes, &state->sums[i]);
-    }
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++)
         if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
             err = cairn_output_add_carried(output, i);
@@ -66,11 +32,11 @@ place_storages(struct cairn_torch_building *building, const struct cairn_torch_r
 }
 
 static cairn_err
-plan_tree(struct cairn_torch_building *building, struct state *state, struct cairn_output *output)
+plan_tree(struct cairn_torch_building *building, struct cairn_output *output)
 {
     struct cairn_pickle_node *root = NULL;
-    struct cairn_torch_refs refs = {0};
-    uint32_t file;
+    struct cairn_torch_output *added = NULL;
+    uint32_t file = 0;
     cairn_err err;
 
     err = building->options->canonical_names ? CAIRN_OK
@@ -84,20 +50,17 @@ plan_tree(struct cairn_torch_building *building, struct state *state, struct cai
         err = cairn_torch_building_make(building, &root);
     }
     if (!err)
-        err = cairn_torch_refs_find(building->source, building->options, &building->tree, root,
-                                    &refs);
+        err = cairn_torch_output_next(output, &added);
     if (!err)
-        err = cairn_torch_refs_plan(building->source->layout, building->options, &refs,
-                                    &building->builder, root, "archive", &state->plan,
-                                    building->complaint);
+        err = cairn_torch_refs_plan(building->source, building->options, &building->builder,
+                                    &building->tree, root, "archive", added, building->complaint);
     if (!err)
         err = cairn_output_add_file(output, "", &file);
-    if (!err) {
-        cairn_output_set_bytes(output, file, cairn_torch_plan_bytes(&state->plan));
-        err = place_storages(building, &refs, state, output, file);
-    }
-    cairn_torch_refs_fini(&refs);
-    return err;
+    if (err)
+        return err;
+    cairn_output_set_bytes(output, file, cairn_torch_plan_bytes(&added->plan));
+    err = cairn_torch_refs_place(building->source, building->options, output, added, file, 0);
+    return err ? err : add_carried(building, output);
 }
 
 cairn_err
@@ -108,51 +71,22 @@ cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
     size_t count = (size_t)cairn_layout_tensor_count(checkpoint->layout) + 1;
     struct cairn_torch_building building = {
         .source = checkpoint, .options = options, .complaint = complaint};
-    struct state *state = calloc(1, sizeof(*state));
     cairn_err err = CAIRN_NOMEM;
 
-    output->state = state;
     cairn_pickle_init(&building.tree, TREE_BYTES_MAX);
     cairn_torch_builder_init(&building.builder, &building.tree);
     building.used = calloc(count, sizeof(*building.used));
     building.numbers = calloc(count, sizeof(*building.numbers));
-    if (state && building.used && building.numbers)
+    if (building.used && building.numbers)
         err = options->canonical_names
                   ? CAIRN_OK
                   : cairn_kept_names_load(checkpoint, &building.names, complaint);
     if (!err)
-        err = plan_tree(&building, state, output);
+        err = plan_tree(&building, output);
     cairn_kept_names_fini(&building.names);
     cairn_pickle_fini(&building.tree);
     free(building.used);
     free(building.numbers);
     return cairn_complain_failed(complaint, err, "%s: cannot be laid out as a file of torch.save",
-                                 checkpoint->place.path);
-}
-
-static cairn_err
-put_literal(void *context, uint64_t at, const void *bytes, size_t bytes_len)
-{
-    uint8_t *copy = malloc(bytes_len + 1);
-
-    if (!copy)
-        return CAIRN_NOMEM;
-    memcpy(copy, bytes, bytes_len);
-    return cairn_output_add_literal(context, 0, at, copy, bytes_len);
-}
-
-cairn_err
-cairn_torch_format_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                          struct cairn_complaint *complaint)
-{
-    struct state *state = output->state;
-    cairn_err err;
-
-    for (uint32_t i = 0; i < state->plan.storage_count; i++)
-        if (state->sums[i] != UINT32_MAX)
-            cairn_torch_plan_storage_at(&state->plan, i)->crc32 =
-                (uint32_t)output->sums[state->sums[i]].values[0];
-    err = cairn_torch_plan_put(&state->plan, put_literal, output);
-    return cairn_complain_failed(complaint, err, "%s: the archive around the tensors",
                                  checkpoint->place.path);
 }

@@ -11,7 +11,7 @@ struct cairn_torch_reading {
     struct cairn_torch_file file;
     struct cairn_torch_leaves leaves;
     struct cairn_state_roots roots;
-    struct cairn_whole_names whole;
+    struct cairn_name_set whole;
     uint32_t container;
     uint32_t *tensor_of; /* [nodes]: 1 + index of the file's tensor that a node is */
     uint32_t *layout_of; /* [file's tensors]: 1 + index in the layout, once it has one */

@@ -6,18 +6,13 @@
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_REFS_H
 #define CAIRN_TOOLS_CONVERT_TORCH_REFS_H
 
-#include "tools/convert/core/output.h"
-#include "tools/convert/torch/write.h"
-#include "tools/convert/torch/tree.h"
+#include "tools/convert/torch/output.h"
 
 /* The tensors that a tree names, each once, in the order in which torch.save visits them. An alias
  * counts as what it is an alias of: the two then share a storage. */
 struct cairn_torch_refs {
     uint32_t *tensors; /* indexes in the source's layout */
     uint32_t count;
-    const struct cairn_pickle_node **nodes; /* [node_count]: every ("tensor", name) node */
-    uint32_t *node_tensors;                 /* [node_count]: indexes into `tensors` */
-    uint32_t node_count;
 };
 
 /*
@@ -57,14 +52,22 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickl
                                                         const struct cairn_pickle_node *root,
                                                         cairn_torch_visit_fn *visit, void *context);
 
-/* Puts tensors in the place of the names, with keys "0", "1", … for their storages, and lays out a
- * file of torch.save. The builder is that of the tree. Errors of cairn_torch_plan_init. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_layout *layout,
+/* Puts tensors in the place of the names, and lays the tree out as an archive of torch.save.
+ * `builder`: NULL, or that of the tree. CAIRN_NOT_FOUND, complained about, as cairn_torch_refs_find;
+ * errors of cairn_torch_output_plan. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_checkpoint *source,
                                                  const struct cairn_output_options *options,
-                                                 const struct cairn_torch_refs *refs,
-                                                 struct cairn_torch_builder *builder,
-                                                 const struct cairn_pickle_node *root,
-                                                 const char *folder, struct cairn_torch_plan *plan,
+                                                 const struct cairn_torch_builder *builder,
+                                                 struct cairn_pickle *tree,
+                                                 struct cairn_pickle_node *root, const char *folder,
+                                                 struct cairn_torch_output *out,
                                                  struct cairn_complaint *complaint);
+
+/* Gives such an archive its place, and with it the tensors that lie in it, whole. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_refs_place(const struct cairn_checkpoint *source,
+                                                  const struct cairn_output_options *options,
+                                                  struct cairn_output *output,
+                                                  struct cairn_torch_output *added, uint32_t file,
+                                                  uint64_t begin);
 
 #endif

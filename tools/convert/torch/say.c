@@ -51,7 +51,7 @@ cairn_torch_building_say(struct cairn_torch_building *building, uint32_t group_c
             names[building->numbers[i] - 1] = cairn_layout_tensor(layout, i)->name;
         }
     if (known == building->number_count)
-        *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+        *list = cairn_pickle_list(tree);
     for (uint32_t i = 0; *list && i < known; i++)
         cairn_pickle_append(tree, *list, cairn_pickle_text(tree, names[i]));
     free(names);

@@ -64,8 +64,5 @@ cairn_err cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint,
 cairn_err cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
                                   const struct cairn_output_options *options,
                                   struct cairn_output *output, struct cairn_complaint *complaint);
-cairn_err cairn_torch_format_finish(const struct cairn_checkpoint *checkpoint,
-                                    struct cairn_output *output, struct cairn_complaint *complaint);
-void cairn_torch_format_release(void *state);
 
 #endif

@@ -102,12 +102,6 @@ cairn_torch_read_size(const struct cairn_pickle_node *node, uint64_t extents[CAI
     return true;
 }
 
-static bool
-is_true(const struct cairn_pickle_node *node)
-{
-    return node && node->kind == CAIRN_PICKLE_BOOL && node->truth;
-}
-
 static const char *
 read_arguments(const struct cairn_pickle_node *args, int kind, struct cairn_torch_view *view)
 {
@@ -133,15 +127,15 @@ read_arguments(const struct cairn_pickle_node *args, int kind, struct cairn_torc
         view->dims != stride_dims)
         return "its size and strides have different lengths";
     if (kind != REBUILD_V1)
-        view->requires_grad = is_true(args->items[4]);
+        view->requires_grad = cairn_pickle_is_true(args->items[4]);
     if (kind == REBUILD_V3)
         view->dtype = cairn_torch_read_dtype(args->items[6]);
     if (!view->dtype)
         return "its dtype is not known";
     if (kind != REBUILD_V1 && args->count > needed)
         metadata = args->items[needed];
-    view->conjugate = is_true(cairn_pickle_get(metadata, "conj"));
-    view->negate = is_true(cairn_pickle_get(metadata, "neg"));
+    view->conjugate = cairn_pickle_is_true(cairn_pickle_get(metadata, "conj"));
+    view->negate = cairn_pickle_is_true(cairn_pickle_get(metadata, "neg"));
     return NULL;
 }
 
@@ -186,7 +180,7 @@ cairn_torch_read_view(const struct cairn_pickle_node *node, struct cairn_torch_v
         if (kind == REBUILD_PARAMETER)
             return "it is a parameter of a parameter";
         found.parameter = true;
-        requires_grad = is_true(outer->items[1]);
+        requires_grad = cairn_pickle_is_true(outer->items[1]);
     }
     if (kind == REBUILD_NONE)
         return "it is not a tensor";

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/crc.h"
-#include "base/file.h"
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/torch/file.h"
 
@@ -138,25 +137,4 @@ cairn_torch_plan_put(struct cairn_torch_plan *plan, cairn_zip_put_fn *put, void 
     if (err == CAIRN_OK)
         err = put_entry(plan, last + 1, id, put, context);
     return err == CAIRN_OK ? cairn_zip_plan_put(&plan->zip, put, context) : err;
-}
-
-struct file_place {
-    int fd;
-    uint64_t begin;
-};
-
-static cairn_err
-put_in_file(void *context, uint64_t at, const void *bytes, size_t bytes_len)
-{
-    const struct file_place *place = context;
-
-    return cairn_file_write_at(place->fd, place->begin + at, bytes, bytes_len);
-}
-
-cairn_err
-cairn_torch_plan_write(struct cairn_torch_plan *plan, int fd, uint64_t begin)
-{
-    struct file_place place = {fd, begin};
-
-    return cairn_torch_plan_put(plan, put_in_file, &place);
 }

@@ -55,9 +55,4 @@ struct cairn_zip_planned *cairn_torch_plan_storage_at(struct cairn_torch_plan *p
 CAIRN_MUST_CHECK cairn_err cairn_torch_plan_put(struct cairn_torch_plan *plan,
                                                 cairn_zip_put_fn *put, void *context);
 
-/* The same into an open file, where the archive begins at `begin`. CAIRN_IO, CAIRN_FULL,
- * CAIRN_NOMEM; logged where they happen. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_plan_write(struct cairn_torch_plan *plan, int fd,
-                                                  uint64_t begin);
-
 #endif

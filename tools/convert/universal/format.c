@@ -12,7 +12,7 @@
 
 #include "base/limits.h"
 #include "snapshot/universal.h"
-#include "tools/convert/core/box.h"
+#include "snapshot/box.h"
 
 enum {
     REPORT_BYTES = 512,
@@ -179,19 +179,17 @@ plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_option
                                       &index);
     }
     if (!err && !output->layout)
-        return cairn_complain(complaint, CAIRN_INVAL,
-                              "%s: has no tensors; nothing to convert; nothing to convert",
-                              checkpoint->place.path);
+        return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                            "has no tensors; nothing to convert; nothing to convert");
     if (!err)
         err = plan_files(checkpoint, options, output->layout, universal);
     if (!err)
         err = lay_out(universal, output);
     if (!err)
         output->small_bytes = expect_indexes(output);
-    return err ? cairn_complain(complaint, err,
-                                "%s: cannot be a universal checkpoint: a tensor's name, its size "
-                                "or their number exceeds the format's limits",
-                                checkpoint->place.path)
+    return err ? cairn_refuse(checkpoint, complaint, err,
+                              "cannot be a universal checkpoint: a tensor's name, its size "
+                              "or their number exceeds the format's limits")
                : CAIRN_OK;
 }
 

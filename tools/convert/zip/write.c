@@ -294,24 +294,3 @@ cairn_zip_plan_put(const struct cairn_zip_plan *plan, cairn_zip_put_fn *put, voi
 
     return err == CAIRN_OK ? put_directory(plan, put, context) : err;
 }
-
-struct file_place {
-    int fd;
-    uint64_t begin;
-};
-
-static cairn_err
-put_in_file(void *context, uint64_t at, const void *bytes, size_t bytes_len)
-{
-    const struct file_place *place = context;
-
-    return cairn_file_write_at(place->fd, place->begin + at, bytes, bytes_len);
-}
-
-cairn_err
-cairn_zip_plan_write(const struct cairn_zip_plan *plan, int fd, uint64_t begin)
-{
-    struct file_place place = {fd, begin};
-
-    return cairn_zip_plan_put(plan, put_in_file, &place);
-}

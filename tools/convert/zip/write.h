@@ -22,7 +22,7 @@ struct cairn_zip_planned {
     uint64_t header_at; /* from the archive's start */
     uint64_t at;        /* of its first byte, from the archive's start */
     uint64_t bytes;
-    uint32_t crc32; /* the caller's to fill in before cairn_zip_plan_write */
+    uint32_t crc32; /* the caller's to fill in before cairn_zip_plan_put */
 };
 
 struct cairn_zip_plan {
@@ -59,12 +59,5 @@ typedef cairn_err cairn_zip_put_fn(void *context, uint64_t at, const void *bytes
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_plan_put(const struct cairn_zip_plan *plan,
                                               cairn_zip_put_fn *put, void *context);
-
-/*
- * The same into an open file, where the archive begins at `begin`: once, after all checksums are
- * known. CAIRN_IO, CAIRN_FULL, CAIRN_NOMEM; logged where they happen.
- */
-CAIRN_MUST_CHECK cairn_err cairn_zip_plan_write(const struct cairn_zip_plan *plan, int fd,
-                                                uint64_t begin);
 
 #endif

@@ -10,6 +10,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/quiet_log.h"
+#include "tests/support/random.h"
+#include "tests/support/remove_path.h"
+#include "tests/support/write_archive.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -30,23 +34,6 @@ enum {
 
 static char base[256];
 
-static void
-silent(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static void
-remove_tree(const char *path)
-{
-    char command[PATH_BYTES + 16];
-
-    (void)snprintf(command, sizeof(command), "rm -rf -- '%s'", path);
-    assert_int_equal(system(command), 0);
-}
-
 /* A copy of the dense fixture that may be broken. */
 static void
 copy_fixture(const char *name, char path[PATH_BYTES])
@@ -64,7 +51,7 @@ set_up(void **state)
     char made[] = "/tmp/cairn-megatron-XXXXXX";
 
     (void)state;
-    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (!mkdtemp(made))
         return -1;
     (void)snprintf(base, sizeof(base), "%s", made);
@@ -75,7 +62,7 @@ static int
 tear_down(void **state)
 {
     (void)state;
-    remove_tree(base);
+    remove_path(base);
     return 0;
 }
 
@@ -365,7 +352,7 @@ say_local(const char *folder)
         cairn_pickle_read(&tree, "test", (const uint8_t *)said, sizeof(said) - 1, &root, NULL),
         CAIRN_OK);
     assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0, NULL), CAIRN_OK);
-    assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
+    assert_int_equal(write_torch_plan(&plan, fd), CAIRN_OK);
     cairn_torch_plan_fini(&plan);
     cairn_pickle_fini(&tree);
     (void)close(fd);
@@ -457,14 +444,6 @@ names_come_back(void **state)
 
 /* ---- arithmetic ---- */
 
-static uint64_t
-draw(uint64_t *seed)
-{
-    *seed ^= *seed << 13;
-    *seed ^= *seed >> 7;
-    return *seed ^= *seed << 17;
-}
-
 /* Each element of a matrix is in one rank's part, at the place that cutting it row by row gives it.
  */
 static void
@@ -473,12 +452,12 @@ parts_are_what_a_walk_gives(void **state)
     (void)state;
     for (uint64_t s = 1; s <= ARITHMETIC_SEEDS; s++) {
         uint64_t seed = s * 0x9e3779b97f4a7c15u;
-        struct cairn_megatron_part part = {.count = (uint32_t)(draw(&seed) % 5 + 1), .dims = 2};
-        uint64_t unit = draw(&seed) % 4 + 1, multiple = draw(&seed) % 3 + 1;
+        struct cairn_megatron_part part = {.count = (uint32_t)(xorshift(&seed) % 5 + 1), .dims = 2};
+        uint64_t unit = xorshift(&seed) % 4 + 1, multiple = xorshift(&seed) % 3 + 1;
 
-        part.split = (enum cairn_megatron_split)(CAIRN_MEGATRON_ROWS + draw(&seed) % 4);
-        part.whole_shape[0] =
-            part.split == CAIRN_MEGATRON_VOCABULARY ? draw(&seed) % 30 + 1 : unit * part.count * 2;
+        part.split = (enum cairn_megatron_split)(CAIRN_MEGATRON_ROWS + xorshift(&seed) % 4);
+        part.whole_shape[0] = part.split == CAIRN_MEGATRON_VOCABULARY ? xorshift(&seed) % 30 + 1
+                                                                      : unit * part.count * 2;
         part.whole_shape[1] = unit * part.count;
         for (part.index = 0; part.index < part.count; part.index++) {
             struct cairn_megatron_part joined;
@@ -526,9 +505,9 @@ buffers_are_what_a_walk_gives(void **state)
     (void)state;
     for (uint64_t s = 1; s <= ARITHMETIC_SEEDS; s++) {
         uint64_t seed = s * 0x9e3779b97f4a7c15u,
-                 bucket = draw(&seed) % 2 ? draw(&seed) % 600 + 1 : 0;
-        uint64_t divisor = 128 * (draw(&seed) % 3 + 1), position = 0, begin = 0, removed = 0;
-        uint32_t count = (uint32_t)(draw(&seed) % 8 + 1), order[8], in_bucket = 0;
+                 bucket = xorshift(&seed) % 2 ? xorshift(&seed) % 600 + 1 : 0;
+        uint64_t divisor = 128 * (xorshift(&seed) % 3 + 1), position = 0, begin = 0, removed = 0;
+        uint32_t count = (uint32_t)(xorshift(&seed) % 8 + 1), order[8], in_bucket = 0;
         struct cairn_megatron_part parts[8];
         uint64_t begins[8], wanted[8], all;
 
@@ -536,8 +515,8 @@ buffers_are_what_a_walk_gives(void **state)
         for (uint32_t i = 0; i < count; i++) {
             order[i] = i;
             parts[i].dims = 1;
-            parts[i].shape[0] = draw(&seed) % 300 + 1;
-            parts[i].shared_bucket = draw(&seed) % 8 == 0;
+            parts[i].shape[0] = xorshift(&seed) % 300 + 1;
+            parts[i].shared_bucket = xorshift(&seed) % 8 == 0;
         }
         for (uint32_t i = count; i-- > 0;) {
             bool closes = false;
@@ -641,12 +620,12 @@ survives_changed_bytes(void **state)
         off_t at;
         int fd;
 
-        (void)snprintf(to, sizeof(to), "%s/%s", path, files[draw(&seed) % 4]);
+        (void)snprintf(to, sizeof(to), "%s/%s", path, files[xorshift(&seed) % 4]);
         fd = open(to, O_RDWR);
         assert_true(fd >= 0 && fstat(fd, &stat_of) == 0);
-        at = (off_t)(draw(&seed) % (uint64_t)stat_of.st_size);
+        at = (off_t)(xorshift(&seed) % (uint64_t)stat_of.st_size);
         assert_int_equal(pread(fd, &old, 1, at), 1);
-        new = (uint8_t)draw(&seed);
+        new = (uint8_t)xorshift(&seed);
         assert_int_equal(pwrite(fd, &new, 1, at), 1);
         if (cairn_checkpoint_open(path, cairn_format_find("megatron"), 0, &checkpoint,
                                   &complaint) == CAIRN_OK)

@@ -21,16 +21,11 @@
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/torch/write.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/quiet_log.h"
+#include "tests/support/write_archive.h"
+#include "tests/unit/tools/convert/check_piece.h"
 
 #define FIXTURES "tests/fixtures/megatron_dist/"
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
 
 static void
 open_fixture(const char *name, struct cairn_checkpoint *checkpoint)
@@ -44,39 +39,6 @@ open_fixture(const char *name, struct cairn_checkpoint *checkpoint)
     if (err)
         fail_msg("%s", complaint.text);
     assert_ptr_equal(checkpoint->format, &cairn_format_megatron_dist);
-}
-
-/* Reads each element of a piece by its own offset, and compares it with its index in the tensor. */
-static uint64_t
-check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece)
-{
-    const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
-    const struct cairn_container *container = &checkpoint->containers[piece->container];
-    uint64_t at[CAIRN_DIMS_MAX] = {0}, count = 1, index, offset;
-    float value;
-    int fd = openat(checkpoint->place.dir_fd, container->path, O_RDONLY);
-
-    assert_true(fd >= 0);
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        count *= piece->extent[d];
-    for (uint64_t i = 0; i < count; i++) {
-        index = 0;
-        offset = piece->offset_bytes;
-        for (uint32_t d = 0; d < tensor->dims; d++) {
-            index = index * tensor->shape[d] + piece->start[d] + at[d];
-            offset += at[d] * piece->stride_bytes[d];
-        }
-        assert_int_equal(pread(fd, &value, sizeof(value), (off_t)offset), sizeof(value));
-        if (value != (float)index) /* padding is NaN, which is not equal to anything */
-            fail_msg("%s[%llu] is %g", tensor->name, (unsigned long long)index, (double)value);
-        for (uint32_t d = tensor->dims; d-- > 0;)
-            if (++at[d] < piece->extent[d])
-                break;
-            else
-                at[d] = 0;
-    }
-    close(fd);
-    return count;
 }
 
 static void
@@ -188,7 +150,7 @@ change_common(const char *fixture, const char *path, const char *pickle, size_t 
         cairn_pickle_read(&tree, "test", (const uint8_t *)pickle, pickle_len, &root, NULL),
         CAIRN_OK);
     assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0, NULL), CAIRN_OK);
-    assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
+    assert_int_equal(write_torch_plan(&plan, fd), CAIRN_OK);
     cairn_torch_plan_fini(&plan);
     cairn_pickle_fini(&tree);
     close(fd);

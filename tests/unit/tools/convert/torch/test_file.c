@@ -22,6 +22,7 @@
 #include "tools/convert/torch/file.h"
 #include "tools/convert/torch/write.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/write_archive.h"
 
 #define FIXTURES "tests/fixtures/torch/"
 enum { MEMORY_BYTES = 64 << 20, TEXT_BYTES = 1 << 16 };
@@ -189,7 +190,7 @@ rewrite(const char *from_path, const char *to_path, const char *folder)
     /* the order in which storages are written is free */
     for (uint32_t i = file.storage_count; i-- > 0;)
         copy_storage(from, &file.storages[i], to, cairn_torch_plan_storage_at(&plan, i));
-    assert_int_equal(cairn_torch_plan_write(&plan, to, 0), CAIRN_OK);
+    assert_int_equal(write_torch_plan(&plan, to), CAIRN_OK);
     assert_int_equal(cairn_file_size(to, &bytes), CAIRN_OK);
     assert_int_equal(bytes, cairn_torch_plan_bytes(&plan));
     assert_int_equal(cairn_file_close(to), CAIRN_OK);
@@ -405,7 +406,7 @@ make_archive(const char *path, struct cairn_pickle *tree, struct cairn_pickle_no
     assert_int_equal(cairn_file_write_at(fd, cairn_torch_plan_storage_at(&plan, 0)->at, zeroes, 16),
                      CAIRN_OK);
     cairn_torch_plan_storage_at(&plan, 0)->crc32 = cairn_crc32(0, zeroes, 16);
-    assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
+    assert_int_equal(write_torch_plan(&plan, fd), CAIRN_OK);
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);
     cairn_torch_plan_fini(&plan);
 }
@@ -498,7 +499,7 @@ archive_refused(const struct text_entry *entries, size_t count, const char *why)
         assert_int_equal(
             cairn_file_write_at(fd, plan.entries[index].at, entries[i].text, text_bytes), CAIRN_OK);
     }
-    assert_int_equal(cairn_zip_plan_write(&plan, fd, 0), CAIRN_OK);
+    assert_int_equal(write_zip_plan(&plan, fd, 0), CAIRN_OK);
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);
     cairn_zip_plan_fini(&plan);
     assert_int_equal(cairn_file_load(AT_FDCWD, path, TEXT_BYTES, &bytes, &bytes_len), CAIRN_OK);
@@ -650,7 +651,7 @@ make_sparse(const char *path, uint64_t gib)
         CAIRN_OK);
     assert_int_equal(cairn_file_write_at(fd, plan.zip.entries[plan.first_storage + 1].at, four, 16),
                      CAIRN_OK);
-    assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
+    assert_int_equal(write_torch_plan(&plan, fd), CAIRN_OK);
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);
     cairn_torch_plan_fini(&plan);
     cairn_pickle_fini(&tree);
@@ -760,7 +761,7 @@ make_every_dtype(const char *path)
         assert_int_equal(cairn_file_write_at(fd, planned->at, bytes, planned->bytes), CAIRN_OK);
         planned->crc32 = cairn_crc32(0, bytes, planned->bytes);
     }
-    assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
+    assert_int_equal(write_torch_plan(&plan, fd), CAIRN_OK);
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);
     cairn_torch_plan_fini(&plan);
     cairn_pickle_fini(&tree);

@@ -13,6 +13,7 @@
 #include "tools/convert/zip/read.h"
 #include "tools/convert/zip/write.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/write_archive.h"
 
 enum { ENTRIES = 5, ROOM = 1 << 14 };
 
@@ -52,7 +53,7 @@ write_entries(int fd, uint64_t begin, uint64_t *bytes)
                          CAIRN_OK);
         plan.entries[i].crc32 = cairn_crc32(0, data, entry_bytes[i]);
     }
-    assert_int_equal(cairn_zip_plan_write(&plan, fd, begin), CAIRN_OK);
+    assert_int_equal(write_zip_plan(&plan, fd, begin), CAIRN_OK);
     *bytes = cairn_zip_plan_bytes(&plan);
     cairn_zip_plan_fini(&plan);
 }
@@ -132,7 +133,7 @@ sizes_and_places_beyond_32_bits_are_kept(void **state)
         assert_int_equal(cairn_zip_plan_add(&plan, names[i], sizes[i], &index), CAIRN_OK);
         plan.entries[i].crc32 = 1 + i;
     }
-    assert_int_equal(cairn_zip_plan_write(&plan, fd, 0), CAIRN_OK);
+    assert_int_equal(write_zip_plan(&plan, fd, 0), CAIRN_OK);
     assert_int_equal(
         cairn_zip_open(fd, "large.zip", 0, cairn_zip_plan_bytes(&plan), &zip, &complaint),
         CAIRN_OK);
@@ -165,7 +166,7 @@ many_entries_are_found(void **state)
         (void)snprintf(name, sizeof(name), "%u", i);
         assert_int_equal(cairn_zip_plan_add(&plan, name, 1, &index), CAIRN_OK);
     }
-    assert_int_equal(cairn_zip_plan_write(&plan, fd, 0), CAIRN_OK);
+    assert_int_equal(write_zip_plan(&plan, fd, 0), CAIRN_OK);
     assert_int_equal(
         cairn_zip_open(fd, "many.zip", 0, cairn_zip_plan_bytes(&plan), &zip, &complaint), CAIRN_OK);
     assert_int_equal(zip.entry_count, MANY);

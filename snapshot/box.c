@@ -1,5 +1,5 @@
-/* tools/convert/core/box.c - see box.h. */
-#include "tools/convert/core/box.h"
+/* snapshot/box.c - see box.h. */
+#include "snapshot/box.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /*
- * tools/convert/engine/crc_join.c - see crc_join.h.
+ * base/crc_join.c - see crc_join.h.
  *
  * All three CRCs are reflected: the coefficient of x^0 is the highest bit. A product is found by
  * going through the bits of one side from x^0 on while the other is multiplied by x again and
  * again. CRC-32 uses the same code with its 32 bits at the bottom.
  */
-#include "tools/convert/engine/crc_join.h"
+#include "base/crc_join.h"
 
 static const struct {
     uint64_t polynomial; /* reflected, without its highest term */

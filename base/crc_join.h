@@ -1,12 +1,12 @@
 /*
- * tools/convert/engine/crc_join.h - the CRC of a whole from the CRCs of its parts, in any order.
+ * base/crc_join.h - the CRC of a whole from the CRCs of its parts, in any order.
  *
  * A CRC (seed 0, of base/crc.h) is a polynomial over GF(2): the CRC of A followed by B is that of A
  * times x^(8 * bytes of B), plus that of B. So the CRC of a whole is the exclusive or over its
  * parts of the part's CRC, shifted by the bytes that follow the part in the whole.
  */
-#ifndef CAIRN_TOOLS_CONVERT_ENGINE_CRC_JOIN_H
-#define CAIRN_TOOLS_CONVERT_ENGINE_CRC_JOIN_H
+#ifndef CAIRN_BASE_CRC_JOIN_H
+#define CAIRN_BASE_CRC_JOIN_H
 
 #include <stdint.h>
 

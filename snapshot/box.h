@@ -1,7 +1,7 @@
-/* tools/convert/core/box.h - boxes of tensors in a layout: adding and measuring them. For readers,
+/* snapshot/box.h - boxes of tensors in a layout: adding and measuring them. For readers,
  * writers and everything between. */
-#ifndef CAIRN_TOOLS_CONVERT_CORE_BOX_H
-#define CAIRN_TOOLS_CONVERT_CORE_BOX_H
+#ifndef CAIRN_SNAPSHOT_BOX_H
+#define CAIRN_SNAPSHOT_BOX_H
 
 #include "snapshot/layout.h"
 
