@@ -5,6 +5,7 @@
  * Whatever fails: the agent goes on, or ends itself with exit 1 and a message; it never crashes and
  * never hangs; and when memory is back, the next trainer has a generation made.
  */
+#include "tests/support/failing_allocations.h"
 #include "tests/unit/agent/one_agent.h"
 
 #include <stdatomic.h>
@@ -36,30 +37,7 @@ fails(void)
     return true;
 }
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-void *
-__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : __real_malloc(bytes);
-}
-
-void *
-__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *
-__wrap_realloc(void *old, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(old, bytes);
-}
+static bool (*allocation_fails)(void) = fails;
 
 /* The next frame that matters, 0 when the session has ended or nothing came for a while. */
 static int

@@ -43,13 +43,10 @@ fail_everywhere(enum kind kind, bool good, int code, int way, int ways)
         cairn_err err;
 
         remove_path(target);
-        fail_at = n;
-        for_good = good;
         file_errno = code;
-        calls = 0;
-        failing_kind = kind;
+        arm(kind, n, good);
         err = convert(&complaint);
-        failing_kind = NONE;
+        disarm();
         done = calls <= n;
         if (err) {
             if (complaint.text[0] == '\0')

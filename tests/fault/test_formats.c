@@ -24,6 +24,7 @@
 #include "base/log.h"
 
 #include "tests/support/cases.h"
+#include "tests/support/quiet_log.h"
 #include "tests/support/remove_path.h"
 
 #define FIXTURES "tests/fixtures/"
@@ -54,14 +55,6 @@ static const struct {
 
 static char base[64], target[PATH_BYTES], expected[PATH_BYTES];
 
-static void
-silent(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 /* The target, and what an unfinished conversion into one file leaves beside it. */
 static void
 remove_target(void)
@@ -81,7 +74,7 @@ set_up(void **state)
     char made[] = "/tmp/cairn-formats-fault-XXXXXX";
 
     (void)state;
-    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (!mkdtemp(made))
         return -1;
     (void)snprintf(base, sizeof(base), "%s", made);
@@ -167,17 +160,15 @@ reads_as_checkpoint(size_t index)
 /* One conversion with a fault, and the same one after it. False: there were fewer calls than
  * that. */
 static bool
-fail_once(size_t index, enum kind kind, int64_t n)
+fail_once(size_t index, enum kind kind, int64_t n, bool ever)
 {
     struct cairn_complaint complaint = {""};
     cairn_err err;
 
     remove_target();
-    fail_at = n;
-    calls = 0;
-    failing_kind = kind;
+    arm(kind, n, ever);
     err = convert(index, target, &complaint);
-    failing_kind = NONE;
+    disarm();
     if (calls <= n)
         return false;
     if (err && complaint.text[0] == '\0')
@@ -211,11 +202,9 @@ fail_in_steps(enum kind kind)
         if (convert(i, expected, &complaint))
             fail_msg("%s: %s", cases[i].source, complaint.text);
         do {
-            for_good = times % 2;
-            file_errno = for_good ? ENOSPC : EIO;
+            file_errno = times % 2 ? ENOSPC : EIO;
             n += 1 + n / STEP_PART;
-            times++;
-        } while (fail_once(i, kind, n));
+        } while (fail_once(i, kind, n, times++ % 2));
         assert_true(times > 4 * STEP_PART - 1);
     }
 }

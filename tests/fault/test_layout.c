@@ -12,63 +12,10 @@
 
 #include "base/limits.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/failing_calls.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <malloc.h>
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static bool armed;
-static bool persistent;      /* all from the n-th on fail, not just that one */
-static uint64_t allocations; /* since armed */
-static uint64_t failing;     /* the one that fails */
-static uint64_t failed;
-
-static bool
-fails(void)
-{
-    if (!armed)
-        return false;
-    allocations++;
-    if (allocations == failing || (persistent && allocations > failing)) {
-        failed++;
-        return true;
-    }
-    return false;
-}
-
-void *
-__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : __real_malloc(bytes);
-}
-
-void *
-__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *
-__wrap_realloc(void *old, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(old, bytes);
-}
-
-/* Bytes in use on the heap, with those kept for reuse. */
-static size_t
-heap_bytes(void)
-{
-    struct mallinfo2 info = mallinfo2();
-
-    return info.uordblks + info.hblkhd;
-}
 
 static cairn_err
 fill_layout(struct cairn_layout *layout, uint32_t cut_dim)
@@ -201,43 +148,39 @@ done:
 
 /* One run with this allocation failing; whether one did. */
 static bool
-fail_one(cairn_err (*run)(void), uint64_t number)
+fail_one(cairn_err (*run)(void), int64_t number, bool ever)
 {
     cairn_err err;
 
-    failing = number;
-    allocations = 0;
-    failed = 0;
-    armed = true;
+    arm(MEMORY, number, ever);
     err = run();
-    armed = false;
-    assert_int_equal(err, failed ? CAIRN_NOMEM : CAIRN_OK);
-    return failed > 0;
+    disarm();
+    assert_int_equal(err, failures ? CAIRN_NOMEM : CAIRN_OK);
+    return failures > 0;
 }
 
 static void
 fail_each(cairn_err (*run)(void), uint64_t failures_min)
 {
     enum { SETTLING_RUNS = 16, LEAKING_RUNS = 16 };
-    uint64_t failures = 0;
+    uint64_t failed = 0;
 
     for (int mode = 0; mode < 2; mode++) {
         bool any = true;
 
-        persistent = mode == 1;
-        for (uint64_t number = 1; any; number++) {
+        for (int64_t number = 0; any; number++) {
             size_t before;
 
             for (int i = 0; i < SETTLING_RUNS; i++)
-                any = fail_one(run, number);
+                any = fail_one(run, number, mode == 1);
             before = heap_bytes();
             for (int i = 0; i < LEAKING_RUNS; i++)
-                any = fail_one(run, number);
+                any = fail_one(run, number, mode == 1);
             assert_int_equal(heap_bytes(), before);
-            failures += any;
+            failed += any;
         }
     }
-    assert_true(failures >= failures_min);
+    assert_true(failed >= failures_min);
 }
 
 static void
@@ -263,7 +206,6 @@ test_layout_stays(void **state)
 
     (void)state;
     assert_int_equal(cairn_layout_create(&layout), CAIRN_OK);
-    persistent = true;
     for (uint32_t i = 0; i < 200; i++) {
         char name[16];
         struct cairn_slice slice = {.name = name,
@@ -275,13 +217,12 @@ test_layout_stays(void **state)
         size_t pieces = cairn_layout_piece_count(layout);
 
         (void)snprintf(name, sizeof name, "n%u", i);
-        for (failing = 1; failing < 4; failing++) {
+        for (int64_t number = 0; number < 3; number++) {
             cairn_err err;
 
-            allocations = 0;
-            armed = true;
+            arm(MEMORY, number, true);
             err = cairn_layout_add(layout, i, &slice, 1, 24, 0, NULL);
-            armed = false;
+            disarm();
             if (!err)
                 break;
             refusals++;

@@ -165,15 +165,14 @@ test_one_allocation_fails_in_a_hang(void **state)
 
     (void)state;
     assert_non_null(job);
-    for (fail_at = 0; fail_at < ATTEMPTS_MAX; fail_at++) {
-        failing_kind = MEMORY;
-        calls = 0;
+    for (int64_t call = 0; call < ATTEMPTS_MAX; call++) {
+        arm(MEMORY, call, false);
         if (run_hang(job) && job->ledger.count > 0) {
             assert_true(job->ledger.count == 1 && job->ledger.entries[0].rank_count == 1);
             assert_int_equal(job->ledger.entries[0].ranks[0], SLOW);
             said++;
         }
-        failing_kind = NONE;
+        disarm();
         if (calls <= fail_at)
             break;
     }
@@ -189,14 +188,13 @@ test_one_allocation_fails(void **state)
 
     (void)state;
     assert_non_null(job);
-    for (fail_at = 0; fail_at < ATTEMPTS_MAX; fail_at++) {
-        failing_kind = MEMORY;
-        calls = 0;
+    for (int64_t call = 0; call < ATTEMPTS_MAX; call++) {
+        arm(MEMORY, call, false);
         if (run(job)) {
             started++;
             assert_true(job->ledger.count == 1 && job->ledger.entries[0].ranks[0] == SLOW);
         }
-        failing_kind = NONE;
+        disarm();
         if (calls <= fail_at)
             break;
     }

@@ -12,42 +12,10 @@
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/engine/whole.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/failing_calls.h"
+#include "tests/support/quiet_log.h"
 
 enum { ATTEMPTS_MAX = 100000, CONTAINER_BYTES = 4096 };
-
-static bool counting;
-static int64_t fail_at, calls;
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static bool
-fails(void)
-{
-    return counting && calls++ == fail_at;
-}
-
-void *
-__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : __real_malloc(bytes);
-}
-
-void *
-__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *
-__wrap_realloc(void *old, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(old, bytes);
-}
 
 static void
 add(struct cairn_checkpoint *checkpoint, const char *name, enum cairn_kind kind, uint64_t rows,
@@ -60,14 +28,6 @@ add(struct cairn_checkpoint *checkpoint, const char *name, enum cairn_kind kind,
                                                  rows == 0 ? 0 : 2, shape, &tensor, NULL),
                      0);
     assert_int_equal(cairn_checkpoint_add_box(checkpoint, tensor, 0, NULL, NULL, 0, NULL, NULL), 0);
-}
-
-static void
-silent(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
 }
 
 /* Fused projections with a moment and a step, stacked experts, tied weights, groups, padding. */
@@ -133,34 +93,31 @@ every_allocation(void **state)
     static const char *const sets[] = {"heads=4", "groups=2", "padded_vocab=16"};
 
     (void)state;
-    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
-    for (fail_at = 0; fail_at < ATTEMPTS_MAX; fail_at++) {
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
+    for (int64_t call = 0; call < ATTEMPTS_MAX; call++) {
         struct cairn_complaint complaint = {""};
         struct cairn_checkpoint checkpoint;
         struct cairn_map_report report;
         struct cairn_whole whole;
-        bool failed;
         cairn_err err;
 
         make(&checkpoint);
-        calls = 0;
-        counting = true;
+        arm(MEMORY, call, false);
         err = cairn_checkpoint_map(&checkpoint, "qwen3-moe", sets, 3, &report, &complaint);
-        counting = false;
-        failed = calls > fail_at;
+        disarm();
         if (err != CAIRN_OK && complaint.text[0] == '\0')
-            fail_msg("allocation %lld fails without a word", (long long)fail_at);
+            fail_msg("allocation %lld fails without a word", (long long)call);
         if (err == CAIRN_OK) { /* what could do without is allowed to */
             assert_int_equal(report.made, 7);
             assert_int_equal(checkpoint.alias_count, 1);
             assert_int_equal(cairn_whole_init(&checkpoint, &whole, &complaint), CAIRN_OK);
             cairn_whole_fini(&whole);
         } else {
-            assert_true(failed);
+            assert_true(failures);
             assert_int_equal(err, CAIRN_NOMEM);
         }
         cairn_checkpoint_close(&checkpoint);
-        if (!failed)
+        if (!failures)
             return;
     }
     fail_msg("no end of allocations");

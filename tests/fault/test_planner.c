@@ -13,69 +13,10 @@
 #include "replan/profile/links.h"
 #include "replan/profile/memory.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/failing_calls.h"
+#include "tests/support/never.h"
 
 #include <stdlib.h>
-#include <malloc.h>
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static bool armed;
-static bool persistent;      /* all from the n-th on fail, not just that one */
-static uint64_t allocations; /* since armed */
-static uint64_t failing;     /* the one that fails */
-static uint64_t failed;
-
-static bool
-fails(void)
-{
-    if (!armed)
-        return false;
-    allocations++;
-    if (allocations == failing || (persistent && allocations > failing)) {
-        failed++;
-        return true;
-    }
-    return false;
-}
-
-void *
-__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : __real_malloc(bytes);
-}
-
-void *
-__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *
-__wrap_realloc(void *old, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(old, bytes);
-}
-
-/* Bytes in use on the heap, with those kept for reuse. */
-static size_t
-heap_bytes(void)
-{
-    struct mallinfo2 info = mallinfo2();
-
-    return info.uordblks + info.hblkhd;
-}
-
-static bool
-never(void *context)
-{
-    (void)context;
-    return false;
-}
 
 /* Nine devices in two nodes, one of them slow: too many for a search of all plans. */
 static const char problem_text[] =
@@ -111,7 +52,7 @@ run_plan(void)
     if (err)
         return err;
     err = cairn_offers_make(&problem, &costs, &stop, &offers);
-    if (!err && failed == 0)
+    if (!err && failures == 0)
         assert_true(offers.offers[CAIRN_REPLAN_GROUPS].step_ms < offers.current_ms);
     if (!err)
         err = cairn_decider_create(problem.device_count, &decider);
@@ -175,7 +116,7 @@ run_profile(void)
         err = feed_pairs(transfers, problem.device_count);
     if (!err)
         err = cairn_profile_links(&problem, topology, transfers, &links);
-    if (!err && failed == 0)
+    if (!err && failures == 0)
         assert_true(links.scopes[CAIRN_LINK_INTRA].told && links.scopes[CAIRN_LINK_INTER].told);
     if (!err)
         err = cairn_profile_memory(&problem, memory_bytes, problem.device_count, &memory);
@@ -230,39 +171,34 @@ run_sequences(void)
 static void
 fail_each(cairn_err (*run)(void))
 {
-    uint64_t total;
+    int64_t total;
 
     for (int i = 0; i < 3; i++)
         assert_int_equal(run(), CAIRN_OK); /* until the allocator's own memory has settled */
-    armed = true;
-    allocations = failed = 0;
-    failing = 0;
-    persistent = false;
+    arm(MEMORY, -1, false);                /* counts them */
     assert_int_equal(run(), CAIRN_OK);
-    total = allocations;
+    total = calls;
     for (int kind = 0; kind < 2; kind++)
-        for (uint64_t at = 1; at <= total; at += 1 + at / 60) {
+        for (int64_t at = 0; at < total; at += 1 + at / 60) {
             size_t before, after;
             cairn_err err = CAIRN_OK;
 
             for (int again = 0; again < 16; again++) {
-                persistent = kind == 1;
-                failing = at;
-                allocations = failed = 0;
+                arm(MEMORY, at, kind == 1);
                 before = heap_bytes();
                 err = run();
                 after = heap_bytes();
                 if (after <= before)
                     break;
             }
-            assert_true(failed > 0);
+            assert_true(failures > 0);
             if (err != CAIRN_OK && err != CAIRN_NOMEM)
                 fail_msg("allocation %u of %u: %d", (unsigned)at, (unsigned)total, err);
             if (after > before)
                 fail_msg("allocation %u of %u: %zu bytes are left", (unsigned)at, (unsigned)total,
                          after - before);
         }
-    armed = false;
+    disarm();
     print_message("%u allocations\n", (unsigned)total);
 }
 

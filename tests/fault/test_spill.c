@@ -11,7 +11,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -21,164 +20,14 @@
 #include "base/log.h"
 #include "snapshot/spill.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/failing_calls.h"
+#include "tests/support/quiet_log.h"
 
 enum { CALLS_MAX = 5000 };
-
-/* ---- faults: the n-th call of the armed kind fails, and with for_good all later ones ---- */
-
-enum kind { KIND_MEMORY, KIND_FILE };
-
-static atomic_int armed_kind = -1;
-static atomic_long calls_left;
-static atomic_bool for_good;
-static atomic_int failures;
-static int file_errno;
-
-static bool
-fails(enum kind kind)
-{
-    long left;
-
-    if (armed_kind != (int)kind)
-        return false;
-    left = atomic_fetch_sub(&calls_left, 1);
-    if (left != 0 && !(for_good && left < 0))
-        return false;
-    failures++;
-    return true;
-}
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-void *
-__wrap_malloc(size_t bytes)
-{
-    return fails(KIND_MEMORY) ? NULL : __real_malloc(bytes);
-}
-
-void *
-__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails(KIND_MEMORY) ? NULL : __real_calloc(count, bytes);
-}
-
-void *
-__wrap_realloc(void *old, size_t bytes)
-{
-    return fails(KIND_MEMORY) ? NULL : __real_realloc(old, bytes);
-}
-
-static bool
-file_fails(void)
-{
-    bool failing = fails(KIND_FILE);
-
-    if (failing)
-        errno = file_errno;
-    return failing;
-}
-
-static int
-fault_open(int dir_fd, const char *name, int flags, mode_t mode)
-{
-    return file_fails() ? -1 : openat(dir_fd, name, flags, mode);
-}
-
-static ssize_t
-fault_read(int fd, const struct iovec *parts, int count, off_t at)
-{
-    return file_fails() ? -1 : preadv(fd, parts, count, at);
-}
-
-static ssize_t
-fault_write(int fd, const void *bytes, size_t bytes_len, off_t at)
-{
-    if (file_fails()) { /* half of it is on the disk all the same */
-        (void)!pwrite(fd, bytes, bytes_len / 2 / 4096 * 4096, at);
-        errno = file_errno;
-        return -1;
-    }
-    return pwrite(fd, bytes, bytes_len, at);
-}
-
-static int
-fault_resize(int fd, off_t bytes, bool reserve)
-{
-    return file_fails() ? -1 : cairn_file_ops_os.resize(fd, bytes, reserve);
-}
-
-static int
-fault_sync(int fd)
-{
-    (void)fd; /* what a sync does beyond the call is nothing that this test could see */
-    return file_fails() ? -1 : 0;
-}
-
-static int
-fault_close(int fd)
-{
-    int result = close(fd); /* the descriptor is gone either way */
-
-    return file_fails() ? -1 : result;
-}
-
-static int
-fault_rename(int dir_fd, const char *from, const char *to)
-{
-    return file_fails() ? -1 : renameat(dir_fd, from, dir_fd, to);
-}
-
-static int
-fault_unlink(int dir_fd, const char *name, bool directory)
-{
-    return file_fails() ? -1 : unlinkat(dir_fd, name, directory ? AT_REMOVEDIR : 0);
-}
-
-static const struct cairn_file_ops fault_ops = {
-    .name = "fault",
-    .open = fault_open,
-    .readv = fault_read,
-    .write = fault_write,
-    .resize = fault_resize,
-    .sync = fault_sync,
-    .close = fault_close,
-    .rename = fault_rename,
-    .unlink = fault_unlink,
-};
-
-static void
-arm(enum kind kind, long call, bool ever)
-{
-    failures = 0;
-    calls_left = call;
-    for_good = ever;
-    armed_kind = (int)kind;
-}
-
-static void
-disarm(void)
-{
-    armed_kind = -1;
-}
-
-/* ---- the operation ---- */
 
 static char root[64];
 static int spill_fd = -1;
 static int descriptor_count;
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
 
 static uint8_t
 byte_at(uint64_t step, uint32_t file, uint64_t at)
@@ -378,18 +227,16 @@ every_failure(enum kind kind, bool ever)
     for (call = 0; call < CALLS_MAX; call++) {
         uint64_t newest;
         cairn_err err;
-        int failed;
 
         step++;
         arm(kind, call, ever);
         err = spill_generation(step);
         wait_for_threads(); /* still armed: a writer that was given up may fail, too */
         disarm();
-        failed = failures;
         newest = check_all();
         if (err == CAIRN_OK)
             assert_int_equal(newest, step);
-        if (failed == 0) {
+        if (failures == 0) {
             assert_int_equal(err, CAIRN_OK);
             break;
         }
@@ -412,8 +259,8 @@ test_every_file_call(void **state)
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         file_errno = codes[i];
-        every_failure(KIND_FILE, false);
-        every_failure(KIND_FILE, true);
+        every_failure(FILES, false);
+        every_failure(FILES, true);
     }
 }
 
@@ -421,8 +268,8 @@ static void
 test_every_allocation(void **state)
 {
     (void)state;
-    every_failure(KIND_MEMORY, false);
-    every_failure(KIND_MEMORY, true);
+    every_failure(MEMORY, false);
+    every_failure(MEMORY, true);
 }
 
 /* A writer that is killed at any instant leaves every committed generation whole, and one at least.

@@ -24,6 +24,8 @@
 
 #include "base/log.h"
 #include "tests/fuzz/archive.h"
+#include "tests/fuzz/require.h"
+#include "tests/support/quiet_log.h"
 #include "tools/convert/formats.h"
 #include "tools/convert/maps/map.h"
 
@@ -40,21 +42,6 @@ static char fuzz_folder[128];
 static int fuzz_folder_fd = -1;
 
 static inline void
-fuzz_require(bool condition)
-{
-    if (!condition)
-        abort();
-}
-
-static inline void
-fuzz_drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static inline void
 fuzz_folder_remove(void)
 {
     (void)rmdir(fuzz_folder);
@@ -68,12 +55,12 @@ fuzz_folder_init(void)
 
     if (fuzz_folder_fd >= 0)
         return;
-    cairn_log_setup(CAIRN_LOG_ERROR, fuzz_drop_line, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     (void)snprintf(fuzz_folder, sizeof(fuzz_folder), "%s/cairn-fuzz-XXXXXX",
                    base ? base : "/dev/shm");
-    fuzz_require(mkdtemp(fuzz_folder) != NULL);
+    require(mkdtemp(fuzz_folder) != NULL);
     fuzz_folder_fd = open(fuzz_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    fuzz_require(fuzz_folder_fd >= 0 && atexit(fuzz_folder_remove) == 0);
+    require(fuzz_folder_fd >= 0 && atexit(fuzz_folder_remove) == 0);
 }
 
 /* A file of the folder, with the pickle in an archive where `archived`. False where a folder or a
@@ -91,7 +78,7 @@ fuzz_folder_write(const char *path, const uint8_t *bytes, size_t bytes_len, bool
         bytes = archive.bytes;
         bytes_len = archive.used;
     }
-    fuzz_require(write(fd, bytes, bytes_len) == (ssize_t)bytes_len && close(fd) == 0);
+    require(write(fd, bytes, bytes_len) == (ssize_t)bytes_len && close(fd) == 0);
     return true;
 }
 
@@ -189,10 +176,10 @@ fuzz_lay_out(struct cairn_checkpoint *checkpoint, const struct cairn_format *for
         err = format->plan(checkpoint, &options, &output, &complaint);
     if (err && getenv("CAIRN_FUZZ_SAY"))
         fprintf(stderr, "laid out: %s\n", complaint.text);
-    fuzz_require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
+    require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
     for (uint32_t i = 0; !err && i < output.literal_count; i++)
-        fuzz_require(output.literals[i].offset_bytes + output.literals[i].bytes_len <=
-                     output.files[output.literals[i].file].bytes);
+        require(output.literals[i].offset_bytes + output.literals[i].bytes_len <=
+                output.files[output.literals[i].file].bytes);
     cairn_output_fini(&output);
 }
 
@@ -224,12 +211,12 @@ fuzz_folder_try(const struct cairn_format *format, const uint8_t *bytes, size_t 
     }
     err = format ? cairn_checkpoint_open(fuzz_folder, format, 0, &checkpoint, &complaint)
                  : cairn_checkpoint_detect(fuzz_folder, cairn_formats, 0, &checkpoint, &complaint);
-    fuzz_require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
+    require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
     if (err && getenv("CAIRN_FUZZ_SAY"))
         fprintf(stderr, "%s\n", complaint.text);
     if (!err && bytes[0] & 0x80) {
         err = cairn_checkpoint_map(&checkpoint, "llama", NULL, 0, &report, &complaint);
-        fuzz_require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
+        require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
     }
     while (cairn_formats[targets])
         targets++;

@@ -11,6 +11,8 @@
 #include "snapshot/catalog.h"
 #include "snapshot/catalog_batch.h"
 #include "snapshot/catalog_state.h"
+#include "tests/fuzz/require.h"
+#include "tests/support/quiet_log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +25,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const uint8_t *input;
 static size_t input_len;
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 put_u64(uint8_t *at, uint64_t value)
@@ -175,12 +170,6 @@ try_side(void)
         require(cairn_catalog_side_read(fd, "fuzz", &state, &known) == CAIRN_OK && known);
     }
     close(fd);
-}
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context, (void)level, (void)line;
 }
 
 int

@@ -8,6 +8,7 @@
  */
 #include "transport/certificate.h"
 
+#include "tests/fuzz/require.h"
 #include "tests/support/certificates.h"
 
 #include <ctype.h>
@@ -16,13 +17,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { NAMES_BYTES_MAX = 2048, NODE = 1 };
-
-static void
-must(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 /* A certificate with these bytes as its names. */
 static X509 *
@@ -34,10 +28,10 @@ certificate_make(const struct authority *authority, EVP_PKEY *key, const uint8_t
     ASN1_OCTET_STRING *value = ASN1_OCTET_STRING_new();
     X509_EXTENSION *extension;
 
-    must(value && ASN1_OCTET_STRING_set(value, names, (int)names_len) == 1);
+    require(value && ASN1_OCTET_STRING_set(value, names, (int)names_len) == 1);
     extension = X509_EXTENSION_create_by_NID(NULL, NID_subject_alt_name, 0, value);
-    must(extension && X509_add_ext(certificate, extension, -1) == 1);
-    must(X509_sign(certificate, authority->key, EVP_sha256()) > 0);
+    require(extension && X509_add_ext(certificate, extension, -1) == 1);
+    require(X509_sign(certificate, authority->key, EVP_sha256()) > 0);
     X509_EXTENSION_free(extension);
     ASN1_OCTET_STRING_free(value);
     return certificate;
@@ -80,14 +74,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         authority_make("authority", NULL, &authority);
         key = EVP_EC_gen("P-256");
         store = X509_STORE_new();
-        must(key && store && X509_STORE_add_cert(store, authority.certificate) == 1);
+        require(key && store && X509_STORE_add_cert(store, authority.certificate) == 1);
         for (int i = 0; i < 2; i++) {
             struct leaf mine;
             struct cairn_transport_certificate pem;
 
             leaf_make(&authority, &(struct leaf_content){.names = own[i]}, &mine);
             pem = leaf_use(&mine, authority.pem, patterns[i]);
-            must(cairn_certificate_create(&pem, 0, &certificates[i], why, sizeof why) == CAIRN_OK);
+            require(cairn_certificate_create(&pem, 0, &certificates[i], why, sizeof why) ==
+                    CAIRN_OK);
         }
     }
     if (size == 0 || size > NAMES_BYTES_MAX) {
@@ -96,12 +91,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     kind = data[0] & 1;
     leaf = certificate_make(&authority, key, data + 1, size - 1);
-    must(shown && X509_STORE_CTX_init(shown, store, leaf, NULL) == 1);
+    require(shown && X509_STORE_CTX_init(shown, store, leaf, NULL) == 1);
     err = cairn_certificate_verify(certificates[kind], shown, NODE, why, sizeof why);
     cairn_identity_format(patterns[kind], "test", NODE, expected);
-    must(err == CAIRN_DENIED || (err == CAIRN_OK && contains(data + 1, size - 1, expected, kind)));
+    require(err == CAIRN_DENIED ||
+            (err == CAIRN_OK && contains(data + 1, size - 1, expected, kind)));
     for (const char *at = why; err && *at; at++)
-        must(isprint((unsigned char)*at));
+        require(isprint((unsigned char)*at));
     X509_STORE_CTX_free(shown);
     X509_free(leaf);
     ERR_clear_error();

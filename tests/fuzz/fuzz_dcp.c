@@ -7,23 +7,10 @@
 
 #include "base/log.h"
 #include "tools/convert/dcp/metadata.h"
+#include "tests/fuzz/require.h"
+#include "tests/support/quiet_log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 walk_entry(const struct cairn_dcp_metadata *metadata, const struct cairn_dcp_entry *entry,

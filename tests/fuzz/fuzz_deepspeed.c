@@ -18,6 +18,8 @@
 
 #include "base/log.h"
 #include "tests/fuzz/archive.h"
+#include "tests/fuzz/require.h"
+#include "tests/support/quiet_log.h"
 #include "tools/convert/core/format.h"
 #include "tools/convert/deepspeed/format.h"
 
@@ -31,21 +33,6 @@ static char base[128];
 static int base_fd = -1;
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 write_file(const char *name, const uint8_t *pickle, size_t pickle_bytes)

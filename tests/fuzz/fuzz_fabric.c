@@ -7,7 +7,9 @@
  * buffer counts as filled exactly if it was open and the last frame for it was right in all bits.
  * It is torn if the frame has the right form, and its tags are wrong.
  */
+#include "tests/fuzz/require.h"
 #include "tests/support/fabric.h"
+#include "tests/support/quiet_log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -26,22 +28,9 @@ static struct model model[FABRIC_BUFFERS];
 static bool known[FABRIC_NODES];
 
 static void
-must(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
-static void
-log_drop(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context, (void)level, (void)line;
-}
-
-static void
 buffer_close(uint32_t index)
 {
-    must(fabric.rdma->ops->region(fabric.rdma, index, NULL) == CAIRN_OK);
+    require(fabric.rdma->ops->region(fabric.rdma, index, NULL) == CAIRN_OK);
     model[index] = (struct model){0};
 }
 
@@ -68,10 +57,10 @@ offer_step(uint32_t node, const uint8_t *step)
     fabric_deliver(node, frame, len - (step[2] & 1));
     /* Its key may be any; then no tag will be right. */
     if (known[node] || (step[2] & 1) || (changed && (at < 4 || at >= 36))) {
-        must(fabric.broken_count[node] == broken + 1);
+        require(fabric.broken_count[node] == broken + 1);
         known[node] = false;
     } else {
-        must(fabric.broken_count[node] == broken);
+        require(fabric.broken_count[node] == broken);
         known[node] = true;
         if (changed)
             lose(node);
@@ -123,12 +112,12 @@ tags_step(uint32_t node, const uint8_t *step, uint64_t number)
         frame[1 + step[4] % (len - 1)] ^= step[5];
     fabric_deliver(node, frame, len - cut);
     if (known[node] && is_formed(frame, len - cut, index)) {
-        must(fabric.broken_count[node] == broken);
+        require(fabric.broken_count[node] == broken);
         model[index] =
             (struct model){.filled_bytes = (uint32_t)number_at(frame + 4, 4), .torn = step[5] != 0};
         return;
     }
-    must(fabric.broken_count[node] == broken + 1);
+    require(fabric.broken_count[node] == broken + 1);
     known[node] = false;
 }
 
@@ -150,12 +139,12 @@ any_step(uint32_t node, const uint8_t *bytes, size_t len)
     if (kind == 'T' && protection == CAIRN_PROTECTION_NONE)
         return; /* a fuzzer finds the keys of buffers */
     fabric_deliver(node, bytes, len);
-    must(fabric.received_count == received || known[node]);
+    require(fabric.received_count == received || known[node]);
     if (fabric.broken_count[node] != broken)
         known[node] = false;
     else if (kind == 'F')
         lose(node);
-    must(kind != 'T' || fabric.broken_count[node] != broken || is_any_formed(bytes, len));
+    require(kind != 'T' || fabric.broken_count[node] != broken || is_any_formed(bytes, len));
     for (uint32_t i = 0; i < FABRIC_BUFFERS && kind == 'T'; i++)
         if (model[i].open || model[i].filled_bytes)
             buffer_close(i);
@@ -167,9 +156,9 @@ buffers_check(void)
     for (uint32_t i = 0; i < FABRIC_BUFFERS; i++) {
         uint32_t bytes_len = model[i].filled_bytes;
 
-        must(fabric.rdma->ops->filled(fabric.rdma, i, bytes_len) ==
-             (model[i].torn ? CAIRN_BACKEND_TORN : CAIRN_BACKEND_WHOLE));
-        must(fabric.rdma->ops->filled(fabric.rdma, i, bytes_len + 1) == CAIRN_BACKEND_EMPTY);
+        require(fabric.rdma->ops->filled(fabric.rdma, i, bytes_len) ==
+                (model[i].torn ? CAIRN_BACKEND_TORN : CAIRN_BACKEND_WHOLE));
+        require(fabric.rdma->ops->filled(fabric.rdma, i, bytes_len + 1) == CAIRN_BACKEND_EMPTY);
     }
 }
 
@@ -198,7 +187,7 @@ step_run(const uint8_t *step, const uint8_t *bytes, size_t len, uint64_t number)
         break;
     case STEP_LOST:
         lose(node);
-        must(fabric.rdma->ops->disconnect(fabric.rdma, node) == CAIRN_OK);
+        require(fabric.rdma->ops->disconnect(fabric.rdma, node) == CAIRN_OK);
         break;
     default:
         (void)!fabric.rdma->ops->send(fabric.rdma, node, "CRN", 3, &part);
@@ -216,15 +205,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t at = 1;
 
     if (!cipher) {
-        cairn_log_setup(CAIRN_LOG_ERROR, log_drop, NULL);
-        must(cairn_cipher_openssl.open(&cipher) == CAIRN_OK);
+        cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
+        require(cairn_cipher_openssl.open(&cipher) == CAIRN_OK);
     }
     if (size == 0 || size > STEPS_MAX * STEP_BYTES + ANY_BYTES_MAX)
         return 0;
     protection = data[0] & 1 ? CAIRN_PROTECTION_AUTHENTICATE : CAIRN_PROTECTION_NONE;
     memset(model, 0, sizeof model);
     memset(known, 0, sizeof known);
-    must(fabric_open(protection) == CAIRN_OK);
+    require(fabric_open(protection) == CAIRN_OK);
     while (at + STEP_BYTES <= size) {
         const uint8_t *step = data + at;
         size_t len = step[0] % STEPS == STEP_ANY ? step[2] % ANY_BYTES_MAX : 0;

@@ -13,6 +13,8 @@
 #include "agent/service/fetch_state.h"
 #include "base/crc.h"
 #include "base/log.h"
+#include "tests/fuzz/require.h"
+#include "tests/support/quiet_log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +26,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static struct cairn_agent agent;
 static uint32_t readies, dones;
 static uint8_t block[2 * CAIRN_BLOCK_BYTES];
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 drop_actions(struct cairn_agent *to, const struct arrival *arrival,
@@ -65,12 +60,6 @@ now(void *context)
 {
     (void)context;
     return 1;
-}
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context, (void)level, (void)line;
 }
 
 static void

@@ -12,6 +12,7 @@
 
 #include "base/crc.h"
 #include "base/log.h"
+#include "tests/support/quiet_log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,12 +48,6 @@ peer(void *context, uint32_t node, bool up, uint64_t incarnation)
 }
 
 static void
-log_drop(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context, (void)level, (void)line;
-}
-
-static void
 transport_start(void)
 {
     static const char *const addresses[] = {"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"};
@@ -72,7 +67,7 @@ transport_start(void)
         .on_peer = peer,
     };
 
-    cairn_log_setup(CAIRN_LOG_ERROR, log_drop, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (cairn_transport_hub_create(3, &hub) != CAIRN_OK)
         abort();
     options.hub = hub;

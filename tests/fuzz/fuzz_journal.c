@@ -34,8 +34,7 @@ open_journal(bool *found)
     struct cairn_journal *journal = NULL;
     cairn_err err = cairn_journal_open(fuzz_folder_fd, NAME, digest, &journal, found, &complaint);
 
-    fuzz_require(err == CAIRN_OK ? journal != NULL
-                                 : complaint.text[0] != '\0' && err != CAIRN_INTERNAL);
+    require(err == CAIRN_OK ? journal != NULL : complaint.text[0] != '\0' && err != CAIRN_INTERNAL);
     return journal;
 }
 
@@ -46,7 +45,7 @@ try_bytes(const uint8_t *bytes, size_t bytes_len)
     uint64_t crc = 0;
     bool found = false;
 
-    fuzz_require(fuzz_folder_write(NAME, bytes, bytes_len, false));
+    require(fuzz_folder_write(NAME, bytes, bytes_len, false));
     journal = open_journal(&found);
     if (!journal)
         return;
@@ -58,10 +57,10 @@ try_bytes(const uint8_t *bytes, size_t bytes_len)
         memcpy(range, bytes + at + 8, sizeof(range));
         (void)cairn_journal_find(journal, container, range[0], range[1], &crc);
     }
-    fuzz_require(cairn_journal_add(journal, BESIDE, 1, 2, 3) == CAIRN_OK);
+    require(cairn_journal_add(journal, BESIDE, 1, 2, 3) == CAIRN_OK);
     cairn_journal_close(journal);
     journal = open_journal(&found);
-    fuzz_require(journal && found && cairn_journal_find(journal, BESIDE, 1, 2, &crc) && crc == 3);
+    require(journal && found && cairn_journal_find(journal, BESIDE, 1, 2, &crc) && crc == 3);
     cairn_journal_close(journal);
 }
 
@@ -78,10 +77,10 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
         uint8_t *made = NULL;
         size_t made_len = 0;
 
-        fuzz_require(fuzz_folder_write(NAME, bytes, 0, false));
+        require(fuzz_folder_write(NAME, bytes, 0, false));
         cairn_journal_close(open_journal(&found));
-        fuzz_require(cairn_file_load(fuzz_folder_fd, NAME, 1 << 20, &made, &made_len) == CAIRN_OK &&
-                     made_len == HEADER_BYTES);
+        require(cairn_file_load(fuzz_folder_fd, NAME, 1 << 20, &made, &made_len) == CAIRN_OK &&
+                made_len == HEADER_BYTES);
         memcpy(header, made, HEADER_BYTES);
         free(made);
     }

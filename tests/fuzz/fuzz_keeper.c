@@ -11,19 +11,14 @@
  */
 #include "agent/process/keeper.c"        /* NOLINT(bugprone-suspicious-include) */
 #include "agent/process/keeper_client.c" /* NOLINT(bugprone-suspicious-include) */
+#include "tests/fuzz/require.h"
+#include "tests/support/quiet_log.h"
 
 #include <sys/mman.h>
 
 enum { FILE_BYTES = 4, PACKETS_MAX = 8, FDS_MAX = 4 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static int
 new_file(void)
@@ -122,12 +117,6 @@ answer_agent(bool with_fds, const uint8_t *at, const uint8_t *end)
         cairn_keeper_items_free(items, count);
     close(pair[0]);
     close(pair[1]);
-}
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context, (void)level, (void)line;
 }
 
 int

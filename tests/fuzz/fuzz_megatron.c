@@ -6,15 +6,9 @@
 #include <string.h>
 
 #include "tools/convert/megatron/names.h"
+#include "tests/fuzz/require.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)

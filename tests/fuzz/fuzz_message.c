@@ -15,6 +15,7 @@
 #include "agent/core/repair/repair.h"
 #include "base/log.h"
 #include "snapshot/tiling.h"
+#include "tests/support/quiet_log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -618,20 +619,12 @@ one_tiling(const uint8_t *bytes, size_t bytes_len)
     cairn_tiling_destroy(tiling);
 }
 
-static void
-no_log(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 int
 LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
 {
     struct cairn_bytes none = {0};
 
-    cairn_log_setup(CAIRN_LOG_ERROR, no_log, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (bytes_len == 0)
         return 0;
     struct cairn_bytes rest = {bytes + 1, bytes_len - 1};

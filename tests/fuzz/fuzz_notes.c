@@ -32,7 +32,7 @@ write_file(const uint8_t *notes, size_t notes_len)
         memcpy(at, notes, notes_len);
     memcpy(at + notes_len, tail, sizeof tail - 1);
     memset(file + 8 + header, 0, 4);
-    fuzz_require(fuzz_folder_write("model.safetensors", file, 8 + header + 4, false));
+    require(fuzz_folder_write("model.safetensors", file, 8 + header + 4, false));
 }
 
 static void
@@ -42,9 +42,9 @@ load(const struct cairn_checkpoint *checkpoint, bool is_ours)
     struct cairn_complaint complaint = {""};
     cairn_err err = cairn_safetensors_notes_load(checkpoint, &notes, &complaint);
 
-    fuzz_require(err == CAIRN_OK || (!is_ours && complaint.text[0] != '\0'));
+    require(err == CAIRN_OK || (!is_ours && complaint.text[0] != '\0'));
     for (uint32_t i = 1; !err && is_ours && i < notes.count; i++)
-        fuzz_require(strcmp(notes.notes[i - 1]->key, notes.notes[i]->key) < 0);
+        require(strcmp(notes.notes[i - 1]->key, notes.notes[i]->key) < 0);
     cairn_safetensors_notes_fini(&notes);
 }
 
@@ -64,9 +64,9 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
     bytes_len--;
     write_file(what == ONE ? bytes : (const uint8_t *)"{}", what == ONE ? bytes_len : 2);
     if (what == INDEX)
-        fuzz_require(fuzz_folder_write("model.safetensors.index.json", bytes, bytes_len, false));
+        require(fuzz_folder_write("model.safetensors.index.json", bytes, bytes_len, false));
     err = cairn_checkpoint_open(fuzz_folder, &cairn_format_safetensors, 0, &checkpoint, &complaint);
-    fuzz_require(err == CAIRN_OK || (err != CAIRN_INTERNAL && complaint.text[0] != '\0'));
+    require(err == CAIRN_OK || (err != CAIRN_INTERNAL && complaint.text[0] != '\0'));
     if (!err && what == CARRIED)
         err = cairn_checkpoint_add_opaque(&checkpoint, CAIRN_SAFETENSORS_NOTES, bytes, bytes_len,
                                           &complaint);

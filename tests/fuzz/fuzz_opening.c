@@ -28,8 +28,8 @@ static bool
 first_frame(void *context, struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 {
     (void)context;
-    must(stream->clear && !stream->proved && bytes[0] == 'C');
-    must(bytes_len <= CAIRN_FRAME_HEADER_BYTES + CAIRN_FRAME_HANDSHAKE_BYTES);
+    require(stream->clear && !stream->proved && bytes[0] == 'C');
+    require(bytes_len <= CAIRN_FRAME_HEADER_BYTES + CAIRN_FRAME_HANDSHAKE_BYTES);
     stream_fail(stream, "seen");
     return false;
 }
@@ -38,7 +38,7 @@ static bool
 proved(void *context, struct stream *stream)
 {
     (void)context;
-    must(may_be_proved && stream->node == 1);
+    require(may_be_proved && stream->node == 1);
     stream->proved = true;
     return true;
 }
@@ -67,7 +67,7 @@ handshake(struct stream *stream, struct cairn_tls *tls, int fd, const uint8_t *d
     size_t len;
     cairn_err err = CAIRN_AGAIN;
 
-    must(cairn_tls_link_create(tls, !stream->outbound, 0, &link) == CAIRN_OK);
+    require(cairn_tls_link_create(tls, !stream->outbound, 0, &link) == CAIRN_OK);
     if (!stream->outbound)
         err = cairn_tls_link_handshake(link, NULL, 0);
     for (int turn = 0; turn < 4 && !stream->failed && (!err || err == CAIRN_AGAIN); turn++) {
@@ -107,16 +107,16 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     may_be_proved = way == 2 || way == 3;
     stream_parts_init(&owner.done);
     streams_sockets(fds);
-    must(stream_create(&owner, fds[0], outbound, outbound ? 1 : CAIRN_BACKEND_ALL, &stream) ==
-         CAIRN_OK);
+    require(stream_create(&owner, fds[0], outbound, outbound ? 1 : CAIRN_BACKEND_ALL, &stream) ==
+            CAIRN_OK);
     if (outbound)
         stream_connected(stream);
     if (may_be_proved)
         handshake(stream, tls[1], fds[1], data + 1, size - 1);
     else
         streams_feed(stream, fds[1], data + 1, size - 1, size / 2 + 1);
-    must(stream->proved || stream->clear || stream->in_bytes == STREAM_IN_UNPROVED);
-    must(stream->proved || !may_be_proved || size > 1); /* unchanged, it succeeds */
+    require(stream->proved || stream->clear || stream->in_bytes == STREAM_IN_UNPROVED);
+    require(stream->proved || !may_be_proved || size > 1); /* unchanged, it succeeds */
     stream_destroy(stream);
     (void)close(fds[1]);
     return 0;

@@ -13,18 +13,12 @@
 #include "agent/service/operator_node.h"
 #include "agent/service/proposal.h"
 #include "base/text.h"
+#include "tests/fuzz/require.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 one_message(const uint8_t *bytes, size_t bytes_len)

@@ -7,17 +7,11 @@
 
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
+#include "tests/fuzz/require.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 
 enum { ARENA_BYTES = 64 << 20 };
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)

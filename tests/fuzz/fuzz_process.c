@@ -22,10 +22,10 @@ look_at_lock(const char *text, size_t text_len)
 
     fuzz_folder_init();
     snprintf(path, sizeof path, "%s/a.sock", fuzz_folder);
-    fuzz_require(fuzz_folder_write("a.sock.lock", (const uint8_t *)text, text_len, false));
+    require(fuzz_folder_write("a.sock.lock", (const uint8_t *)text, text_len, false));
     if (cairn_served_look(path, &served))
-        fuzz_require(!served.lives && memchr(served.job, '\0', sizeof served.job) &&
-                     memchr(served.config, '\0', sizeof served.config));
+        require(!served.lives && memchr(served.job, '\0', sizeof served.job) &&
+                memchr(served.config, '\0', sizeof served.config));
     (void)unlinkat(fuzz_folder_fd, "a.sock.lock", 0);
 }
 
@@ -39,15 +39,15 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
     if (bytes_len == 0 || bytes_len > TEXT_BYTES_MAX)
         return 0;
     text = strndup((const char *)bytes + 1, bytes_len - 1);
-    fuzz_require(text != NULL);
+    require(text != NULL);
     switch (bytes[0] % 3) {
     case 0:
         if (parse_stat(text, &state, &start_ticks))
-            fuzz_require(state != '\0');
+            require(state != '\0');
         break;
     case 1:
         err = read_line(text);
-        fuzz_require(err <= CAIRN_INTERNAL && (err || strcmp(text, "ready\n") == 0));
+        require(err <= CAIRN_INTERNAL && (err || strcmp(text, "ready\n") == 0));
         break;
     default:
         look_at_lock((const char *)bytes + 1, bytes_len - 1);

@@ -11,6 +11,8 @@
  */
 #include "agent/process/memory_region.h"
 #include "base/log.h"
+#include "tests/fuzz/require.h"
+#include "tests/support/quiet_log.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,21 +24,6 @@
 enum { ITEMS_MAX = 4, SLOT_BLOCKS = 12 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
 
 static int
 lowest_free_fd(void)

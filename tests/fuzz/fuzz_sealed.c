@@ -38,7 +38,7 @@ static void
 torn(void *context, uint64_t address)
 {
     (void)context;
-    must(address < 2 && !is_torn[address]);
+    require(address < 2 && !is_torn[address]);
     is_torn[address] = true;
 }
 
@@ -46,10 +46,10 @@ static bool
 received(void *context, struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 {
     (void)context, (void)stream;
-    must(received_count < FRAMES && bytes_len == FRAME_BYTES);
-    must(memcmp(bytes, frames[received_count++], FRAME_BYTES) == 0);
-    must(received_count < 2 || is_torn[0] == (memcmp(pool[0], long_payload, LONG_BYTES) != 0));
-    must(received_count < 3 || is_torn[1] == (memcmp(pool[1], short_payload, SHORT_BYTES) != 0));
+    require(received_count < FRAMES && bytes_len == FRAME_BYTES);
+    require(memcmp(bytes, frames[received_count++], FRAME_BYTES) == 0);
+    require(received_count < 2 || is_torn[0] == (memcmp(pool[0], long_payload, LONG_BYTES) != 0));
+    require(received_count < 3 || is_torn[1] == (memcmp(pool[1], short_payload, SHORT_BYTES) != 0));
     return true;
 }
 
@@ -70,15 +70,15 @@ pair_open(struct stream_owner owners[2], struct stream *streams[2])
     streams_sockets(fds);
     for (uint32_t i = 0; i < 2; i++) {
         stream_parts_init(&owners[i].done);
-        must(stream_create(&owners[i], fds[i], i == 0, i == 0 ? 1 : CAIRN_BACKEND_ALL,
-                           &streams[i]) == CAIRN_OK);
+        require(stream_create(&owners[i], fds[i], i == 0, i == 0 ? 1 : CAIRN_BACKEND_ALL,
+                              &streams[i]) == CAIRN_OK);
     }
     stream_connected(streams[0]);
     for (int turn = 0; turn < 3; turn++)
         for (int i = 1; i >= 0; i--)
             while (stream_receive(streams[i]))
                 ;
-    must(streams[0]->proved && streams[1]->proved);
+    require(streams[0]->proved && streams[1]->proved);
 }
 
 /* What the sender sends of one part, behind what is in wire[len]. */
@@ -88,7 +88,7 @@ part_send(struct stream *sender, int fd, struct stream_part part, uint8_t *wire,
     stream_send(sender, &part);
     while (stream_flush(sender))
         len += streams_take(fd, wire + len, WIRE_BYTES_MAX - len);
-    must(stream_parts_pop(&sender->owner->done) == &part && !part.failed);
+    require(stream_parts_pop(&sender->owner->done) == &part && !part.failed);
     return len + streams_take(fd, wire + len, WIRE_BYTES_MAX - len);
 }
 
@@ -148,7 +148,7 @@ static void
 start(struct cairn_tls *tls[2][2], struct cairn_cipher *ciphers[CAIRN_CIPHER_LIBRARIES])
 {
     for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
-        must(cairn_cipher_libraries[i]->open(&ciphers[i]) == CAIRN_OK);
+        require(cairn_cipher_libraries[i]->open(&ciphers[i]) == CAIRN_OK);
     for (uint32_t i = 0; i < 2; i++) {
         tls[0][i] = streams_tls(i, CAIRN_PROTECTION_AUTHENTICATE);
         tls[1][i] = streams_tls(i, CAIRN_PROTECTION_ENCRYPT);
@@ -202,8 +202,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (whole < FRAMES && ends[whole] <= same)
         whole++;
     streams_feed(streams[1], streams[0]->fd, wire, len, CAIRN_BLOCK_BYTES / 2);
-    must(received_count == whole);
-    must(!encrypt || (!is_torn[0] && !is_torn[1]));
+    require(received_count == whole);
+    require(!encrypt || (!is_torn[0] && !is_torn[1]));
     stream_destroy(streams[0]);
     stream_destroy(streams[1]);
     return 0;

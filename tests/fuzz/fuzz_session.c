@@ -8,18 +8,12 @@
 #include "client/session.h"
 
 #include "base/text.h"
+#include "tests/fuzz/require.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 /* Put and taken again, a frame is the same: packing is the inverse of unpacking. */
 static void

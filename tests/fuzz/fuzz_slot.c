@@ -9,6 +9,7 @@
  */
 #include "base/crc.h"
 #include "snapshot/slot.h"
+#include "tests/fuzz/require.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +17,6 @@
 enum { SLOTS = 2, PAYLOAD_BYTES = 200, MEMORY_BYTES = 4096, LINE = 64, COPIES = 2 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 put_u64(uint8_t *at, uint64_t value)

@@ -23,11 +23,11 @@ open_generation(const struct cairn_spilled *spilled)
         for (uint32_t f = 0; f < universal.file_count; f++) {
             struct cairn_manifest manifest = {0};
 
-            fuzz_require(cairn_universal_manifest(&universal, f, &manifest) == CAIRN_OK);
+            require(cairn_universal_manifest(&universal, f, &manifest) == CAIRN_OK);
             cairn_manifest_fini(&manifest);
         }
     else
-        fuzz_require(universal.files == NULL && universal.tensors == NULL);
+        require(universal.files == NULL && universal.tensors == NULL);
     cairn_universal_fini(&universal);
     close(fd);
 }
@@ -47,10 +47,10 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
         fuzz_each_parent(files[i].path, false, fuzz_make_folder);
         (void)fuzz_folder_write(files[i].path, files[i].bytes, files[i].bytes_len, false);
     }
-    fuzz_require(cairn_spill_list(fuzz_folder_fd, &list, &count) == CAIRN_OK);
+    require(cairn_spill_list(fuzz_folder_fd, &list, &count) == CAIRN_OK);
     for (size_t i = 0; i < count; i++) {
-        fuzz_require(i == 0 ||
-                     cairn_generation_id_compare(list[i - 1].generation, list[i].generation) >= 0);
+        require(i == 0 ||
+                cairn_generation_id_compare(list[i - 1].generation, list[i].generation) >= 0);
         open_generation(&list[i]);
     }
     free(list);

@@ -11,17 +11,12 @@
 #include "base/file.h"
 #include "tools/convert/torch/file.h"
 #include "tools/convert/zip/write.h"
+#include "tests/fuzz/require.h"
+#include "tests/support/write_archive.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 
 enum { MEMORY_BYTES = 16 << 20, STORAGE_BYTES = 64, STORAGES = 4 };
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 check_tensor(const struct cairn_torch_file *file, const struct cairn_torch_tensor *tensor,
@@ -69,7 +64,7 @@ try_object(const uint8_t *bytes, size_t bytes_len)
     require(cairn_file_write_at(fd, plan.entries[0].at, bytes, bytes_len) == CAIRN_OK);
     for (size_t i = 0; i < STORAGES; i++)
         require(cairn_zip_plan_add(&plan, names[i], STORAGE_BYTES, &index) == CAIRN_OK);
-    require(cairn_zip_plan_write(&plan, fd, 0) == CAIRN_OK);
+    require(write_zip_plan(&plan, fd, 0) == CAIRN_OK);
     (void)try_file(fd, cairn_zip_plan_bytes(&plan));
     cairn_zip_plan_fini(&plan);
     require(close(fd) == 0);

@@ -13,17 +13,11 @@
 #include "replan/profile/links.h"
 #include "replan/views/timeline.h"
 #include "replan/trace/read.h"
+#include "tests/fuzz/require.h"
 
 enum { WORLD_MAX = 64 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 check(const struct cairn_detector *detector, uint32_t world)

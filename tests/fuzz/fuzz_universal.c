@@ -11,23 +11,10 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "tests/fuzz/require.h"
+#include "tests/support/quiet_log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 check_file(const struct cairn_universal *universal, uint32_t file)

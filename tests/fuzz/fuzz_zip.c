@@ -8,15 +8,9 @@
 #include <unistd.h>
 
 #include "tools/convert/zip/read.h"
+#include "tests/fuzz/require.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
-
-static void
-require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static void
 check_entry(int fd, const struct cairn_zip *zip, uint32_t index, size_t bytes_len)

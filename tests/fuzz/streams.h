@@ -8,25 +8,14 @@
 #include "transport/stream.h"
 
 #include "base/log.h"
+#include "tests/fuzz/require.h"
 #include "tests/support/certificates.h"
+#include "tests/support/quiet_log.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-static inline void
-must(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
-static inline void
-streams_log(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context, (void)level, (void)line;
-}
 
 /* What TLS of a node needs; protection is part of what the two agree on. */
 static inline struct cairn_tls *
@@ -40,8 +29,8 @@ streams_tls(uint32_t node, enum cairn_protection protection)
                                               .key_len = 28};
     struct cairn_tls *tls = NULL;
 
-    cairn_log_setup(CAIRN_LOG_ERROR, streams_log, NULL);
-    must(cairn_tls_create(&options, &tls) == CAIRN_OK);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
+    require(cairn_tls_create(&options, &tls) == CAIRN_OK);
     return tls;
 }
 
@@ -60,8 +49,8 @@ streams_tls_certified(uint32_t node)
         authority_make("authority", NULL, &authority);
     leaf_of_node(&authority, node, &leaf);
     certificate = leaf_use(&leaf, authority.pem, TEST_IDENTITY);
-    cairn_log_setup(CAIRN_LOG_ERROR, streams_log, NULL);
-    must(cairn_tls_create(&options, &tls) == CAIRN_OK);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
+    require(cairn_tls_create(&options, &tls) == CAIRN_OK);
     return tls;
 }
 
@@ -69,7 +58,7 @@ streams_tls_certified(uint32_t node)
 static inline void
 streams_sockets(int fds[2])
 {
-    must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
 }
 
 /* What has come over a socket, at most `room` bytes. */
@@ -91,7 +80,7 @@ streams_feed(struct stream *stream, int fd, const uint8_t *bytes, size_t len, si
     while (len && !stream->failed) {
         size_t count = len < piece ? len : piece;
 
-        must(send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)count);
+        require(send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)count);
         while (stream_receive(stream))
             ;
         bytes += count;

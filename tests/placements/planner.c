@@ -1,5 +1,6 @@
 /* tests/placements/planner.c - plans of the product's planner, kept by rates; see world.h. */
 #include "tests/placements/world.h"
+#include "tests/support/never.h"
 
 #include "replan/fleet/plan.h"
 
@@ -70,13 +71,6 @@ copy_of(const struct cairn_plan *plan)
     copy->stage_count = plan->stage_count;
     copy->device_count = plan->device_count;
     return copy;
-}
-
-static bool
-never(void *context)
-{
-    (void)context;
-    return false;
 }
 
 static const struct cairn_offers *

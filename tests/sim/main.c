@@ -21,6 +21,7 @@
 #include "agent/core/env/planted.h"
 #include "base/log.h"
 #include "tests/sim/sim.h"
+#include "tests/support/quiet_log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,14 +41,6 @@ struct tally {
     uint64_t schedules, lost, torn, other, first_failing; /* first_failing 0: none */
     uint64_t events, commits, restores, refused, repairs, runs, breaks, views;
 };
-
-static void
-log_nothing(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
 
 static void
 log_line(void *context, enum cairn_log_level level, const char *line)
@@ -340,7 +333,7 @@ main(int argc, char **argv)
     }
     if (seed)
         return replay(seed, bug, hard);
-    cairn_log_setup(CAIRN_LOG_ERROR, log_nothing, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (scale_only)
         return !scale_is_good(agents_max);
     return run_all(first, seeds, hard, agents_max);

@@ -1,14 +1,16 @@
 /*
  * tests/support/failing_calls.h - the n-th allocation or file operation of a program fails. For
- * fault tests, for which the linker wraps malloc, calloc and realloc.
+ * fault tests, for which the linker wraps malloc, calloc and realloc (failing_allocations.h).
  */
 #ifndef CAIRN_TESTS_FAILING_CALLS_H
 #define CAIRN_TESTS_FAILING_CALLS_H
 
 #include "base/file.h"
+#include "tests/support/failing_allocations.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +21,9 @@ enum kind { NONE, MEMORY, FILES };
 
 /* Call fail_at of the kind fails, and with for_good all later ones; files with this errno. Workers
  * count, too. */
-static enum kind failing_kind;
-static int64_t fail_at, calls;
-static bool for_good;
+static _Atomic enum kind failing_kind;
+static _Atomic int64_t fail_at, calls, failures; /* calls and failures: since they were set to 0 */
+static _Atomic bool for_good;
 static int file_errno;
 
 static bool
@@ -31,33 +33,43 @@ fails(enum kind kind)
 
     if (kind != failing_kind)
         return false;
-    call = __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
-    return call == fail_at || (for_good && call > fail_at);
+    call = calls++;
+    if (call != fail_at && !(for_good && call > fail_at))
+        return false;
+    failures++;
+    return true;
 }
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-void *
-__wrap_malloc(size_t bytes)
+static bool
+memory_fails(void)
 {
-    return fails(MEMORY) ? NULL : __real_malloc(bytes);
+    return fails(MEMORY);
 }
 
-void *
-__wrap_calloc(size_t count, size_t bytes)
+static bool (*allocation_fails)(void) = memory_fails;
+
+static inline void
+arm(enum kind kind, int64_t call, bool ever)
 {
-    return fails(MEMORY) ? NULL : __real_calloc(count, bytes);
+    calls = failures = 0;
+    fail_at = call;
+    for_good = ever;
+    failing_kind = kind;
 }
 
-void *
-__wrap_realloc(void *old, size_t bytes)
+static inline void
+disarm(void)
 {
-    return fails(MEMORY) ? NULL : __real_realloc(old, bytes);
+    failing_kind = NONE;
+}
+
+/* Bytes in use on the heap, with those that the allocator keeps for reuse. */
+static inline size_t
+heap_bytes(void)
+{
+    struct mallinfo2 info = mallinfo2();
+
+    return info.uordblks + info.hblkhd;
 }
 
 static bool
@@ -85,8 +97,10 @@ fault_readv(int fd, const struct iovec *parts, int count, off_t at)
 static ssize_t
 fault_write(int fd, const void *bytes, size_t bytes_len, off_t at)
 {
-    if (file_fails()) { /* half of it is there all the same */
-        (void)!pwrite(fd, bytes, bytes_len / 2, at);
+    size_t half = bytes_len / 2;
+
+    if (file_fails()) { /* half of it is there all the same; whole blocks, for O_DIRECT */
+        (void)!pwrite(fd, bytes, half < 4096 ? half : half / 4096 * 4096, at);
         errno = file_errno;
         return -1;
     }

@@ -7,6 +7,7 @@
 
 #include "tests/support/cmocka.h"
 #include "tests/support/marker_format.h"
+#include "tests/support/quiet_log.h"
 #include "tests/support/remove_path.h"
 #include "tools/convert/engine/conversion.h"
 
@@ -17,14 +18,6 @@
 
 static char base[256], source[300], target[300];
 
-static void
-silent(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 /* For the set-up of a group of tests. */
 static int
 make_places(void **state)
@@ -32,7 +25,7 @@ make_places(void **state)
     char made[] = "/tmp/cairn-conversion-XXXXXX";
 
     (void)state;
-    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (!mkdtemp(made))
         return -1;
     (void)snprintf(base, sizeof(base), "%s", made);

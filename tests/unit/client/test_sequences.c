@@ -6,6 +6,7 @@
 #include "cairn/client.h"
 #include "tests/support/cases.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 enum { STEPS = 300, COUNT_MAX = 4096, REPLICAS_MAX = 64, CAP = 8192 };
 
@@ -19,26 +20,20 @@ struct step {
     uint32_t microbatch_of[COUNT_MAX];
 };
 
-static uint32_t
-below(uint64_t *seed, uint32_t end)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)((*seed >> 33) % end);
-}
-
 /* Lengths with a long tail, and shares that differ up to four times. */
 static void
 draw(uint64_t *seed, struct step *step)
 {
-    step->count = 1 + below(seed, COUNT_MAX);
-    step->replicas = 1 + below(seed, REPLICAS_MAX);
+    step->count = 1 + (uint32_t)lcg_below(seed, COUNT_MAX);
+    step->replicas = 1 + (uint32_t)lcg_below(seed, REPLICAS_MAX);
     for (uint32_t i = 0; i < step->count; i++)
-        step->tokens[i] = 1 + below(seed, below(seed, 20) == 0 ? CAP : 400);
+        step->tokens[i] =
+            1 + (uint32_t)lcg_below(seed, (uint32_t)lcg_below(seed, 20) == 0 ? CAP : 400);
     for (uint32_t i = 0; i < step->replicas; i++)
-        step->shares[i] = 8 + below(seed, 24);
-    step->cost[0] = below(seed, 2) ? 1e-4 : 0;
+        step->shares[i] = 8 + (uint32_t)lcg_below(seed, 24);
+    step->cost[0] = (uint32_t)lcg_below(seed, 2) ? 1e-4 : 0;
     step->cost[1] = 1;
-    step->cost[2] = below(seed, 20);
+    step->cost[2] = (uint32_t)lcg_below(seed, 20);
 }
 
 static cairn_err

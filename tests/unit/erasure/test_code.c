@@ -4,6 +4,7 @@
  */
 #include "erasure/code.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +16,6 @@ enum { SMALL_BYTES = 97, GUARD_BYTES = 64, GUARD = 0xa5 };
 /* ---- the reference: GF(2^8) by shifting and adding ---- */
 
 static uint64_t random_state = 42;
-
-static uint64_t
-random_next(void)
-{
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 static uint8_t
 times(uint8_t a, uint8_t b)
@@ -99,7 +90,7 @@ stripe_init(struct stripe *stripe, uint32_t n, size_t bytes, size_t misalign)
     for (uint32_t i = 0; i < n; i++) {
         stripe->shards[i] = stripe->memory + i * stride + GUARD_BYTES + misalign;
         for (size_t at = 0; at < bytes; at++)
-            stripe->shards[i][at] = (uint8_t)random_next();
+            stripe->shards[i][at] = (uint8_t)splitmix(&random_state);
     }
 }
 
@@ -190,7 +181,7 @@ shuffle(uint32_t *order, uint32_t count)
     for (uint32_t i = 0; i < count; i++)
         order[i] = i;
     for (uint32_t i = count; i > 1; i--) {
-        uint32_t other = (uint32_t)(random_next() % i), kept = order[i - 1];
+        uint32_t other = (uint32_t)(splitmix(&random_state) % i), kept = order[i - 1];
 
         order[i - 1] = order[other];
         order[other] = kept;
@@ -317,7 +308,7 @@ large_codes_lose_random_sets(void **state)
         encode_checked(code, k, m, 8300, 0, &good); /* longer than a span of the many-row path */
         fold_checked(code, k, m, &good);
         for (int round = 0; round < 40; round++) {
-            uint32_t count = round < 10 ? m : 1 + (uint32_t)(random_next() % m);
+            uint32_t count = round < 10 ? m : 1 + (uint32_t)(splitmix(&random_state) % m);
             uint64_t lost = 0;
 
             shuffle(order, k + m);

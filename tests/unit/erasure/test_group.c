@@ -1,6 +1,7 @@
 /* tests/unit/erasure/test_group.c - placement against brute force over all placements. */
 #include "erasure/group.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,16 +10,6 @@
 enum { SMALL_MAX = 9 };
 
 static uint64_t random_state = 3;
-
-static uint64_t
-random_next(void)
-{
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 /* What a group of `count` has of a domain, counted from the result alone. */
 static uint32_t
@@ -152,10 +143,10 @@ no_placement_is_better(void **state)
                     struct cairn_group_node nodes[SMALL_MAX];
                     struct cairn_groups groups;
                     struct search search = {.node_count = n, .best = UINT32_MAX};
-                    uint32_t domains = 1 + (uint32_t)(random_next() % 4);
+                    uint32_t domains = 1 + (uint32_t)(splitmix(&random_state) % 4);
 
                     for (uint32_t i = 0; i < n; i++) {
-                        search.domain[i] = (uint32_t)(random_next() % domains);
+                        search.domain[i] = (uint32_t)(splitmix(&random_state) % domains);
                         nodes[i] = (struct cairn_group_node){.node = 100 - i,
                                                              .domain = labels[search.domain[i]]};
                     }
@@ -175,18 +166,19 @@ the_order_of_the_input_does_not_matter(void **state)
     for (int round = 0; round < 200; round++) {
         struct cairn_group_node nodes[40];
         struct cairn_groups first, second;
-        uint32_t n = 1 + (uint32_t)(random_next() % 40);
+        uint32_t n = 1 + (uint32_t)(splitmix(&random_state) % 40);
         char labels[40][8];
 
         for (uint32_t i = 0; i < n; i++) {
-            (void)snprintf(labels[i], sizeof labels[i], "r%u", (unsigned)(random_next() % 6));
-            nodes[i] = (struct cairn_group_node){.node = i * 7 % 41,
-                                                 .domain = random_next() % 8 ? labels[i] : NULL};
+            (void)snprintf(labels[i], sizeof labels[i], "r%u",
+                           (unsigned)(splitmix(&random_state) % 6));
+            nodes[i] = (struct cairn_group_node){
+                .node = i * 7 % 41, .domain = splitmix(&random_state) % 8 ? labels[i] : NULL};
         }
         assert_int_equal(cairn_groups_init(nodes, n, 6, 2, &first), CAIRN_OK);
         check_promises(&first, nodes, n, 6, 2);
         for (uint32_t i = n; i > 1; i--) {
-            uint32_t other = (uint32_t)(random_next() % i);
+            uint32_t other = (uint32_t)(splitmix(&random_state) % i);
             struct cairn_group_node kept = nodes[i - 1];
 
             nodes[i - 1] = nodes[other];

@@ -5,6 +5,7 @@
 #include "erasure/code.h"
 #include "erasure/repair.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,16 +13,6 @@
 enum { BLOCK_BYTES = 24 };
 
 static uint64_t random_state = 11;
-
-static uint64_t
-random_next(void)
-{
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 static uint64_t
 bit(uint32_t position)
@@ -61,7 +52,7 @@ protect(struct nodes *nodes)
     for (uint32_t i = 0; i < count; i++)
         order[i] = i;
     for (uint32_t i = count; i > 1; i--) {
-        uint32_t other = (uint32_t)(random_next() % i), kept = order[i - 1];
+        uint32_t other = (uint32_t)(splitmix(&random_state) % i), kept = order[i - 1];
 
         order[i - 1] = order[other];
         order[other] = kept;
@@ -111,7 +102,7 @@ nodes_init(struct nodes *nodes, uint32_t k, uint32_t m, const uint64_t *shard_by
             nodes->times[p][area] = calloc(bytes / BLOCK_BYTES + 1, sizeof(uint32_t));
             assert_non_null(nodes->times[p][area]);
             for (size_t at = 0; at < bytes; at++)
-                nodes->area[p][area][at] = (uint8_t)(random_next() | 1);
+                nodes->area[p][area][at] = (uint8_t)(splitmix(&random_state) | 1);
             if (area == CAIRN_AREA_DATA) /* the last block is padded with zeros */
                 memset(nodes->area[p][0] + shard_bytes[p], 0, bytes - (size_t)shard_bytes[p]);
         }
@@ -231,10 +222,10 @@ random_lengths(uint32_t n, int round, uint64_t *shard_bytes)
             shard_bytes[p] = (uint64_t)n * 37 * BLOCK_BYTES;
             break;
         case 1: /* some empty, some a few bytes */
-            shard_bytes[p] = random_next() % 3 * (random_next() % 200);
+            shard_bytes[p] = splitmix(&random_state) % 3 * (splitmix(&random_state) % 200);
             break;
         default:
-            shard_bytes[p] = random_next() % (uint64_t)(n * 20 * BLOCK_BYTES);
+            shard_bytes[p] = splitmix(&random_state) % (uint64_t)(n * 20 * BLOCK_BYTES);
         }
 }
 
@@ -326,8 +317,9 @@ bad_blocks_are_rebuilt_and_not_read(void **state)
     (void)state;
     for (int round = 0; round < 400; round++) {
         struct nodes nodes;
-        uint32_t k = 1 + (uint32_t)(random_next() % 6), m = 1 + (uint32_t)(random_next() % 3);
-        uint32_t n = k + m, lost_count = (uint32_t)(random_next() % m);
+        uint32_t k = 1 + (uint32_t)(splitmix(&random_state) % 6),
+                 m = 1 + (uint32_t)(splitmix(&random_state) % 3);
+        uint32_t n = k + m, lost_count = (uint32_t)(splitmix(&random_state) % m);
         uint64_t shard_bytes[CAIRN_SHARDS_MAX], all = bit(n) - 1, lost = 0;
         struct cairn_bad_block bad[64];
         struct cairn_repair_request request = {.stripes = &nodes.stripes, .bad = bad};
@@ -336,17 +328,17 @@ bad_blocks_are_rebuilt_and_not_read(void **state)
         random_lengths(n, round % 3 == 0 ? 0 : 2, shard_bytes);
         nodes_init(&nodes, k, m, shard_bytes);
         for (uint32_t i = 0; i < lost_count; i++)
-            lost |= bit((uint32_t)(random_next() % n));
+            lost |= bit((uint32_t)(splitmix(&random_state) % n));
         spoil(&nodes, lost);
         for (uint32_t p = 0; p < n; p++)
             for (int area = 0; area < 2; area++)
                 expected[p][area] =
                     calloc(area_bytes(&nodes, p, area) / BLOCK_BYTES + 1, sizeof(uint32_t));
         /* One bad position at most besides the lost ones, so that every line stays restorable. */
-        for (uint32_t i = 0, p = (uint32_t)(random_next() % n); i < 60; i++) {
-            int area = (int)(random_next() % 2);
+        for (uint32_t i = 0, p = (uint32_t)(splitmix(&random_state) % n); i < 60; i++) {
+            int area = (int)(splitmix(&random_state) % 2);
             uint64_t blocks = area_bytes(&nodes, p, area) / BLOCK_BYTES;
-            uint64_t block = blocks ? random_next() % blocks : 0;
+            uint64_t block = blocks ? splitmix(&random_state) % blocks : 0;
 
             if (blocks == 0)
                 continue;

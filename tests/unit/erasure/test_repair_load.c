@@ -2,20 +2,11 @@
  * requests. */
 #include "erasure/repair.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 #include <stdlib.h>
 
 static uint64_t random_state = 11;
-
-static uint64_t
-random_next(void)
-{
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 static uint64_t
 bit(uint32_t position)
@@ -45,9 +36,9 @@ load_is_even(void **state)
 
             for (uint32_t p = 0; p < n; p++)
                 shard_bytes[p] =
-                    (uint64_t)k * 2000 * 65536 - (round < 4 ? 0 : random_next() % 65536);
+                    (uint64_t)k * 2000 * 65536 - (round < 4 ? 0 : splitmix(&random_state) % 65536);
             while (__builtin_popcountll(lost) < (int)lost_count)
-                lost |= bit((uint32_t)(random_next() % n));
+                lost |= bit((uint32_t)(splitmix(&random_state) % n));
             assert_int_equal(cairn_geometry_init(k, m, 65536, &geometry), CAIRN_OK);
             assert_int_equal(cairn_stripes_init(&geometry, shard_bytes, &stripes), CAIRN_OK);
             request.intact = cairn_geometry_all(&geometry) & ~lost;

@@ -1,18 +1,9 @@
 /* tests/unit/erasure/test_stripe.c - every position, stripe, chunk and block of many groups. */
 #include "erasure/stripe.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 static uint64_t random_state = 7;
-
-static uint64_t
-random_next(void)
-{
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 static struct cairn_geometry
 geometry_of(uint32_t k, uint32_t m, uint32_t block_bytes)
@@ -61,7 +52,7 @@ every_mapping_has_its_reverse(void **state)
 
             assert_int_equal(__builtin_popcountll(all), g.n);
             for (uint32_t s = 0; s < g.n; s++) {
-                uint64_t seen = 0, some = random_next() & all, expected = 0;
+                uint64_t seen = 0, some = splitmix(&random_state) & all, expected = 0;
 
                 for (uint32_t r = 0; r < m; r++)
                     assert_int_equal(cairn_stripe_parity_position(&g, s, r), (s + r) % g.n);
@@ -181,11 +172,13 @@ lengths_and_places_agree(void **state)
     for (uint32_t k = 1; k <= 9; k++)
         for (uint32_t m = 0; m <= 4; m++)
             for (int round = 0; round < 12; round++) {
-                struct cairn_geometry g = geometry_of(k, m, 1 + (uint32_t)(random_next() % 9));
+                struct cairn_geometry g =
+                    geometry_of(k, m, 1 + (uint32_t)(splitmix(&random_state) % 9));
                 uint64_t shard_bytes[CAIRN_SHARDS_MAX];
 
                 for (uint32_t p = 0; p < g.n; p++)
-                    shard_bytes[p] = round == 0 ? 0 : random_next() % (round < 4 ? 12 : 300);
+                    shard_bytes[p] =
+                        round == 0 ? 0 : splitmix(&random_state) % (round < 4 ? 12 : 300);
                 if (round == 11)
                     for (uint32_t p = 0; p < g.n; p++)
                         shard_bytes[p] = 10 * g.k * g.block_bytes;

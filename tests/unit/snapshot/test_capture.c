@@ -7,6 +7,7 @@
 #include "base/crc.h"
 #include "tests/support/cmocka.h"
 #include "tests/support/fakecuda.h"
+#include "tests/support/random.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -339,15 +340,6 @@ test_no_runs(void **state)
     capture_and_check(20);
 }
 
-static uint64_t
-next_random(uint64_t *seed)
-{
-    *seed ^= *seed << 13;
-    *seed ^= *seed >> 7;
-    *seed ^= *seed << 17;
-    return *seed;
-}
-
 /* Random runs and gaps; device_kinds sources: the host, then the devices. */
 static void
 add_random_runs(uint64_t *seed, uint64_t blocks, uint64_t bytes_max, int device_kinds)
@@ -357,14 +349,14 @@ add_random_runs(uint64_t *seed, uint64_t blocks, uint64_t bytes_max, int device_
     run_count = 0;
     memset(expected, 0, end);
     while (run_count < RUNS_MAX) {
-        uint64_t bytes = next_random(seed) % bytes_max;
-        uint64_t from = next_random(seed) % (REGION_BYTES_MAX - bytes_max);
+        uint64_t bytes = xorshift(seed) % bytes_max;
+        uint64_t from = xorshift(seed) % (REGION_BYTES_MAX - bytes_max);
 
-        if (next_random(seed) % 3 == 0)
-            at += next_random(seed) % (bytes_max / 4 + 1) / 64 * 64;
+        if (xorshift(seed) % 3 == 0)
+            at += xorshift(seed) % (bytes_max / 4 + 1) / 64 * 64;
         if (at + bytes > end)
             break;
-        add_run((int32_t)(next_random(seed) % (uint64_t)device_kinds) - 1, from, bytes, at);
+        add_run((int32_t)(xorshift(seed) % (uint64_t)device_kinds) - 1, from, bytes, at);
         at = (at + bytes + 63) / 64 * 64;
     }
 }
@@ -377,7 +369,7 @@ test_random_runs(void **state)
 
     (void)state;
     for (int round = 0; round < 40; round++) {
-        uint64_t blocks = 1 + next_random(&seed) % 64;
+        uint64_t blocks = 1 + xorshift(&seed) % 64;
 
         add_random_runs(&seed, blocks, sizes[round % 4], 1);
         capture_and_check(blocks);
@@ -395,7 +387,7 @@ test_random_device_runs(void **state)
     (void)state;
     prepare_devices();
     for (int round = 0; round < 32; round++) {
-        uint64_t blocks = 1 + next_random(&seed) % (round % 4 == 3 ? BLOCKS_MAX : 48);
+        uint64_t blocks = 1 + xorshift(&seed) % (round % 4 == 3 ? BLOCKS_MAX : 48);
 
         add_random_runs(&seed, blocks, sizes[round % 4], 1 + DEVICE_COUNT);
         if (round % 8 == 0)
@@ -631,7 +623,7 @@ test_cancel(void **state)
         runs[run_count++] =
             (struct cairn_capture_run){.source = source, .bytes = bytes, .device = -1};
         start(200);
-        usleep((useconds_t)(next_random(&seed) % 1500));
+        usleep((useconds_t)(xorshift(&seed) % 1500));
         cairn_capture_cancel(capture);
         assert_int_equal(munmap(source, bytes), 0);
         assert_false(cairn_capture_running(capture));
@@ -667,7 +659,7 @@ test_cancel_device(void **state)
         runs[run_count++] = (struct cairn_capture_run){.source = (const void *)(uintptr_t)tensor,
                                                        .bytes = REGION_BYTES_MAX};
         start(BLOCKS_MAX);
-        usleep((useconds_t)(next_random(&seed) % 4000));
+        usleep((useconds_t)(xorshift(&seed) % 4000));
         cairn_capture_cancel(capture);
         assert_int_equal(fake_free(tensor), 0);
         cancelled += seen.result == CAIRN_AGAIN;

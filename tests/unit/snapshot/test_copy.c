@@ -3,6 +3,7 @@
 
 #include "base/crc.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,15 +13,6 @@ enum { BUFFER_BYTES = 160 * 1024, GUARD = 0xa5 };
 static uint8_t source[BUFFER_BYTES];
 static uint8_t dest[BUFFER_BYTES];
 
-static uint64_t
-next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 static int
 fill(void **state)
 {
@@ -28,7 +20,7 @@ fill(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof source; i++)
-        source[i] = (uint8_t)next_random(&seed);
+        source[i] = (uint8_t)xorshift(&seed);
     return 0;
 }
 
@@ -144,11 +136,11 @@ test_random(void **state)
 
     (void)state;
     for (int i = 0; i < 2000; i++) {
-        size_t to = 128 + next_random(&seed) % 512;
-        size_t from = next_random(&seed) % 512;
-        size_t bytes = next_random(&seed) % 20000;
+        size_t to = 128 + xorshift(&seed) % 512;
+        size_t from = xorshift(&seed) % 512;
+        size_t bytes = xorshift(&seed) % 20000;
 
-        check(next_random(&seed), to, from, bytes);
+        check(xorshift(&seed), to, from, bytes);
     }
 }
 

@@ -8,6 +8,7 @@
  */
 #include "snapshot/reshard.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,21 +19,11 @@ enum { CONTAINERS = 6, TENSORS_MAX = 8, POISON = 0xee };
 
 static uint64_t seed_state;
 
-static uint64_t
-next_random(void)
-{
-    uint64_t z = (seed_state += 0x9e3779b97f4a7c15u);
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* 0 to limit - 1 */
 static uint64_t
 below(uint64_t limit)
 {
-    return next_random() % limit;
+    return splitmix(&seed_state) % limit;
 }
 
 /* A layout with the memory it describes. */

@@ -8,16 +8,9 @@
 #include "base/log.h"
 #include "snapshot/store.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/quiet_log.h"
 
 static char root[64];
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
 
 static int
 setup(void **state)

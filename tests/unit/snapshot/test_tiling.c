@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "snapshot/manifest.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +20,6 @@ enum { PARTS = 3, ENTRIES_MAX = 400, NAMES = 8, ROUNDS = 400 };
 static const char *const names[NAMES] = {
     "a", "layers.0.weight", "layers.1.weight", "b", "scalar", "moment.a", "x", "y"};
 static uint64_t seed;
-
-static uint64_t
-below(uint64_t limit)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (seed >> 33) % limit;
-}
 
 /* What one node captured. */
 struct part {
@@ -70,14 +64,14 @@ add(struct job *job, uint32_t p, const struct cairn_slice *slice)
 static void
 tile(struct job *job, struct cairn_slice slice, uint32_t depth)
 {
-    uint32_t dim = slice.dims ? (uint32_t)below(slice.dims) : 0;
+    uint32_t dim = slice.dims ? (uint32_t)lcg_below(&seed, slice.dims) : 0;
     struct cairn_slice rest = slice;
 
     if (slice.dims == 0 || depth == 0 || slice.extent[dim] < 2) {
-        add(job, (uint32_t)below(PARTS), &slice);
+        add(job, (uint32_t)lcg_below(&seed, PARTS), &slice);
         return;
     }
-    slice.extent[dim] = 1 + below(slice.extent[dim] - 1);
+    slice.extent[dim] = 1 + lcg_below(&seed, slice.extent[dim] - 1);
     rest.offset[dim] += slice.extent[dim];
     rest.extent[dim] -= slice.extent[dim];
     tile(job, slice, depth - 1);
@@ -94,9 +88,9 @@ tile_flat(struct job *job, struct cairn_slice slice)
         elements *= slice.extent[d];
     while (at < elements) {
         slice.flat_begin = at;
-        at += 1 + below(elements - at);
+        at += 1 + lcg_below(&seed, elements - at);
         slice.flat_end = at;
-        add(job, (uint32_t)below(PARTS), &slice);
+        add(job, (uint32_t)lcg_below(&seed, PARTS), &slice);
     }
 }
 
@@ -105,18 +99,18 @@ make_job(struct job *job)
 {
     memset(job, 0, sizeof *job);
     for (uint32_t n = 0; n < NAMES; n++) {
-        uint32_t dims = n == 4 ? 0 : 1 + (uint32_t)below(3);
+        uint32_t dims = n == 4 ? 0 : 1 + (uint32_t)lcg_below(&seed, 3);
         uint64_t shape[3];
         struct cairn_slice slice;
 
         for (uint32_t d = 0; d < dims; d++)
-            shape[d] = 1 + below(17);
+            shape[d] = 1 + lcg_below(&seed, 17);
         slice = slice_of(names[n], dims, shape);
         memcpy(slice.extent, shape, dims * sizeof *shape);
-        if (below(3) == 0 && dims > 0)
+        if (lcg_below(&seed, 3) == 0 && dims > 0)
             tile_flat(job, slice);
         else
-            tile(job, slice, (uint32_t)below(5));
+            tile(job, slice, (uint32_t)lcg_below(&seed, 5));
     }
 }
 
@@ -246,9 +240,9 @@ static struct cairn_manifest_entry *
 some_entry(struct job *job, uint32_t *p)
 {
     do
-        *p = (uint32_t)below(PARTS);
+        *p = (uint32_t)lcg_below(&seed, PARTS);
     while (job->parts[*p].count == 0);
-    return &job->parts[*p].entries[below(job->parts[*p].count)];
+    return &job->parts[*p].entries[lcg_below(&seed, job->parts[*p].count)];
 }
 
 static void
@@ -266,7 +260,7 @@ put_in_again(struct job *job)
     uint32_t p;
     struct cairn_slice slice = some_entry(job, &p)->slice;
 
-    add(job, (uint32_t)below(PARTS), &slice);
+    add(job, (uint32_t)lcg_below(&seed, PARTS), &slice);
 }
 
 /* A rank that registers another rank's box instead of its own, as large: no count of elements
@@ -288,7 +282,7 @@ take_out_and_put_in(struct job *job)
 static void
 double_tensor(struct job *job)
 {
-    const char *name = names[below(NAMES)];
+    const char *name = names[lcg_below(&seed, NAMES)];
     struct job before = *job;
 
     for (uint32_t p = 0; p < PARTS; p++)

@@ -1,20 +1,12 @@
 /* Frames: what is packed comes back, and no bytes from outside pass for a frame that is none. */
 #include "transport/frame.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 #include <string.h>
 
 static uint8_t bytes[CAIRN_FRAME_BYTES_MAX + 64];
 static uint64_t seed = 1;
-
-static uint64_t
-random_next(void)
-{
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return seed;
-}
 
 static struct cairn_frame
 sample(uint8_t kind)
@@ -157,7 +149,7 @@ test_payload_checksum(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof payload; i++)
-        payload[i] = (uint8_t)random_next();
+        payload[i] = (uint8_t)xorshift(&seed);
     frame.payload_len = sizeof payload;
     frame.flags = CAIRN_FRAME_PAYLOAD_CHECKED;
     cairn_frame_pack(&frame, payload, bytes);
@@ -181,10 +173,10 @@ test_random_bytes(void **state)
 
     (void)state;
     for (int round = 0; round < 20000; round++) {
-        size_t bytes_len = random_next() % sizeof bytes;
+        size_t bytes_len = xorshift(&seed) % sizeof bytes;
 
         for (size_t i = 0; i < bytes_len && i < 512; i += 8) {
-            uint64_t value = random_next();
+            uint64_t value = xorshift(&seed);
 
             memcpy(bytes + i, &value, 8);
         }
@@ -209,7 +201,7 @@ test_flow(void **state)
     flow.grant_count = CAIRN_TRANSPORT_WINDOW_MAX;
     flow.return_count = CAIRN_TRANSPORT_WINDOW_MAX;
     for (uint32_t i = 0; i < CAIRN_TRANSPORT_WINDOW_MAX; i++) {
-        flow.grants[i] = (struct cairn_frame_grant){i, random_next(), random_next()};
+        flow.grants[i] = (struct cairn_frame_grant){i, xorshift(&seed), xorshift(&seed)};
         flow.returns[i] = i * 5;
     }
     used = cairn_frame_flow_pack(&flow, out);

@@ -6,20 +6,12 @@
 
 #include "transport/backend.h"
 #include "transport/frame.h"
+#include "tests/support/random.h"
 
 #include <errno.h>
 
 static uint8_t payload[CAIRN_BULK_BYTES_MAX];
 static uint64_t seed = 99;
-
-static uint64_t
-random_next(void)
-{
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return seed;
-}
 
 static void
 two_connected(uint64_t timeout_ns)
@@ -203,29 +195,29 @@ test_hostile_frames(void **state)
     }
     ends_connect(0, 1);
     for (int i = 0; i < 2000; i++) {
-        size_t bytes_len = random_next() % sizeof bytes;
+        size_t bytes_len = xorshift(&seed) % sizeof bytes;
 
         for (size_t j = 0; j < bytes_len; j++)
-            bytes[j] = (uint8_t)random_next();
+            bytes[j] = (uint8_t)xorshift(&seed);
         inject(bytes, bytes_len);
     }
     for (int i = 0; i < 2000; i++) { /* right in form, but the token is guessed */
-        uint8_t kind = (uint8_t)(CAIRN_FRAME_MESSAGE + random_next() % 3);
+        uint8_t kind = (uint8_t)(CAIRN_FRAME_MESSAGE + xorshift(&seed) % 3);
 
-        inject(bytes, forge(bytes, kind, random_next() | 1, 1 + random_next() % 3, 40));
+        inject(bytes, forge(bytes, kind, xorshift(&seed) | 1, 1 + xorshift(&seed) % 3, 40));
     }
     for (int i = 0; i < 2000; i++) { /* handshakes without the key, with fields at random */
-        struct cairn_frame_handshake handshake = {.incarnation = random_next(), .keyed = 1};
-        struct cairn_frame frame = {.version = (uint16_t)(1 + (random_next() % 8 == 0)),
-                                    .kind = (uint8_t)(CAIRN_FRAME_HELLO + random_next() % 4),
-                                    .job_id = random_next() % 4 ? 77 : random_next(),
-                                    .from = random_next() % 4 ? 0 : (uint32_t)random_next(),
-                                    .to = random_next() % 4 ? 1 : (uint32_t)random_next(),
+        struct cairn_frame_handshake handshake = {.incarnation = xorshift(&seed), .keyed = 1};
+        struct cairn_frame frame = {.version = (uint16_t)(1 + (xorshift(&seed) % 8 == 0)),
+                                    .kind = (uint8_t)(CAIRN_FRAME_HELLO + xorshift(&seed) % 4),
+                                    .job_id = xorshift(&seed) % 4 ? 77 : xorshift(&seed),
+                                    .from = xorshift(&seed) % 4 ? 0 : (uint32_t)xorshift(&seed),
+                                    .to = xorshift(&seed) % 4 ? 1 : (uint32_t)xorshift(&seed),
                                     .body_len = CAIRN_FRAME_HANDSHAKE_BYTES};
 
         for (size_t j = 0; j < CAIRN_FRAME_NONCE_BYTES; j++)
-            handshake.nonce_initiator[j] = (uint8_t)random_next();
-        handshake.refusal = (uint8_t)(random_next() % 6);
+            handshake.nonce_initiator[j] = (uint8_t)xorshift(&seed);
+        handshake.refusal = (uint8_t)(xorshift(&seed) % 6);
         cairn_frame_handshake_pack(&handshake, bytes + CAIRN_FRAME_HEADER_BYTES);
         cairn_frame_pack(&frame, NULL, bytes);
         inject(bytes, CAIRN_FRAME_HEADER_BYTES + CAIRN_FRAME_HANDSHAKE_BYTES);
@@ -361,13 +353,13 @@ test_stranger_over_libfabric(void **state)
     stranger_done = 0;
     flood_ns = clock_now_ns();
     while (stranger_done < 3000 && clock_now_ns() - flood_ns < PATIENCE * 20000000000u) {
-        size_t bytes_len = 1 + random_next() % sizeof bytes;
+        size_t bytes_len = 1 + xorshift(&seed) % sizeof bytes;
 
         for (size_t j = 0; j < 64; j++)
-            bytes[j] = (uint8_t)random_next();
+            bytes[j] = (uint8_t)xorshift(&seed);
         if (posted % 3 == 0)
-            bytes_len = forge(bytes, (uint8_t)(CAIRN_FRAME_MESSAGE + random_next() % 3),
-                              random_next() | 1, 1, 40);
+            bytes_len = forge(bytes, (uint8_t)(CAIRN_FRAME_MESSAGE + xorshift(&seed) % 3),
+                              xorshift(&seed) | 1, 1, 40);
         if (posted < 3000 && stranger->ops->send(stranger, 1, bytes, bytes_len, &part) == CAIRN_OK)
             posted++;
         while (stranger->ops->progress(stranger))
@@ -377,7 +369,7 @@ test_stranger_over_libfabric(void **state)
     assert_int_equal(posted, 3000);
     assert_int_equal(stranger_done, 3000);
     for (int i = 0; i < 20; i++) {
-        struct cairn_backend_remote guess = {.address = 0, .key = random_next()};
+        struct cairn_backend_remote guess = {.address = 0, .key = xorshift(&seed)};
 
         (void)stranger->ops->write(stranger, 1, payload, 65536, guess, &part);
         for (int turn = 0; turn < 20; turn++) {
@@ -446,19 +438,19 @@ test_strangers_over_tcp(void **state)
     (void)state;
     two_connected(0);
     for (uint32_t i = 0; i < 400; i++) {
-        size_t bytes_len = 1 + random_next() % sizeof bytes;
+        size_t bytes_len = 1 + xorshift(&seed) % sizeof bytes;
         int fd = stranger_connect();
         uint64_t sent_ns;
 
         for (size_t j = 0; j < bytes_len; j++)
-            bytes[j] = (uint8_t)random_next();
+            bytes[j] = (uint8_t)xorshift(&seed);
         bytes[0] = firsts[i % sizeof firsts];
         if (i % 3 == 0) { /* a record of a believable length */
             bytes[1] = bytes[2] = 3;
             bytes[3] = 0;
         }
         if (i % 5 == 0)
-            bytes_len = forge(bytes, CAIRN_FRAME_MESSAGE, random_next() | 1, 1, 40);
+            bytes_len = forge(bytes, CAIRN_FRAME_MESSAGE, xorshift(&seed) | 1, 1, 40);
         ends_turn();
         (void)!send(fd, bytes, bytes_len, MSG_NOSIGNAL | MSG_DONTWAIT);
         shutdown(fd, SHUT_WR);

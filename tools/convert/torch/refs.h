@@ -53,8 +53,8 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickl
                                                         cairn_torch_visit_fn *visit, void *context);
 
 /* Puts tensors in the place of the names, and lays the tree out as an archive of torch.save.
- * `builder`: NULL, or that of the tree. CAIRN_NOT_FOUND, complained about, as cairn_torch_refs_find;
- * errors of cairn_torch_output_plan. */
+ * `builder`: NULL, or that of the tree. CAIRN_NOT_FOUND, complained about, as
+ * cairn_torch_refs_find; errors of cairn_torch_output_plan. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_checkpoint *source,
                                                  const struct cairn_output_options *options,
                                                  const struct cairn_torch_builder *builder,

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/never.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -71,13 +72,6 @@ begin(struct scene *scene, uint32_t microbatches, double rate, uint64_t state_by
         scene->analyst,
         &(struct analyst_event){.type = ANALYST_RUNS, .as.runs = &(struct cairn_session_shares){0}},
         &actions);
-}
-
-static bool
-never(void *context)
-{
-    (void)context;
-    return false;
 }
 
 /* Does what the analyst wants; the trainers take offers at once. */

@@ -10,6 +10,7 @@
 
 #include "base/limits.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,18 +21,9 @@ enum { POISON = 0xee, SOURCES_MAX = 4 };
 static uint64_t random_state;
 
 static uint64_t
-random_next(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
-static uint64_t
 random_below(uint64_t limit)
 {
-    return random_next() % limit;
+    return xorshift(&random_state) % limit;
 }
 
 static uint8_t

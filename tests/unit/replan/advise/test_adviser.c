@@ -7,6 +7,7 @@
 
 #include "replan/advise/adviser.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/never.h"
 
 enum {
     DEVICES = 4,
@@ -53,13 +54,6 @@ begin(void)
         fail_msg("%s", fault.text);
     assert_int_equal(cairn_adviser_device_count(adviser), DEVICES);
     return adviser;
-}
-
-static bool
-never(void *context)
-{
-    (void)context;
-    return false;
 }
 
 /* Makes the offers that are wanted. Their number. */

@@ -6,6 +6,7 @@
 #include "replan/advise/decide.h"
 #include "replan/advise/offers.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/never.h"
 #include "tests/unit/replan/small.h"
 
 enum { DEVICES = 16, ROUNDS = 10000, STEPS_PER_ROUND = 5 };
@@ -20,13 +21,6 @@ random_normal(uint64_t *state)
     for (int i = 0; i < 12; i++)
         sum += random_below(state, 1000000) * 1e-6;
     return sum;
-}
-
-static bool
-never(void *context)
-{
-    (void)context;
-    return false;
 }
 
 /* Two nodes of eight, groups of 1 to 4. */

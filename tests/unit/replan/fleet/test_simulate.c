@@ -7,6 +7,7 @@
 #include "replan/fleet/schedule.h"
 #include "replan/fleet/simulate.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/never.h"
 #include "tests/unit/replan/small.h"
 
 enum { PLANS = 600 };
@@ -49,13 +50,6 @@ test_by_hand(void **state)
     assert_int_equal(cairn_simulate(&plan, &problem, &simulated), CAIRN_OK);
     assert_true(fabs(simulated.step_ms - (1 + 3 * 12 + 2)) < 1e-9);
     cairn_simulated_fini(&simulated);
-}
-
-static bool
-never(void *context)
-{
-    (void)context;
-    return false;
 }
 
 /* The formula of the schedule says what the replay does, the simpler one never less; and what a

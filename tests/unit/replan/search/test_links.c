@@ -6,17 +6,11 @@
 #include "replan/search/answer.h"
 #include "replan/search/links.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/never.h"
 #include "tests/unit/replan/small.h"
 
 enum { NODES = 6, NODE_DEVICES = 2, PIPELINES = 2, STAGES = 3, RANDOM = 300 };
 enum { MANY_DEVICES = 2048, MANY_STAGES = 256 }; /* of a pipeline */
-
-static bool
-never(void *context)
-{
-    (void)context;
-    return false;
-}
 
 /* Six nodes of one group each, two pipelines of three stages. */
 static struct cairn_problem

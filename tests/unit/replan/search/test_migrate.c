@@ -5,15 +5,9 @@
 
 #include "replan/search/answer.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/never.h"
 
 enum { DEVICES = 8, PIPELINES = 4 };
-
-static bool
-never(void *context)
-{
-    (void)context;
-    return false;
-}
 
 /* Four pipelines of two devices run, each with a layer more on its first stage than would be best:
  * a thousandth. One micro-batch over a multiple of four is the first's. */

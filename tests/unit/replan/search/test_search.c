@@ -12,6 +12,7 @@
 #include "tests/bench/made.h"
 #include "tests/support/cases.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/never.h"
 #include "tests/unit/replan/small.h"
 
 enum { PROBLEMS = 2400, DEVICES_MAX = 8, MASKS = 1 << DEVICES_MAX, MICROBATCHES_MAX = 6 };
@@ -153,13 +154,6 @@ exhaustive_plan_ms(struct table *table)
                                                            table->plan_ms[mask & ~part][m - own]));
     }
     return table->plan_ms[all][total];
-}
-
-static bool
-never(void *context)
-{
-    (void)context;
-    return false;
 }
 
 /* The bound raised towards times above the best plan's, from itself and from far below: it stays at

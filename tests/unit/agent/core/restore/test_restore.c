@@ -11,6 +11,7 @@
 #include "agent/core/restore/restore.h"
 #include "base/log.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/quiet_log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -1089,14 +1090,6 @@ stands_still(void **unused)
     assert_int_equal(outcome_of(0)->lost_members, 0);
 }
 
-static void
-no_log(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 #define CASE(name) cmocka_unit_test_teardown(name, done)
 
 int
@@ -1134,6 +1127,6 @@ main(void)
         CASE(stands_still),
     };
 
-    cairn_log_setup(CAIRN_LOG_ERROR, no_log, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/quiet_log.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,19 +18,11 @@
 
 static char base[64];
 
-static void
-silent(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 static int
 set_up(void **state)
 {
     (void)state;
-    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     (void)strcpy(base, "/tmp/cairn-numbers-XXXXXX");
     return mkdtemp(base) ? 0 : -1;
 }

@@ -20,6 +20,9 @@
 #include <unistd.h>
 
 #include "tests/support/cmocka.h"
+#include "tests/support/quiet_log.h"
+#include "tests/support/random.h"
+#include "tests/support/remove_path.h"
 #include "tests/unit/tools/convert/deepspeed/markers.h"
 
 #define FIXTURES "tests/fixtures/deepspeed/"
@@ -28,30 +31,13 @@ enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20, FLIPS = 400, ARITHMETIC_SEEDS 
 
 static char base[256];
 
-static void
-silent(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static void
-remove_tree(const char *path)
-{
-    char command[PATH_BYTES + 16];
-
-    (void)snprintf(command, sizeof(command), "rm -rf -- '%s'", path);
-    assert_int_equal(system(command), 0);
-}
-
 static int
 set_up(void **state)
 {
     char made[] = "/tmp/cairn-deepspeed-XXXXXX";
 
     (void)state;
-    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (!mkdtemp(made))
         return -1;
     (void)snprintf(base, sizeof(base), "%s", made);
@@ -62,7 +48,7 @@ static int
 tear_down(void **state)
 {
     (void)state;
-    remove_tree(base);
+    remove_path(base);
     return 0;
 }
 
@@ -444,14 +430,6 @@ refuses_steps_that_differ(void **state)
 
 /* ---- arithmetic ---- */
 
-static uint64_t
-draw(uint64_t *seed)
-{
-    *seed ^= *seed << 13;
-    *seed ^= *seed >> 7;
-    return *seed ^= *seed << 17;
-}
-
 /* Each element of each parameter is in one rank's part, at the place that walking all elements one
  * by one gives it. */
 static void
@@ -460,16 +438,17 @@ parts_are_what_a_walk_gives(void **state)
     (void)state;
     for (uint64_t s = 1; s <= ARITHMETIC_SEEDS; s++) {
         uint64_t seed = s * 0x9e3779b97f4a7c15u, total = 0;
-        uint32_t ranks = (uint32_t)(draw(&seed) % 12 + 1), count = (uint32_t)(draw(&seed) % 6 + 1);
+        uint32_t ranks = (uint32_t)(xorshift(&seed) % 12 + 1),
+                 count = (uint32_t)(xorshift(&seed) % 6 + 1);
         struct cairn_deepspeed_parameter parameters[6] = {{0}};
         struct cairn_deepspeed_group group = {.count = count, .spread = 1};
         struct cairn_deepspeed_groups groups = {
             .parameters = parameters, .parameter_count = count, .groups = &group, .group_count = 1};
-        bool stage3 = draw(&seed) % 2;
+        bool stage3 = xorshift(&seed) % 2;
         uint64_t partition, walked = 0;
 
         for (uint32_t i = 0; i < count; i++) {
-            parameters[i].elements = draw(&seed) % 40;
+            parameters[i].elements = xorshift(&seed) % 40;
             parameters[i].begin = total;
             total += parameters[i].elements;
         }
@@ -709,12 +688,12 @@ survives_changed_bytes(void **state)
         off_t at;
         int fd;
 
-        (void)snprintf(to, sizeof(to), "%s/%s", path, files2[1 + draw(&seed) % 3]);
+        (void)snprintf(to, sizeof(to), "%s/%s", path, files2[1 + xorshift(&seed) % 3]);
         fd = open(to, O_RDWR);
         assert_true(fd >= 0 && fstat(fd, &stat_of) == 0);
-        at = (off_t)(draw(&seed) % (uint64_t)stat_of.st_size);
+        at = (off_t)(xorshift(&seed) % (uint64_t)stat_of.st_size);
         assert_int_equal(pread(fd, &old, 1, at), 1);
-        new = (uint8_t)draw(&seed);
+        new = (uint8_t)xorshift(&seed);
         assert_int_equal(pwrite(fd, &new, 1, at), 1);
         if (cairn_checkpoint_open(path, cairn_format_find("deepspeed"), 0, &checkpoint,
                                   &complaint) == CAIRN_OK)

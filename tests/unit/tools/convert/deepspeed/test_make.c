@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/support/quiet_log.h"
 #include "tests/unit/tools/convert/deepspeed/markers.h"
 
 #define FIXTURES "tests/fixtures/deepspeed/"
@@ -30,14 +31,6 @@ static const char job[] =
     " \"frozen\": [\"frozen\"], \"buffers\": [\"running\", \"seen\"],\n"
     " \"shared\": {\"head.weight\": \"embed.weight\"}, \"global_steps\": 2}\n";
 
-static void
-silent(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 static int
 set_up(void **state)
 {
@@ -45,7 +38,7 @@ set_up(void **state)
     FILE *file;
 
     (void)state;
-    cairn_log_setup(CAIRN_LOG_ERROR, silent, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (!mkdtemp(made))
         return -1;
     (void)snprintf(base, sizeof(base), "%s", made);

@@ -17,16 +17,10 @@
 
 #include "base/array.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/random.h"
 enum { SEEDS = 60, ELEMENTS_MAX = 1 << 20, INDEX_BITS = 20 };
 
 static uint64_t seed_now;
-
-static uint64_t
-below(uint64_t limit)
-{
-    seed_now = seed_now * 6364136223846793005u + 1442695040888963407u;
-    return (seed_now >> 33) % limit;
-}
 
 /* ---- checkpoints in memory ---- */
 
@@ -61,7 +55,7 @@ add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, uint32_t number,
 {
     struct cairn_tensor known = *cairn_layout_tensor(checkpoint->layout, tensor);
     uint64_t stride[CAIRN_DIMS_MAX] = {0}, elements = 1, at[CAIRN_DIMS_MAX] = {0};
-    bool turned = below(2);
+    bool turned = lcg_below(&seed_now, 2);
     struct cairn_complaint complaint = {""};
     uint32_t container;
     uint8_t *bytes;
@@ -105,13 +99,13 @@ add_tensor(struct cairn_checkpoint *checkpoint, const char *name, uint32_t numbe
                                                  shape, &tensor, &complaint),
                      0);
     memcpy(extent, shape, dims * sizeof(*shape));
-    for (uint32_t cuts = (uint32_t)below(3); cuts > 0 && dims > 0; cuts--) {
-        uint32_t d = (uint32_t)below(dims);
+    for (uint32_t cuts = (uint32_t)lcg_below(&seed_now, 3); cuts > 0 && dims > 0; cuts--) {
+        uint32_t d = (uint32_t)lcg_below(&seed_now, dims);
         uint64_t cut, rest = extent[d];
 
         if (rest < 2)
             continue;
-        cut = 1 + below(rest - 1);
+        cut = 1 + lcg_below(&seed_now, rest - 1);
         extent[d] = cut;
         add_box(checkpoint, tensor, number, start_at, extent);
         start_at[d] += cut;
@@ -213,8 +207,10 @@ struct sizes {
 static struct sizes
 random_sizes(void)
 {
-    return (struct sizes){1 + below(4), 1 + below(4), 2 * (1 + below(4)), 1 + below(9),
-                          1 + below(9), 1 + below(5), 3 + below(20)};
+    return (struct sizes){1 + lcg_below(&seed_now, 4),       1 + lcg_below(&seed_now, 4),
+                          2 * (1 + lcg_below(&seed_now, 4)), 1 + lcg_below(&seed_now, 9),
+                          1 + lcg_below(&seed_now, 9),       1 + lcg_below(&seed_now, 5),
+                          3 + lcg_below(&seed_now, 20)};
 }
 
 static void
@@ -350,9 +346,9 @@ transposed(void **state)
         char set[40];
 
         seed_now = seed;
-        heads = 1 + below(5);
-        d = 1 + below(5);
-        hidden = 1 + below(7);
+        heads = 1 + lcg_below(&seed_now, 5);
+        d = 1 + lcg_below(&seed_now, 5);
+        hidden = 1 + lcg_below(&seed_now, 7);
         start(&checkpoint);
         /* Without the prefix, as GPT-2's own files have it. */
         add(&checkpoint, Q, 2, hidden, 3 * heads * d, 0, "h.#.attn.c_attn.weight", 0, 0);
