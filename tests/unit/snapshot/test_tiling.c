@@ -570,12 +570,11 @@ pieces_that_are_cut_off(void **state)
     assert_int_equal(cairn_layout_create(&pieces.layout), CAIRN_OK);
     assert_int_equal(cairn_layout_add(pieces.layout, 0, &whole, 0, 0, 0, NULL), CAIRN_OK);
     cairn_tiling_explain(&pieces, text, sizeof text);
-    assert_string_equal(text, "whole: not every element of it is registered by exactly one rank");
+    assert_string_equal(text, "whole: not every element is registered by exactly one rank");
     assert_int_equal(cairn_layout_add(pieces.layout, 0, &half, 0, 0, 0, NULL), CAIRN_OK);
     cairn_tiling_explain(&pieces, text, sizeof text);
     assert_string_equal(
-        text,
-        "whole, or one of 1 others: not every element of it is registered by exactly one rank");
+        text, "whole, or one of 1 others: not every element is registered by exactly one rank");
     cairn_tiling_pieces_fini(&pieces);
 }
 
