@@ -676,13 +676,17 @@ def suite_interop():
         for group in together(python_programs("interop"))
     }
     alone = "interop: test_measures.py"  # it measures
+    # or each of a thousand trainers compiles the bindings again
+    env = {"PYTHONDONTWRITEBYTECODE": ""}
     with concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, INTEROP_JOBS_MAX)) as pool:
         results = list(
-            pool.map(lambda n: run_program(n, commands[n]), [n for n in commands if n != alone])
+            pool.map(
+                lambda n: run_program(n, commands[n], env=env), [n for n in commands if n != alone]
+            )
         )
     with quiet():
-        results += [run_program(n, commands[n]) for n in commands if n == alone]
-    results = again_alone(results, commands)
+        results += [run_program(n, commands[n], env=env) for n in commands if n == alone]
+    results = again_alone(results, commands, env)
     return results + [
         Result("interop", skipped=1, reasons=[reason]) for reason in (missing, no_oldest) if reason
     ]
