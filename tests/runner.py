@@ -20,8 +20,8 @@ program that took too long, and every report of a sanitizer.
 
 Programs that only compute run in the background when there are several suites: the gates of style,
 the builds with sanitizers, the simulator, and the fuzzers once built. They take the time of the
-processors that the other suites leave (SCHED_IDLE), and stop while the suite cluster runs, while
-something is measured and while a program is run again. Each suite waits for its own build only.
+processors that the other suites leave (SCHED_IDLE), and stop while something is measured (MEASURES)
+and while a program is run again. Each suite waits for its own build only.
 Fuzzers have a fixed number of executions; FUZZ_SCALE multiplies it (fuzzing.py).
 
 The end of the output shows the failures again, then the flaky programs, then a table of the suites:
@@ -89,13 +89,30 @@ THREADED = [
 # Of cluster, whose programs wait three quarters of the time, but start several processes with short
 # deadlines.
 CLUSTER_JOBS_MAX = 3
+# Of cluster, what compares times of steps or counts seconds: the background stops meanwhile. The
+# others wait for states.
+MEASURES = [
+    "test_demo",
+    "test_replan",
+    "test_moves",
+    "test_stalls",
+    "test_detection",
+    "test_certificates",
+    "test_wire",
+    "test_slurm",
+    "test_shares",
+    "test_many",
+    "test_trust",
+]
 # Of interop, whose programs wait for each other's starts half of the time.
 INTEROP_JOBS_MAX = 4
 # Names without their suffix.
 LONGEST_FIRST = [
     "test_search",
     "test_assign",
+    "test_replan",
     "test_demo",
+    "test_moves",
     "test_agent",
     "test_stalls",
     "test_losses",
@@ -475,8 +492,12 @@ def suite_cluster():
     commands = {
         f"cluster: {os.path.basename(p)}": [*PYTHON, p, "-v"] for p in python_programs("cluster")
     }
-    with quiet(), concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, CLUSTER_JOBS_MAX)) as pool:
-        results = list(pool.map(lambda n: run_program(n, commands[n]), commands))
+    measure = [n for n in commands if n.removeprefix("cluster: ").removesuffix(".py") in MEASURES]
+    wait = [n for n in commands if n not in measure]
+    with concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, CLUSTER_JOBS_MAX)) as pool:
+        results = list(pool.map(lambda n: run_program(n, commands[n]), wait))
+        with quiet():
+            results += pool.map(lambda n: run_program(n, commands[n]), measure)
     return again_alone(results, commands)
 
 
