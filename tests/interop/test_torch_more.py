@@ -32,8 +32,10 @@ def killed_and_resumed(cluster, tmp_path, script, words, world, **start):  # noq
         committed <= first <= seen + 1 and f"the state after update {first}" in last.errors()
     ), last.errors()
     for rank in range(world):
-        again = {**run.steps(rank), **last.steps(rank)}
-        assert again == losses[rank], f"rank {rank}: {last.errors()}"
+        # it may have been killed before it printed the last of the updates that came back
+        assert run.steps(rank).items() <= losses[rank].items(), f"rank {rank}: {run.errors()}"
+        rest = {step: loss for step, loss in losses[rank].items() if step >= first}
+        assert last.steps(rank) == rest, f"rank {rank}: {last.errors()}"
     try:
         harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
     except AssertionError as error:
