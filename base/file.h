@@ -70,8 +70,8 @@ enum cairn_file_mode {
     CAIRN_FILE_DIRECTORY = 4,        /* a directory, for dir_fd and cairn_file_sync */
     CAIRN_FILE_READ_LINKED = 5,      /* read, and follow symbolic links */
     CAIRN_FILE_DIRECTORY_LINKED = 6, /* a directory, and follow symbolic links */
-    /* read past the page cache; CAIRN_INVAL (not logged) where that is refused. A read that is no
-     * multiple of 4096 bytes in place, length or memory turns that off. */
+    /* read past the page cache; CAIRN_INVAL (not logged) where that is refused. A read whose
+     * place, length or memory is not a multiple of 4096 bytes turns that off. */
     CAIRN_FILE_READ_DIRECT = 7
 };
 

@@ -5,9 +5,9 @@
  * kernel by io_uring, or where that lacks to threads that make the calls, and gives their results
  * back in the order in which they were pushed.
  *
- * What an engine did not do in full, for whatever reason, is done again by base/file.h when it is
- * popped. So errors, their texts and the way round direct I/O that is refused are the same as there
- * whatever the engine. Where tests have replaced the table of base/file.h, nothing goes past it.
+ * A request that an engine did not finish in full is made again by base/file.h when it is popped.
+ * So errors, their texts and the way round refused direct I/O are the same with each engine. Where
+ * tests have replaced the table of base/file.h, all requests go through that table.
  *
  * Thread: one per queue. Push and pop may block on the disk.
  */
