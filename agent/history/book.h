@@ -34,7 +34,7 @@ struct history_book {
     uint64_t last_number;
     uint64_t removed[HISTORY_REMOVED_MAX];
     uint32_t removed_count;
-    uint32_t events_max; /* tests set smaller bounds; else the ones above */
+    uint32_t events_max; /* tests set smaller bounds; else those above */
     size_t bytes_max;
 };
 

@@ -79,7 +79,7 @@ struct history_event {
     enum history_kind kind;
     uint64_t number;        /* in the order of its node, from 1; the next start goes on */
     uint64_t wall_ns;       /* when it began */
-    uint64_t until_wall_ns; /* COMMIT, SKIP, TRAINING: when the newest of it was; else wall_ns */
+    uint64_t until_wall_ns; /* COMMIT, SKIP, TRAINING: when the newest step was; else wall_ns */
     struct cairn_generation_id at; /* the node's epoch, run and newest step */
     struct cairn_generation_id
         generation;     /* it is about; of a COMMIT, SKIP or TRAINING the first */

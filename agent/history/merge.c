@@ -13,7 +13,7 @@
 struct queue {
     const struct history_list *list;
     uint32_t head;
-    struct cairn_generation_id at; /* the head's position, at least that of those before it */
+    struct cairn_generation_id at; /* the head's position, at least that of earlier events */
     uint32_t deaths_left;          /* head is a START: deaths of its earlier starts to come */
     uint32_t start_list;           /* head is a RETURN: waits for this event of … */
     uint32_t start_index;          /* … that list; UINT32_MAX: for none */

@@ -4,7 +4,7 @@
  * A node's own order is never changed. Between nodes, epoch, run and step decide: a later one can
  * only have begun after an earlier one was known. The wall clock decides only between events that
  * stand at the same epoch, run and step, and about agents' starts, since an agent that starts may
- * know no epoch or an old one. Three rules hold whatever the clocks say: a node dies before its
+ * know no epoch or an old one. Three rules hold against all clocks: a node dies before its
  * agent starts again, its agent starts before others see it return, and an event that all nodes see
  * stands where the first of them saw it.
  *

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STILL_FACTOR = 3 }; /* a step that takes so many times the mean is no progress any more … */
+enum { STILL_FACTOR = 3 }; /* a step that takes so many times the mean is not progress any more … */
 static const uint64_t still_ns = UINT64_C(10) * 1000000000; /* … but no sooner than this */
 
 /* A TRAINING of one node within the report's time. */

@@ -22,7 +22,7 @@
 struct history_report {
     uint64_t from_wall_ns, until_wall_ns; /* the same: nothing was trained */
     uint64_t productive_ns, redone_ns, snapshots_ns, stragglers_ns, down_ns;
-    uint64_t steps; /* trained, redone ones included */
+    uint64_t steps; /* trained, redone steps included */
     uint64_t redone_steps;
     uint32_t lives;  /* of the job: uninterrupted training */
     uint32_t faults; /* lives that did not end in good order */

@@ -473,7 +473,7 @@ nodes_of(const struct drill *drill, uint64_t positions, char *text, size_t text_
     return text;
 }
 
-/* True if the group is loaded, and at most m of it are lost. */
+/* True if the group is loaded, and at most m of its members are lost. */
 static bool
 is_loaded(struct drill *drill)
 {

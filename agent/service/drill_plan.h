@@ -12,7 +12,7 @@ struct drill_place {
     uint64_t line;
 };
 
-/* Lines of one stripe, and the positions whose data in it is to be decoded. */
+/* Lines of one stripe, and the positions whose data in it must be decoded. */
 struct drill_lines {
     uint32_t stripe;
     uint32_t count;

@@ -27,7 +27,7 @@ history_open(struct cairn_agent *agent)
     agent->history = calloc(1, sizeof *agent->history);
     if (!agent->history)
         return CAIRN_NOMEM;
-    /* what was stored is no change */
+    /* what was stored is not a change */
     history_verdicts_look(&agent->history->verdicts, timing_ledger(agent), NULL, NULL);
     history_placements_look(&agent->history->placements, placing_book(agent), NULL, NULL);
     return CAIRN_OK;

@@ -321,7 +321,7 @@ next_group(struct cairn_agent *agent, struct request *request)
     send_ask(agent, request);
 }
 
-/* Reads "3,5". False: it is no list of nodes of the job. */
+/* Reads "3,5". False: it is not a list of nodes of the job. */
 static bool
 parse_nodes(const struct cairn_agent *agent, const char *text, struct drill_ask *out)
 {

@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum {
-    ASK = 32, /* in an OPERATOR message's `verb`; other files have lower ones */
+    ASK = 32, /* in an OPERATOR message's `verb`; other files have lower numbers */
     ANSWER = 33,
     GATHER_MS = 2000,
     NS_PER_US = 1000

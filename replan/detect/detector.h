@@ -78,7 +78,7 @@ struct cairn_rank_state {
     double normal_operations_ns, normal_dealt;
     double doubt; /* by how much the normal may be too low: what operations hide; a logarithm */
     double normal_steps;   /* how many steps that is as good as */
-    uint32_t hidden_steps; /* the last ones, in which operations seem to hide computation */
+    uint32_t hidden_steps; /* the last steps, in which operations seem to hide computation */
     double base;           /* correction of the normal by later quiet steps */
     double excess;         /* how much the normal is above the peers' */
     double sigma;

@@ -6,9 +6,9 @@
 #include <string.h>
 
 static const uint32_t repeats = 3, symbols_max = 64;
-/* A sequence that repeats is part of a step if its durations repeat after several of it, to this
- * share of what they differ by from one to the next. Equally good numbers of it differ by less than
- * alike_gain. */
+/* A sequence that repeats is part of a step if its durations repeat after several repeats, to this
+ * share of what they differ by from one to the next. Equally good numbers of repeats differ by less
+ * than alike_gain. */
 static const double several_gain = 0.6, alike_gain = 1.25;
 enum {
     NEAR = 2,                    /* by which operations that go on at once change places */

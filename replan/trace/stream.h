@@ -4,8 +4,8 @@
  *
  * Operations of two lanes overlap where a rank uses several streams. The lane with the most
  * operations among those that overlap belongs to the stream that computes, and those that overlap
- * with it go on behind it. What is computed lies between the operations of the computing stream;
- * the others hide nothing of it. Somewhere in the step, mostly before the optimizer, the rank waits
+ * with it go on in the background. What is computed lies between the operations of the computing
+ * stream; the others hide none. Somewhere in the step, mostly before the optimizer, the rank waits
  * for what went on behind. Where that is, is found for each place in the step: nowhere where
  * something is still under way, and elsewhere where the gap varies clearly less from step to step
  * without the waiting than with it. (Waiting that is independent of the computation adds its
@@ -21,8 +21,8 @@
 enum {
     CAIRN_STREAM_STEPS_MAX = 10, /* the first steps, which must show that operations overlap */
     CAIRN_STREAM_LANES = 8,
-    CAIRN_STREAM_PLACES = 64 /* operations of the computing stream in a step; later ones are taken
-                              * as waiting for everything */
+    CAIRN_STREAM_PLACES = 64 /* operations of the computing stream in a step; later operations
+                              * count as waiting for everything */
 };
 
 /* Gaps by two readings: the rank waits for what goes on behind, or it does not. */

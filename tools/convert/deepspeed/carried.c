@@ -62,7 +62,7 @@ cairn_deepspeed_carried_remove(struct cairn_pickle_node *root)
     cairn_torch_carry_remove(root, CAIRN_DEEPSPEED_CARRIED);
 }
 
-/* What was carried already and is no opaque state, as far as it is still there. */
+/* What was carried already, other than opaque state, as far as it is still there. */
 static void
 keep_carried(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
              const struct cairn_pickle_node *known, struct cairn_pickle_node **carried)

@@ -18,7 +18,7 @@ struct cairn_deepspeed_splitting {
     uint64_t held; /* of them, in the buffer so far */
 };
 
-/* Takes a rank's `elements` of the next parameter. True if ZeRO 3 ends the buffer behind it, where
+/* Takes a rank's `elements` of the next parameter. True if ZeRO 3 ends the buffer after it, where
  * more parameters follow. */
 bool cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64_t elements);
 
