@@ -274,11 +274,14 @@ $(foreach later,newer foreign,$(eval $(call later_rule,$(later))))
 $(BUILD)/tests/support/faults/faults.o: CFLAGS_EXTRA = -U_FORTIFY_SOURCE
 $(BUILD)/libfaults.so: $(BUILD)/tests/support/faults/faults.o
 	$(Q)$(CC) -shared -o $@ $< -ldl
+# A GPU that says what a test wants it to say.
+$(BUILD)/libfakenvml.so: $(BUILD)/tests/support/nvml/nvml.o
+	$(Q)$(CC) -shared -o $@ $<
 # Speaks to agents as one of them, and makes claims that no agent makes.
 $(BUILD)/stranger: $(BUILD)/tests/support/stranger/stranger.o $(call ARCHIVES_FOR,agent)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(LINK_ARCHIVES) $(LIBS_ALL)
 .PHONY: cluster-bins
-cluster-bins: $(CLUSTER_BIN) $(BUILD)/libfaults.so $(BUILD)/stranger
+cluster-bins: $(CLUSTER_BIN) $(BUILD)/libfaults.so $(BUILD)/libfakenvml.so $(BUILD)/stranger
 cluster-bins: $(BUILD)/newer/cairn $(BUILD)/foreign/cairn
 cluster:
 	$(Q)python3 tests/runner.py cluster

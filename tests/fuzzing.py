@@ -48,6 +48,7 @@ PER_CPU_S = {
     "fuzz_problem": 60000,
     "fuzz_process": 20000,
     "fuzz_progress": 14000,
+    "fuzz_recording": 60000,
     "fuzz_region": 900,
     "fuzz_report": 31000,
     "fuzz_ring": 6500,

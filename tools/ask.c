@@ -151,6 +151,13 @@ put_text(struct cairn_json_writer *writer, const char *key, const char *text)
     cairn_json_write_string(writer, text);
 }
 
+static void
+put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_u64(writer, value);
+}
+
 static cairn_err
 put_question(struct link *link, const struct cairn_question *question)
 {
@@ -201,6 +208,13 @@ put_question(struct link *link, const struct cairn_question *question)
         cairn_json_write_key(&writer, "number");
         cairn_json_write_u64(&writer, question->number);
     }
+    if (question->steps) {
+        put_u64(&writer, "steps", question->steps);
+        put_u64(&writer, "until", question->until);
+        put_u64(&writer, "of", question->of);
+        put_u64(&writer, "token", question->token);
+        put_u64(&writer, "offset", question->offset);
+    }
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &len);
     request = (struct cairn_session_operator){.text = text, .text_bytes = len};
@@ -213,7 +227,7 @@ put_question(struct link *link, const struct cairn_question *question)
 
 /* Appends the frames of the answer until the final one. */
 static cairn_err
-take_answer(struct link *link, struct cairn_answer *answer)
+take_answer(struct link *link, bool is_raw, struct cairn_answer *answer)
 {
     for (;;) {
         struct cairn_session_frame frame;
@@ -241,6 +255,8 @@ take_answer(struct link *link, struct cairn_answer *answer)
         answer->exit_code = reply.exit_code;
         final = reply.final;
         cairn_session_frame_fini(&frame);
+        if (final && is_raw && answer->text[0] != '{')
+            return CAIRN_OK;
         if (final)
             return cairn_tree_parse(answer->text, answer->text_len, &answer->tree);
     }
@@ -266,7 +282,7 @@ cairn_ask(const struct cairn_question *question, struct cairn_answer *out)
     if (!err)
         err = put_question(&link, question);
     if (!err)
-        err = take_answer(&link, &answer);
+        err = take_answer(&link, question->is_raw, &answer);
     if (link.progress)
         cairn_progress_stop(&progress);
     link_close(&link);
@@ -289,7 +305,8 @@ cairn_answer_fini(struct cairn_answer *answer)
 bool
 cairn_answer_refused(const char *verb, const struct cairn_answer *answer)
 {
-    const struct cairn_tree_value *root = cairn_tree_find(&answer->tree, NULL, "");
+    const struct cairn_tree_value *root =
+        answer->tree.count > 0 ? cairn_tree_find(&answer->tree, NULL, "") : NULL;
     char error[1024];
 
     if (!root || root->count > 2 || !cairn_tree_find(&answer->tree, NULL, "error"))

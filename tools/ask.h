@@ -17,17 +17,21 @@ struct cairn_question {
     const char *socket;                /* the agent's (tools/find_agent.h) */
     struct cairn_generation_id wanted; /* step 0: none; the epoch as people name it */
     bool dry_run;
-    bool fresh;           /* restore: begin an epoch with nothing */
-    const char *to;       /* an absolute path, or NULL */
-    const char *change;   /* node: "replace" or "remove"; NULL: not asked for */
-    const char *node;     /* node: a number or an address; drill: numbers, such as "3,5" */
-    uint64_t rate;        /* drill: bytes per second at most; 0: the agent's default */
-    const char *address;  /* node: of a replacement; NULL: none */
-    bool force;           /* node: although its agent runs */
-    const char *decision; /* replan: "approve", "deny", "back" or "now"; NULL: none */
-    uint64_t for_ns;      /* replan: a denial holds for so long; 0: while the evidence does */
-    uint64_t number;      /* replan: of the proposal that is approved or denied */
-    uint64_t since_ns;    /* history, report: how long ago they begin; 0: for all time */
+    bool fresh;            /* restore: begin an epoch with nothing */
+    const char *to;        /* an absolute path, or NULL */
+    const char *change;    /* node: "replace" or "remove"; NULL: not asked for */
+    const char *node;      /* node: a number or an address; drill: numbers, such as "3,5" */
+    uint64_t rate;         /* drill: bytes per second at most; 0: the agent's default */
+    const char *address;   /* node: of a replacement; NULL: none */
+    bool force;            /* node: although its agent runs */
+    const char *decision;  /* replan: "approve", "deny", "back" or "now"; NULL: none */
+    uint64_t for_ns;       /* replan: a denial holds for so long; 0: while the evidence does */
+    uint64_t number;       /* replan: of the proposal that is approved or denied */
+    uint64_t since_ns;     /* history, report: how long ago they begin; 0: for all time */
+    uint32_t steps, until; /* trace: the last `steps` steps up to that one (0: the newest) of … */
+    uint32_t of;           /* … this node, from `offset` of the parcel with this token on */
+    uint64_t token, offset;
+    bool is_raw;          /* the answer is no JSON, unless it is a refusal: there is no tree then */
     uint32_t timeout_ms;  /* for the whole answer */
     const char *progress; /* shown on stderr while waiting; NULL: nothing */
 };
@@ -35,7 +39,7 @@ struct cairn_question {
 /* What came back. Ended by cairn_answer_fini. */
 struct cairn_answer {
     int exit_code;
-    char *text; /* the JSON */
+    char *text; /* the JSON, or the bytes where is_raw was asked for */
     size_t text_len;
     struct cairn_tree tree; /* of it */
 };

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "replan/detect/detect.h"
 #include "tools/common.h"
+#include "tools/live_trace.h"
 #include "tools/detect_counts.h"
 #include "tools/trace_source.h"
 #include "tools/usage.h"
@@ -23,6 +24,7 @@ static const char about[] =
     "Without a trace, NCCL's RAS port or dumps of PyTorch's Flight Recorder tell which ranks hang, "
     "from counts alone. Take the dumps when the job stands still.";
 static const char examples[] =
+    "  cairn detect --agent /run/cairn/agent.sock   # of the running job\n"
     "  cairn detect --trace job.jsonl\n"
     "  cairn detect --trace job.jsonl -o json | jq '.verdicts[].kind'\n"
     "  cairn detect --ras localhost:28028   # needs NCCL 2.28.7 or newer\n";
@@ -143,10 +145,12 @@ parse_seconds(const char *text, uint32_t *out)
 int
 cairn_verb_detect(int argc, char **argv)
 {
-    const char *output = NULL, *path = NULL, *ras = NULL, *dumps = NULL, *seconds = NULL;
+    const char *output = NULL, *ras = NULL, *dumps = NULL, *seconds = NULL;
+    struct cairn_trace_from from = {NULL};
     uint32_t wait_s = RAS_WAIT_S;
     const struct cairn_flag flags[] = {
-        {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &path, NULL},
+        CAIRN_TRACE_FLAGS(from),
+        CAIRN_TRACE_STEPS_FLAG(from, "1000"),
         {"ras", 0, "HOST:PORT", "ask NCCL's RAS port (NCCL_RAS_ADDR, localhost:28028)", &ras, NULL},
         {"seconds", 0, "N", "with --ras: report counts that stand still this long (default: 10)",
          &seconds, NULL},
@@ -156,7 +160,8 @@ cairn_verb_detect(int argc, char **argv)
     };
     const struct cairn_usage usage = {
         "detect",
-        "--trace FILE | --ras HOST:PORT [--seconds N] | --flight-recorder DIR [-o table|json]",
+        "--trace FILE | --agent SOCKET [--steps N] | --ras HOST:PORT [--seconds N] | "
+        "--flight-recorder DIR [-o table|json]",
         about,
         examples,
         flags,
@@ -170,9 +175,12 @@ cairn_verb_detect(int argc, char **argv)
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
-    if ((path != NULL) + (ras != NULL) + (dumps != NULL) != 1)
-        return cairn_usage_error(
-            &usage, "which trace? --trace FILE; or one of --ras and --flight-recorder");
+    if ((from.path || from.agent || from.steps) + (ras != NULL) + (dumps != NULL) != 1)
+        return cairn_usage_error(&usage,
+                                 "which trace? --trace FILE or --agent SOCKET; or one of --ras and "
+                                 "--flight-recorder");
+    if (!ras && !dumps && !cairn_trace_from_check(&usage, &from, &exit_code))
+        return exit_code;
     if (seconds && (!ras || !parse_seconds(seconds, &wait_s)))
         return cairn_usage_error(&usage,
                                  "--seconds takes a number from 1 to %d, with --ras, not \"%s\"",
@@ -183,7 +191,7 @@ cairn_verb_detect(int argc, char **argv)
         return cairn_detect_ras(ras, wait_s, json);
     if (dumps)
         return cairn_detect_dumps(dumps, json);
-    exit_code = cairn_trace_source_open("detect", path, &source);
+    exit_code = cairn_trace_source_open("detect", &from, CAIRN_LIVE_STEPS_MAX, &source);
     if (exit_code == CAIRN_EXIT_OK)
         exit_code = detect(source, &detector);
     if (exit_code == CAIRN_EXIT_OK && json &&

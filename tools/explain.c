@@ -454,7 +454,8 @@ run(uint32_t number, const char *path, bool json)
     cairn_err err = story ? CAIRN_OK : CAIRN_NOMEM;
 
     if (!err)
-        exit_code = cairn_trace_source_open("explain", path, &source);
+        exit_code = cairn_trace_source_open("explain", &(struct cairn_trace_from){.path = path}, 0,
+                                            &source);
     if (!err && exit_code == CAIRN_EXIT_OK)
         err = read_all(source, &detector, &steps, &exit_code);
     if (err || exit_code != CAIRN_EXIT_OK)

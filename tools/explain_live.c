@@ -11,6 +11,7 @@
 #include "tools/explain.h"
 #include "tools/find_agent.h"
 #include "tools/verb.h"
+#include "tools/stack_view.h"
 #include "tools/verdict_view.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ANSWER_MS = 10000, LINES_MAX = 8, LINE_BYTES = 640, TEXT_BYTES = 400 };
+enum { ANSWER_MS = 10000, LINES_MAX = 16, LINE_BYTES = 640, TEXT_BYTES = 400 };
 
 struct story {
     const struct cairn_tree *tree;
@@ -163,6 +164,36 @@ tell(struct story *story)
                         "(verdict_policy: advise says what to do).");
 }
 
+/* What the nodes say about why, beside the verdict. */
+static void
+say_causes(struct story *story)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(story->tree, story->verdict, "causes"),
+                                  *item = NULL;
+    char what[TEXT_BYTES];
+
+    while ((item = cairn_tree_next(story->tree, list, item)))
+        add_line(story, "Cause, as node %" PRIu64 " sees it: %s.",
+                 cairn_tree_u64(story->tree, item, "node", 0),
+                 cairn_tree_text(story->tree, item, "what", what, sizeof what));
+}
+
+/* Where the ranks are that hang, and those that wait. */
+static void
+say_stacks(struct story *story)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(story->tree, NULL, "detection.stacks"),
+                                  *item = NULL;
+    char kind[TEXT_BYTES], text[TEXT_BYTES];
+
+    text_of(story, "kind", kind);
+    if (story->closed_ns > 0 || (strncmp(kind, "hang", 4) != 0 && strcmp(kind, "crash") != 0))
+        return;
+    while ((item = cairn_tree_next(story->tree, list, item)))
+        add_line(story, "Python stack of %s.",
+                 cairn_stack_describe(story->tree, item, text, sizeof text));
+}
+
 /* What is advised about the plan: it counts all that is slow, not this verdict alone. */
 static void
 say_plan(struct story *story)
@@ -292,6 +323,8 @@ cairn_explain_live(const char *agent, uint32_t number, bool json)
                            .verdict = verdict,
                            .now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec};
     tell(&story);
+    say_causes(&story);
+    say_stacks(&story);
     say_plan(&story);
     if (!json)
         print_text(&story, number);

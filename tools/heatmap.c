@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "replan/detect/detect.h"
 #include "tools/common.h"
+#include "tools/live_trace.h"
 #include "tools/png.h"
 #include "tools/trace_source.h"
 #include "tools/usage.h"
@@ -37,6 +38,7 @@ static const char about[] = "Draws the compute time of each rank over the last 1
                             "One hot cell is a slow device, a hot row a long stage, a hot column "
                             "longer sequences or a slow node. A cell shows its slowest rank.";
 static const char examples[] =
+    "  cairn heatmap --agent /run/cairn/agent.sock   # of the running job\n"
     "  cairn heatmap --trace job.jsonl\n"
     "  cairn heatmap --trace job.jsonl --png heat.png -o json | jq -r .words\n";
 
@@ -242,11 +244,11 @@ make_field(struct cairn_trace_source *source, int *exit_code, struct cairn_heatm
 }
 
 static int
-run(const char *path, const char *picture, bool json)
+run(const struct cairn_trace_from *from, const char *picture, bool json)
 {
     struct cairn_trace_source *source = NULL;
     struct cairn_heatmap map = {0};
-    int exit_code = cairn_trace_source_open("heatmap", path, &source);
+    int exit_code = cairn_trace_source_open("heatmap", from, CAIRN_LIVE_STEPS_DEFAULT, &source);
     cairn_err err;
 
     if (exit_code != CAIRN_EXIT_OK)
@@ -283,24 +285,27 @@ run(const char *path, const char *picture, bool json)
 int
 cairn_verb_heatmap(int argc, char **argv)
 {
-    const char *path = NULL, *picture = NULL, *output = NULL;
+    const char *picture = NULL, *output = NULL;
+    struct cairn_trace_from from = {NULL};
     const struct cairn_flag flags[] = {
-        {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &path, NULL},
+        CAIRN_TRACE_FLAGS(from),
+        CAIRN_TRACE_STEPS_FLAG(from, "50"),
         {"png", 0, "FILE", "draw a picture into this file too", &picture, NULL},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
-    const struct cairn_usage usage = {"heatmap", "--trace FILE [--png FILE] [-o table|json]",
-                                      about,     examples,
-                                      flags,     sizeof flags / sizeof *flags,
-                                      NULL,      NULL};
+    const struct cairn_usage usage = {
+        "heatmap", "--trace FILE | --agent SOCKET [--steps N] [--png FILE] [-o table|json]",
+        about,     examples,
+        flags,     sizeof flags / sizeof *flags,
+        NULL,      NULL};
     int exit_code;
     bool json;
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
-    if (!path)
-        return cairn_usage_error(&usage, "which trace? --trace FILE");
+    if (!cairn_trace_from_check(&usage, &from, &exit_code))
+        return exit_code;
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
-    return run(path, picture, json);
+    return run(&from, picture, json);
 }

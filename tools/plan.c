@@ -2,6 +2,7 @@
  * most. */
 #include "replan/search/answer.h"
 #include "tools/common.h"
+#include "tools/measure.h"
 #include "tools/plan_view.h"
 #include "tools/planning.h"
 #include "tools/verb.h"
@@ -17,9 +18,12 @@ static const char about[] =
     "unused devices. Prints the predicted step time and a lower bound that no plan for these "
     "devices can beat. docs/PLANNER.md has the formats and formulas.\n"
     "\n"
+    "With --trace or --agent the problem is first measured, as `cairn profile` does it.\n"
+    "\n"
     "Exits 4 and gives the reason if no plan fits.";
 static const char examples[] =
     "  cairn plan --problem problem.json --explain\n"
+    "  cairn plan --problem problem.json --agent /run/cairn/agent.sock\n"
     "  cairn plan --problem problem.json --time-limit 200 -o json > plan.json\n";
 
 static void
@@ -157,6 +161,7 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
 }
 
 struct options {
+    struct cairn_trace_from from; /* that the problem is measured from; no place: it is not */
     const char *problem;
     const char *svg; /* NULL: no drawing */
     bool json;
@@ -191,6 +196,12 @@ run(const struct options *options, struct cairn_deadline *deadline)
 
     if (!cairn_planning_problem("plan", options->problem, &problem, &exit_code))
         return exit_code;
+    if (options->from.path || options->from.agent)
+        exit_code = cairn_measure_problem("plan", &options->from, &problem);
+    if (exit_code) {
+        cairn_problem_fini(&problem);
+        return exit_code;
+    }
     err = cairn_answer_plan_make(&problem, &stop, &stop_healthy, &answer);
     plan_ms = cairn_deadline_elapsed_ms(deadline);
     if (err) {
@@ -220,6 +231,8 @@ cairn_verb_plan(int argc, char **argv)
     struct options options = {.problem = NULL};
     const struct cairn_flag flags[] = {
         {"problem", 0, "FILE", "read the problem from this JSON file", &options.problem, NULL},
+        CAIRN_TRACE_FLAGS(options.from),
+        CAIRN_TRACE_STEPS_FLAG(options.from, "50"),
         {"time-limit", 0, "MS", "search for at most this many milliseconds of work (default: 1000)",
          &limit, NULL},
         {"explain", 0, NULL, "draw the pipelines: stages, layers, slow devices, idle time", NULL,
@@ -228,10 +241,15 @@ cairn_verb_plan(int argc, char **argv)
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {
-        "plan", "--problem FILE [--time-limit MS] [--explain] [--svg FILE] [-o table|json]",
-        about,  examples,
-        flags,  sizeof flags / sizeof *flags,
-        NULL,   NULL};
+        "plan",
+        "--problem FILE [--trace FILE | --agent SOCKET [--steps N]] [--time-limit MS] [--explain] "
+        "[--svg FILE] [-o table|json]",
+        about,
+        examples,
+        flags,
+        sizeof flags / sizeof *flags,
+        NULL,
+        NULL};
     struct cairn_deadline deadline;
     int exit_code;
 
@@ -239,6 +257,9 @@ cairn_verb_plan(int argc, char **argv)
         return exit_code;
     if (!options.problem)
         return cairn_usage_error(&usage, "--problem FILE is missing");
+    if ((options.from.path || options.from.agent || options.from.steps) &&
+        !cairn_trace_from_check(&usage, &options.from, &exit_code))
+        return exit_code;
     if (!cairn_output_parse(output, &options.json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     if (!cairn_deadline_parse(limit, &deadline))

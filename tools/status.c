@@ -4,6 +4,7 @@
 #include "tools/find_agent.h"
 #include "tools/metrics.h"
 #include "tools/placement_view.h"
+#include "tools/stack_view.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
@@ -12,6 +13,8 @@
 #include <string.h>
 
 enum {
+    STACKS_SHOWN = 4,
+    STACK_BYTES = 512,
     SCREEN_LINES = 24,
     CHECKS_SHOWN = 4,
     UNCOVERED_SHOWN = 3,
@@ -232,6 +235,24 @@ print_speed(const struct cairn_tree *tree)
     return 1;
 }
 
+/* Where the ranks of a job that hangs are, by their Python stacks; returns how many lines that
+ * is. */
+static uint32_t
+print_stacks(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "detection.stacks"),
+                                  *item = NULL;
+    char text[STACK_BYTES];
+    uint32_t lines = 0;
+
+    while (lines < STACKS_SHOWN && (item = cairn_tree_next(tree, list, item))) {
+        printf("%-10s %s\n", lines == 0 ? "stacks" : "",
+               cairn_stack_describe(tree, item, text, sizeof text));
+        lines++;
+    }
+    return lines;
+}
+
 /* What is advised about the plan; returns how many lines that is. */
 static uint32_t
 print_advice(const struct cairn_tree *tree)
@@ -398,6 +419,7 @@ print_status(const struct cairn_tree *tree)
     print_protection(tree);
     print_numbers(tree);
     taken += print_speed(tree);
+    taken += print_stacks(tree);
     taken += print_scrub(tree);
     taken += print_advice(tree);
     taken += print_offer(tree);

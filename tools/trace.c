@@ -1,7 +1,9 @@
 /*
- * tools/trace.c - `cairn trace`: the last steps of all ranks as a timeline for a viewer.
+ * tools/trace.c - `cairn trace`: the last steps of all ranks, as a trace or as a timeline for a
+ * viewer.
  *
- * The output is the JSON of trace events that Perfetto and chrome://tracing read. A node is a
+ * With --agent the output is the running job's trace, in lines that all verbs read. With --trace it
+ * is the JSON of trace events that Perfetto and chrome://tracing read. A node is a
  * process; a rank has one track of what it did and, below it, one of what it would do with nothing
  * slow. Slices of one track must not overlap but nest, so sends that go on by themselves, and other
  * operations that begin inside of one, have tracks of their own. The parts of a collective, or of a
@@ -9,6 +11,7 @@
  */
 #include "replan/views/timeline.h"
 #include "tools/common.h"
+#include "tools/live_trace.h"
 #include "tools/trace_source.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -32,11 +35,16 @@ static const double rounding_ns = 1; /* by which a gap may seem to begin before 
                                       * ends */
 
 static const char about[] =
-    "Exports the last steps of all ranks as a timeline for https://ui.perfetto.dev: each rank's "
+    "With --agent, prints the trace of the running job's last steps: the lines that --trace of all "
+    "verbs reads. Exits 2 if ranks are missing.\n"
+    "\n"
+    "With --trace, exports the last steps of all ranks as a timeline for "
+    "https://ui.perfetto.dev: each rank's "
     "operations and computation, below it the same with nothing slow, and an arrow through each "
     "operation from the first rank that arrived to the last. Clocks are aligned by the ends of "
     "operations.";
 static const char examples[] =
+    "  cairn trace --agent /run/cairn/agent.sock --steps 50 > job.jsonl\n"
     "  cairn trace --trace job.jsonl > steps.json\n"
     "  cairn trace --trace job.jsonl --steps 10 | gzip > steps.json.gz\n";
 
@@ -363,7 +371,8 @@ run(const char *path, uint32_t steps)
     const struct cairn_record *records;
     uint32_t count;
     cairn_err err;
-    int exit_code = cairn_trace_source_open("trace", path, &source);
+    int exit_code =
+        cairn_trace_source_open("trace", &(struct cairn_trace_from){.path = path}, 0, &source);
 
     if (exit_code != CAIRN_EXIT_OK)
         return exit_code;
@@ -391,15 +400,21 @@ done:
 int
 cairn_verb_trace(int argc, char **argv)
 {
-    const char *path = NULL, *text = NULL, *output = NULL;
+    const char *output = NULL;
+    struct cairn_trace_from from = {NULL};
     const struct cairn_flag flags[] = {
-        {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &path, NULL},
-        {"steps", 0, "N", "export the last N steps, 1 to 64 (default: 4)", &text, NULL},
+        CAIRN_TRACE_FLAGS(from),
+        {"steps", 0, "N",
+         "take the last N steps: with --agent 1 to 1000 (default: 50), with --trace 1 to 64 "
+         "(default: 4)",
+         &from.steps, NULL},
         {"output", 'o', "json", "accepted for scripts: the output is always JSON", &output, NULL},
     };
-    const struct cairn_usage usage = {"trace", "--trace FILE [--steps N]",   about, examples,
-                                      flags,   sizeof flags / sizeof *flags, NULL,  NULL};
-    unsigned long steps = STEPS_DEFAULT;
+    const struct cairn_usage usage = {"trace", "--agent SOCKET | --trace FILE [--steps N]",
+                                      about,   examples,
+                                      flags,   sizeof flags / sizeof *flags,
+                                      NULL,    NULL};
+    unsigned long steps, steps_max;
     int exit_code;
     char *end;
 
@@ -408,14 +423,18 @@ cairn_verb_trace(int argc, char **argv)
     if (output && strcmp(output, "json") != 0)
         return cairn_usage_error(
             &usage, "-o takes json alone, not \"%s\": a timeline is drawn by a viewer", output);
-    if (!path)
-        return cairn_usage_error(&usage, "which trace? --trace FILE");
-    if (text) {
-        steps = strtoul(text, &end, 10);
-        if (*text < '0' || *text > '9' || *end != '\0' || steps < 1 ||
-            steps > CAIRN_TIMELINE_STEPS_MAX)
-            return cairn_usage_error(&usage, "--steps takes a number from 1 to 64, not \"%s\"",
-                                     text);
+    if (!cairn_trace_from_check(&usage, &(struct cairn_trace_from){from.path, from.agent, NULL},
+                                &exit_code))
+        return exit_code;
+    steps = from.agent ? CAIRN_LIVE_STEPS_DEFAULT : STEPS_DEFAULT;
+    steps_max = from.agent ? CAIRN_LIVE_STEPS_MAX : CAIRN_TIMELINE_STEPS_MAX;
+    if (from.steps) {
+        steps = strtoul(from.steps, &end, 10);
+        if (*from.steps < '0' || *from.steps > '9' || *end != '\0' || steps < 1 ||
+            steps > steps_max)
+            return cairn_usage_error(&usage, "--steps takes a number from 1 to %lu, not \"%s\"",
+                                     steps_max, from.steps);
     }
-    return run(path, (uint32_t)steps);
+    return from.agent ? cairn_live_trace_write("trace", from.agent, (uint32_t)steps, stdout)
+                      : run(from.path, (uint32_t)steps);
 }

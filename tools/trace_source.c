@@ -3,6 +3,7 @@
 
 #include "replan/trace/read.h"
 #include "tools/common.h"
+#include "tools/live_trace.h"
 #include "tools/verb.h"
 
 #include <errno.h>
@@ -195,8 +196,60 @@ open_file(const char *verb, const char *path, int *exit_code)
     return NULL;
 }
 
+/* 0: the text is no number of steps. */
+static uint32_t
+steps_of(const char *text)
+{
+    char *end;
+    unsigned long steps = strtoul(text, &end, 10);
+
+    return *text >= '0' && *text <= '9' && *end == '\0' && steps <= CAIRN_LIVE_STEPS_MAX
+               ? (uint32_t)steps
+               : 0;
+}
+
+bool
+cairn_trace_from_check(const struct cairn_usage *usage, const struct cairn_trace_from *from,
+                       int *exit_code)
+{
+    if (!from->path == !from->agent)
+        *exit_code = cairn_usage_error(
+            usage, from->path ? "--trace FILE or --agent SOCKET, not both"
+                              : "which trace? --trace FILE, or --agent SOCKET of the running job");
+    else if (from->steps && from->path)
+        *exit_code = cairn_usage_error(usage, "--steps goes with --agent: a file is read whole");
+    else if (from->steps && steps_of(from->steps) == 0)
+        *exit_code = cairn_usage_error(usage, "--steps takes a number from 1 to %d, not \"%s\"",
+                                       CAIRN_LIVE_STEPS_MAX, from->steps);
+    else
+        return true;
+    return false;
+}
+
+/* The trace of the running job, as a file without a name. */
+static FILE *
+open_live(const char *verb, const char *agent, uint32_t steps, int *exit_code)
+{
+    FILE *file = tmpfile();
+
+    if (!file) {
+        cairn_tool_error(verb, "a temporary file for the trace cannot be made", strerror(errno),
+                         "make room in /tmp");
+        *exit_code = CAIRN_EXIT_IO;
+        return NULL;
+    }
+    *exit_code = cairn_live_trace_write(verb, agent, steps, file);
+    if (*exit_code != CAIRN_EXIT_OK && *exit_code != CAIRN_EXIT_WARN) {
+        (void)fclose(file);
+        return NULL;
+    }
+    rewind(file);
+    return file;
+}
+
 int
-cairn_trace_source_open(const char *verb, const char *path, struct cairn_trace_source **out)
+cairn_trace_source_open(const char *verb, const struct cairn_trace_from *from,
+                        uint32_t steps_default, struct cairn_trace_source **out)
 {
     struct cairn_trace_source *source = calloc(1, sizeof *source);
     int exit_code;
@@ -206,10 +259,13 @@ cairn_trace_source_open(const char *verb, const char *path, struct cairn_trace_s
         return cairn_exit_code(CAIRN_NOMEM);
     }
     source->verb = verb;
-    source->path = path;
+    source->path = from->path ? from->path : "the job's trace";
     pthread_mutex_init(&source->lock, NULL);
     pthread_cond_init(&source->changed, NULL);
-    source->file = open_file(verb, path, &exit_code);
+    source->file = from->agent
+                       ? open_live(verb, from->agent,
+                                   from->steps ? steps_of(from->steps) : steps_default, &exit_code)
+                       : open_file(verb, from->path, &exit_code);
     if (!source->file)
         goto fail;
     setvbuf(source->file, NULL, _IOFBF, READ_BYTES);

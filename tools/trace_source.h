@@ -10,13 +10,41 @@
 
 #include "replan/trace/record.h"
 #include "replan/trace/topology.h"
+#include "tools/usage.h"
 
 struct cairn_trace_source;
 
-/* Opens a trace ("-": stdin) and reads its header. Returns CAIRN_EXIT_OK with *out, which the
- * caller ends with cairn_trace_source_close; any other exit code says what is wrong, and it has
- * been said on stderr in the name of `verb`. Both texts are borrowed until the close. */
-int cairn_trace_source_open(const char *verb, const char *path, struct cairn_trace_source **out);
+/* Where a verb gets its trace from, as its user says. */
+struct cairn_trace_from {
+    const char *path;  /* --trace: a file, "-" for stdin; NULL */
+    const char *agent; /* --agent: of the running job; NULL */
+    const char *steps; /* --steps: of the running job; NULL */
+};
+
+/* The options of a verb that reads a trace. */
+#define CAIRN_TRACE_FLAGS(from)                                                                    \
+    {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &(from).path, NULL},    \
+    {                                                                                              \
+        "agent", 'a', "SOCKET", "take the trace from the running job, through this agent",         \
+            &(from).agent, NULL                                                                    \
+    }
+#define CAIRN_TRACE_STEPS_FLAG(from, fallback)                                                     \
+    {                                                                                              \
+        "steps", 0, "N", "with --agent: take the last N steps, 1 to 1000 (default: " fallback ")", \
+            &(from).steps, NULL                                                                    \
+    }
+
+/* True if the user named one place, and --steps (if given) is a number for it. Otherwise says what
+ * is wrong; *exit_code is that of the verb. */
+bool cairn_trace_from_check(const struct cairn_usage *usage, const struct cairn_trace_from *from,
+                            int *exit_code);
+
+/* Opens a trace and reads its header; of a running job `steps_default` steps unless the user named
+ * a number. Returns CAIRN_EXIT_OK with *out, which the caller ends with cairn_trace_source_close;
+ * any other exit code says what is wrong, and it has been said on stderr in the name of `verb`. All
+ * texts are borrowed until the close. */
+int cairn_trace_source_open(const char *verb, const struct cairn_trace_from *from,
+                            uint32_t steps_default, struct cairn_trace_source **out);
 
 /* The job; borrowed until the close. */
 const struct cairn_topology *cairn_trace_source_topology(const struct cairn_trace_source *source);

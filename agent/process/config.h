@@ -122,6 +122,9 @@ struct cairn_config {
     uint32_t verdict_policy;    /* enum cairn_config_policy */
     uint32_t exchanges_per_day; /* that may be proposed */
     struct cairn_config_command enforce_command;
+    char nvml_library[CAIRN_CONFIG_PATH_BYTES_MAX];
+    char sysfs_dir[CAIRN_CONFIG_PATH_BYTES_MAX];
+    uint64_t trace_bytes; /* of the last steps of each rank, 0: none are kept */
     char problem[CAIRN_CONFIG_PATH_BYTES_MAX]; /* what plans are made for; empty: none are */
     uint32_t plan_policy;                      /* enum cairn_plan_policy */
     uint32_t plans_per_day;                    /* that may be offered */

@@ -137,6 +137,20 @@ const struct cairn_option cairn_options[] = {
      NULL, "time without an agent after which the keeper frees the memory; 0: for ever"},
     {"workers", CAIRN_OPTION_U32, 1, 256, "1", FIELD(workers), NULL,
      NULL, "threads of the agent for coding, checksums and disk"},
+    {"trace_bytes", CAIRN_OPTION_BYTES, 0, 1024 * KIB * KIB, "4MiB", FIELD(trace_bytes), NULL,
+     NULL,
+     "memory for the last steps of each timed rank of this node, for `cairn trace --agent`; about "
+     "50 bytes per operation; 0: none are kept"},
+    {"nvml_library", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "libnvidia-ml.so.1",
+     FIELD(nvml_library), NULL,
+     NULL,
+     "NVIDIA's management library, by its name or path: where a verdict names a rank of this node, "
+     "the agent reads clocks and errors of the GPUs with it; without it only other causes are "
+     "found"},
+    {"sysfs_dir", CAIRN_OPTION_PATH, 1, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "/sys", FIELD(sysfs_dir),
+     NULL,
+     NULL,
+     "where sysfs is mounted: causes of verdicts are read there, of PCIe, network and memory"},
     {"verdict_policy", CAIRN_OPTION_CHOICE, 0, 0, "observe", FIELD(verdict_policy), policy_choices,
      NULL,
      "what follows from a verdict on a slow or hanging rank: observe says it, advise says what "

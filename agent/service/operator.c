@@ -12,6 +12,7 @@
  *   "node", "rate"     of a drill: nodes, such as "3,5", and bytes per second: operator_drill.c
  *   "decision", "number", "for_ns"              of replan: operator_plan.c
  *   "since_ns"         of history and report: how long ago they begin
+ *   "steps", "until", "of", "token", "offset"   of trace: operator_trace.h
  *
  * The answer is JSON in one or more OPERATOR_REPLY frames, whose texts follow one another. The last
  * frame has `final` and the exit code.
@@ -26,6 +27,7 @@
  *   PLANNER  the answer of the agent that plans
  *   DRILL    the agent that rehearses the loss of nodes
  *   HISTORIES  the other agents' histories, for at most two seconds
+ *   TRACE    the recordings of another node
  *
  *   status, snapshots            PEERS FILES ─► answer
  *   snapshot                     CORE ─► answer
@@ -41,6 +43,7 @@
  *   keep                         answer; all agents write what memory holds to their disks
  *   history, report              HISTORIES ─► answer
  *   launch                       PEERS, unless only this agent is asked ─► answer
+ *   trace                        [TRACE] ─► answer, which is no JSON
  *
  * Invariant: after a reply of the core the next stage begins from a posted call, never inside the
  * core's step.
@@ -77,7 +80,8 @@ static const char *const verb_names[] = {
     [VERB_STATUS] = "status",   [VERB_SNAPSHOTS] = "snapshots", [VERB_SNAPSHOT] = "snapshot",
     [VERB_RESTORE] = "restore", [VERB_VERIFY] = "verify",       [VERB_NODE] = "node",
     [VERB_REPLAN] = "replan",   [VERB_LAUNCH] = "launch",       [VERB_KEEP] = "keep",
-    [VERB_DRILL] = "drill",     [VERB_HISTORY] = "history",     [VERB_REPORT] = "report"};
+    [VERB_DRILL] = "drill",     [VERB_HISTORY] = "history",     [VERB_REPORT] = "report",
+    [VERB_TRACE] = "trace"};
 
 /* ---- status and snapshots ---- */
 
@@ -271,6 +275,9 @@ request_advance(struct cairn_agent *agent, struct request *request)
     case VERB_REPORT:
         request_history_answer(agent, request);
         break;
+    case VERB_TRACE:
+        request_trace_answer(agent, request);
+        break;
     }
 }
 
@@ -319,6 +326,16 @@ parse(const char *text, size_t text_len, struct request *out)
             out->plan.decision.for_ns = cairn_json_read_u64(&reader, PROPOSAL_FOR_NS_MAX);
         else if (strcmp(key, "since_ns") == 0)
             out->since_ns = cairn_json_read_u64(&reader, UINT64_MAX);
+        else if (strcmp(key, "steps") == 0)
+            out->trace.steps = (uint32_t)cairn_json_read_u64(&reader, UINT32_MAX);
+        else if (strcmp(key, "until") == 0)
+            out->trace.until = (uint32_t)cairn_json_read_u64(&reader, UINT32_MAX);
+        else if (strcmp(key, "of") == 0)
+            out->trace.node = (uint32_t)cairn_json_read_u64(&reader, UINT32_MAX);
+        else if (strcmp(key, "token") == 0)
+            out->trace.token = cairn_json_read_u64(&reader, UINT64_MAX);
+        else if (strcmp(key, "offset") == 0)
+            out->trace.offset = cairn_json_read_u64(&reader, UINT64_MAX);
         else if (strcmp(key, "decision") == 0) {
             cairn_json_read_string(&reader, word, sizeof word);
             if (!cairn_json_reader_failed(&reader) && !request_plan_parse(out, word))
@@ -416,6 +433,9 @@ begin(struct cairn_agent *agent, struct request *request)
         if (started && !(request->waiting & WAIT_HISTORIES))
             request_history_answer(agent, request);
         break;
+    case VERB_TRACE:
+        started = request_trace_begin(agent, request);
+        break;
     }
     if (!started) {
         request_refuse(agent, request, 75, "the agent is too busy: try again");
@@ -464,9 +484,7 @@ take_request(struct cairn_agent *agent, const struct session *session, const cha
     struct request refused = {.serial = session->serial}, *request = NULL;
     const char *why;
 
-    if (!agent->operators)
-        agent->operators = calloc(1, sizeof *agent->operators);
-    if (agent->operators)
+    if (request_table(agent))
         agent->operators->advance = request_advance;
     for (uint32_t i = 0; agent->operators && !request && i < REQUESTS_MAX; i++)
         if (!agent->operators->requests[i].used)
@@ -497,7 +515,7 @@ void
 operator_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     if (!request_plan_message(agent, message) && !request_drill_message(agent, message) &&
-        !request_history_message(agent, message))
+        !request_history_message(agent, message) && !request_trace_message(agent, message))
         request_gather_message(agent, message);
 }
 
@@ -545,10 +563,13 @@ operator_tick(struct cairn_agent *agent)
             request_plan_tick(agent, request);
         if (request->waiting & WAIT_DRILL)
             request_drill_tick(agent, request);
+        if (request->waiting & WAIT_TRACE)
+            request_trace_tick(agent, request);
         if ((request->waiting & WAIT_FILES) && request->verb != VERB_VERIFY)
             give_up_files(agent, request);
         request_advance(agent, request);
     }
+    request_trace_forget(agent, agent_now_ns(agent));
 }
 
 void
@@ -574,6 +595,7 @@ operator_close(struct cairn_agent *agent)
 {
     for (uint32_t i = 0; agent->operators && i < REQUESTS_MAX; i++)
         request_end(&agent->operators->requests[i]);
+    request_trace_forget(agent, UINT64_MAX);
     if (agent->operators)
         cairn_workers_stop(agent->operators->disk);
     free(agent->operators);

@@ -6,6 +6,7 @@
 
 #include "agent/process/config.h"
 #include "agent/process/credentials.h"
+#include "agent/service/operator_causes.h"
 #include "agent/service/operator_coverage.h"
 #include "agent/service/operator_poison.h"
 #include "agent/service/operator_protection.h"
@@ -529,13 +530,18 @@ check_verdicts(const struct operator_job *job, struct operator_health *health)
         const struct cairn_ledger_entry *entry = &job->ledger->entries[i];
         bool hangs = entry->kind >= CAIRN_HANG_COMPUTE && entry->kind <= CAIRN_CRASH;
         char what[sizeof health->checks[0].what], advice[sizeof health->checks[0].fix];
-        char command[CAIRN_ENFORCE_TEXT_BYTES] = "";
+        char command[CAIRN_ENFORCE_TEXT_BYTES] = "", why[CAUSE_TEXT_BYTES + 32] = "";
+        const struct cause *cause;
+        uint32_t node;
 
         if (entry->closed_wall_ns != 0 || named++ >= VERDICTS_NAMED_MAX)
             continue;
         cairn_ledger_describe(entry, what, sizeof what);
         if (entry->enforcement.state != CAIRN_ENFORCEMENT_NONE)
             cairn_enforce_describe(&entry->enforcement, command, sizeof command);
+        cause = operator_causes_first(job, entry->number, &node);
+        if (cause)
+            (void)snprintf(why, sizeof why, "; on node %" PRIu32 " %s", node, cause->what);
         cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day,
                             job->config->verdict_policy == CAIRN_CONFIG_ENFORCE, advice,
                             sizeof advice);
@@ -543,7 +549,7 @@ check_verdicts(const struct operator_job *job, struct operator_health *health)
                   job->config->verdict_policy == CAIRN_CONFIG_OBSERVE
                       ? "`cairn status -o json` has the evidence"
                       : advice,
-                  "%s%s%s", what, command[0] ? "; " : "", command);
+                  "%s%s%s%s", what, why, command[0] ? "; " : "", command);
     }
 }
 

@@ -7,7 +7,9 @@
 #include "agent/process/memory.h"
 #include "agent/process/session.h"
 #include "agent/service/local.h"
+#include "agent/service/operator_causes.h"
 #include "agent/service/operator_coverage.h"
+#include "agent/service/operator_stacks.h"
 #include "agent/service/operator_state.h"
 #include "agent/service/placing.h"
 #include "agent/service/replanning.h"
@@ -240,7 +242,9 @@ void
 operator_node_fini(struct operator_node *node)
 {
     free(node->coverage);
+    free(node->stacks);
     node->coverage = NULL;
+    node->stacks = NULL;
 }
 
 static void
@@ -288,6 +292,14 @@ operator_node_write(struct cairn_json_writer *writer, const struct operator_node
     if (node->coverage) {
         cairn_json_write_key(writer, "coverage");
         operator_coverage_write(writer, node->coverage);
+    }
+    if (node->stacks) {
+        cairn_json_write_key(writer, "stacks");
+        operator_stacks_write(writer, node->stacks);
+    }
+    if (node->cause_count > 0) {
+        cairn_json_write_key(writer, "causes");
+        operator_causes_write(writer, node);
     }
     cairn_json_write_object_end(writer);
 }
@@ -361,6 +373,14 @@ operator_node_read(struct cairn_json_reader *reader, struct operator_node *out)
         }
         if (strcmp(key, "coverage") == 0) {
             operator_coverage_read(reader, &node);
+            continue;
+        }
+        if (strcmp(key, "stacks") == 0) {
+            operator_stacks_read(reader, &node);
+            continue;
+        }
+        if (strcmp(key, "causes") == 0) {
+            operator_causes_read(reader, &node);
             continue;
         }
         if (read_text(reader, &node, key))

@@ -32,6 +32,7 @@ request_end(struct request *request)
     free(request->nodes);
     free(request->files);
     histories_free(request->histories);
+    free(request->trace.part);
     memset(request, 0, sizeof *request);
 }
 
@@ -86,6 +87,22 @@ request_answer(struct cairn_agent *agent, struct request *request, int exit_code
     free(text);
     cairn_json_writer_fini(writer);
     request_end(request);
+}
+
+void
+request_answer_bytes(struct cairn_agent *agent, struct request *request, const void *bytes,
+                     size_t bytes_len)
+{
+    send_text(agent, request->serial, 0, bytes, bytes_len);
+    request_end(request);
+}
+
+struct operator_table *
+request_table(struct cairn_agent *agent)
+{
+    if (!agent->operators)
+        agent->operators = calloc(1, sizeof *agent->operators);
+    return agent->operators;
 }
 
 void

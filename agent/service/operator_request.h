@@ -24,7 +24,14 @@ void request_fill_job(struct cairn_agent *agent, const struct request *request,
 void request_answer(struct cairn_agent *agent, struct request *request, int exit_code,
                     struct cairn_json_writer *writer);
 
-/* The same with {"schema": 1, "error": ...}. */
+/* Sends bytes that are no JSON, and ends the request. */
+void request_answer_bytes(struct cairn_agent *agent, struct request *request, const void *bytes,
+                          size_t bytes_len);
+
+/* The table of requests, made if there is none; NULL: no memory. */
+struct operator_table *request_table(struct cairn_agent *agent);
+
+/* As request_answer, with {"schema": 1, "error": ...}. */
 void request_refuse(struct cairn_agent *agent, struct request *request, int exit_code,
                     const char *error);
 

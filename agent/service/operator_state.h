@@ -10,6 +10,7 @@
 #include "agent/process/config.h"
 #include "agent/service/drill.h"
 #include "agent/service/operator_launcher.h"
+#include "agent/service/operator_trace.h"
 #include "agent/service/operator_view.h"
 
 struct cairn_agent;
@@ -30,7 +31,8 @@ enum verb {
     VERB_KEEP,
     VERB_DRILL,
     VERB_HISTORY,
-    VERB_REPORT
+    VERB_REPORT,
+    VERB_TRACE
 };
 enum {
     WAIT_PEERS = 1,
@@ -40,6 +42,7 @@ enum {
     WAIT_RETRY = 16,
     WAIT_PLANNER = 32,
     WAIT_DRILL = 64,
+    WAIT_TRACE = 128,
     WAIT_HISTORIES = 256
 };
 enum stage {
@@ -111,6 +114,7 @@ struct request {
     struct operator_plan plan;
     struct operator_note note;
     struct operator_drill drill;
+    struct operator_trace trace;
     struct operator_restored restored; /* also what a verify's core part found */
 };
 
@@ -123,6 +127,7 @@ struct operator_table {
         *disk; /* reads the spill directory, which may hang; NULL before the first */
     bool posted;
     struct operator_launcher launcher;
+    struct operator_parcel parcels[OPERATOR_PARCELS_MAX];
     struct request requests[REQUESTS_MAX];
 };
 

@@ -3,6 +3,8 @@
 #include "agent/service/operator_verdicts.h"
 
 #include "agent/process/config.h"
+#include "agent/service/operator_causes.h"
+#include "agent/service/operator_stacks.h"
 #include "replan/live/enforce.h"
 
 #include <stdio.h>
@@ -161,6 +163,8 @@ operator_verdict_write(struct cairn_json_writer *writer, const struct operator_j
     put_double(writer, "confidence", entry->confidence);
     put_u64(writer, "returns", entry->returns);
     put_evidence(writer, entry);
+    cairn_json_write_key(writer, "causes");
+    operator_causes_report(writer, job, entry->number);
     put_u64(writer, "opened_wall_ns", entry->opened_wall_ns);
     if (!is_open) {
         put_u64(writer, "closed_wall_ns", entry->closed_wall_ns);
@@ -220,6 +224,8 @@ operator_verdicts_report(struct cairn_json_writer *writer, const struct operator
     put_u64(writer, "records_refused", refused);
     put_u64(writer, "reports_dropped", dropped);
     put_enforcements(writer, job->ledger);
+    cairn_json_write_key(writer, "stacks");
+    operator_stacks_report(writer, job);
     cairn_json_write_key(writer, "verdicts");
     cairn_json_write_array_begin(writer);
     for (uint32_t i = 0; job->ledger && i < job->ledger->count; i++) {

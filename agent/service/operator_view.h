@@ -11,6 +11,7 @@
 #include "agent/core/core.h"
 #include "agent/core/env/roster.h"
 #include "agent/process/config.h"
+#include "agent/service/cause.h"
 #include "agent/service/proposal.h"
 #include "cairn/types.h"
 #include "replan/live/ledger.h"
@@ -142,7 +143,8 @@ enum {
     OPERATOR_NOTE_BYTES = 512,
     OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */
     OPERATOR_UNCOVERED_MAX = 32,
-    OPERATOR_RANKS_LISTED_MAX = 1024
+    OPERATOR_RANKS_LISTED_MAX = 1024,
+    OPERATOR_CAUSE_VERDICTS_MAX = 32 /* of the ledger */
 };
 
 /* What one rank covers; in JSON between agents an array of these numbers in this order. */
@@ -193,6 +195,20 @@ struct operator_node {
     uint32_t part_count;
     struct operator_part parts[CAIRN_PARTS_MAX];
     struct operator_coverage *coverage; /* owned; NULL: of no rank anything is known */
+    struct operator_stacks *stacks;     /* owned; NULL: none were asked for, or none came */
+    uint32_t cause_count, cause_verdict_count;
+    struct cause causes[CAUSES_MAX];                      /* of open verdicts … */
+    uint64_t cause_verdicts[OPERATOR_CAUSE_VERDICTS_MAX]; /* … with these numbers */
+};
+
+/* Python stacks of a node's ranks while the job hangs; equal ones are one. */
+struct operator_stacks {
+    uint32_t count;
+    struct operator_stack {
+        uint32_t rank_count;
+        uint32_t ranks[READING_RANKS_MAX];
+        char text[READING_STACK_BYTES]; /* a frame a line */
+    } items[];                          /* [READING_RANKS_MAX] */
 };
 
 enum { OPERATOR_SPILLED_MAX = 64, OPERATOR_REPORT_BYTES = 512 };

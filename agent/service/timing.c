@@ -7,6 +7,7 @@
 #include "agent/service/enforcing.h"
 #include "agent/service/operator_view.h"
 #include "agent/service/timing_analysis.h"
+#include "agent/service/timing_causes.h"
 #include "agent/service/timing_ledger.h"
 #include "agent/service/timing_rings.h"
 #include "agent/service/timing_state.h"
@@ -155,6 +156,7 @@ on_timer(void *context)
         now_ns > timing->told_ns + tell_again_ns)
         timing_tell(agent, now_ns);
     timing_analysis_turn(agent, now_ns);
+    timing_causes_tick(agent, now_ns);
     if (timing->ledger.version != timing->stored_version &&
         now_ns > timing->stored_ns + store_every_ns)
         (void)timing_store(agent);
@@ -180,6 +182,7 @@ timing_fill(const struct cairn_agent *agent, struct operator_node *out)
 
     if (!timing)
         return;
+    timing_causes_fill(agent, out);
     out->timing_rings = timing->ring_count;
     out->timing_records = timing->records_before;
     out->timing_lost = timing->lost_before;
@@ -204,6 +207,34 @@ timing_fill(const struct cairn_agent *agent, struct operator_node *out)
     out->analysis_last_step = view.last_step;
     out->analysis_step_ns = (uint64_t)(view.period_ms * 1e6);
     out->analysis_calibrated = view.is_calibrated;
+}
+
+cairn_err
+timing_pack_recordings(const struct cairn_agent *agent, uint32_t steps, uint32_t until,
+                       uint8_t **out, size_t *out_len)
+{
+    uint64_t now_ns = agent_now_ns(agent);
+    struct cairn_writer writer;
+    uint8_t *bytes;
+    size_t bytes_len;
+
+    *out = NULL;
+    *out_len = 0;
+    if (!agent->timing)
+        return CAIRN_OK;
+    cairn_writer_init(&writer, NULL, SIZE_MAX);
+    timing_rings_pack(agent, steps, until, now_ns, &writer);
+    bytes_len = writer.used_bytes;
+    if (bytes_len == 0)
+        return CAIRN_OK;
+    bytes = malloc(bytes_len);
+    if (!bytes)
+        return CAIRN_NOMEM;
+    cairn_writer_init(&writer, bytes, bytes_len);
+    timing_rings_pack(agent, steps, until, now_ns, &writer);
+    *out = bytes;
+    *out_len = bytes_len;
+    return CAIRN_OK;
 }
 
 /* ---- life ---- */
@@ -233,6 +264,8 @@ timing_open(struct cairn_agent *agent)
     timing_load(agent);
     err = timing_analysis_open(agent, enforcing_turn);
     if (!err)
+        err = timing_causes_open(agent);
+    if (!err)
         err = cairn_watch_create(&options, &timing->watch);
     if (err)
         return err;
@@ -250,6 +283,7 @@ timing_close(struct cairn_agent *agent)
         return;
     cairn_timer_stop(agent->loop, &timing->timer);
     timing_analysis_close(agent);
+    timing_causes_close(agent);
     if (timing->watch && timing->ledger.version != timing->stored_version)
         (void)timing_store(agent);
     timing_rings_close(agent);

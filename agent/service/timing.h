@@ -11,6 +11,8 @@
 #include "cairn/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 struct cairn_agent;
 struct cairn_ledger;
@@ -35,6 +37,14 @@ void timing_message(struct cairn_agent *agent, const struct cairn_service_messag
 
 /* Fills in this node's numbers, for operators. */
 void timing_fill(const struct cairn_agent *agent, struct operator_node *out);
+
+/*
+ * Packs the last `steps` steps of this node's ranks, up to step `until` (0: all), as
+ * replan/live/recording.h has it. The caller frees *out, which is NULL if there is nothing.
+ * CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err timing_pack_recordings(const struct cairn_agent *agent, uint32_t steps,
+                                                  uint32_t until, uint8_t **out, size_t *out_len);
 
 /* The verdicts as this agent knows them; NULL before timing_open. Borrowed until the next event. */
 const struct cairn_ledger *timing_ledger(const struct cairn_agent *agent);

@@ -84,8 +84,11 @@ static struct timing_rank *
 rank_of(struct cairn_agent *agent, const struct session *session)
 {
     struct timing_state *timing = agent->timing;
-    struct cairn_reduce_options options = {
-        .rank = session->hello.rank, .world = session->hello.world, .emit = emit, .context = agent};
+    struct cairn_reduce_options options = {.rank = session->hello.rank,
+                                           .world = session->hello.world,
+                                           .recording_bytes = agent->config.trace_bytes,
+                                           .emit = emit,
+                                           .context = agent};
     struct timing_process process = {0, 0};
     struct timing_rank *rank = NULL;
     struct ucred peer;
@@ -360,6 +363,18 @@ timing_rings_read(struct cairn_agent *agent, uint64_t now_ns)
     for (uint32_t i = 0; i < TIMING_RANKS_MAX; i++)
         if (timing->ranks[i].used)
             look_at_rank(agent, &timing->ranks[i], now_ns);
+}
+
+void
+timing_rings_pack(const struct cairn_agent *agent, uint32_t steps, uint32_t until, uint64_t now_ns,
+                  struct cairn_writer *writer)
+{
+    for (uint32_t i = 0; i < TIMING_RANKS_MAX; i++) {
+        const struct timing_rank *rank = &agent->timing->ranks[i];
+
+        if (rank->used)
+            cairn_reduce_pack_recording(rank->reduce, steps, until, rank->presence, now_ns, writer);
+    }
 }
 
 void

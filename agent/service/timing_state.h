@@ -6,6 +6,7 @@
  *   timing_ledger.c   the verdicts: logged, told to the other agents, stored
  *   timing_rings.c    rings that trainers handed over, and what is read from them
  *   timing_process.c  how a trainer's process is doing
+ *   timing_causes.c   what the node can tell about the causes of verdicts, and stacks of its ranks
  *   enforcing.c       the operator's command for verdicts that propose an exchange
  *   watch.c           who analyses, and how reports get there (pure)
  *
@@ -53,6 +54,7 @@ struct timing_ring {
 };
 
 struct timing_analysis;
+struct timing_causes;
 
 struct timing_state {
     struct cairn_timer timer;
@@ -65,6 +67,7 @@ struct timing_state {
     uint64_t lost_before, refused_before, records_before; /* of ranks that are forgotten */
 
     struct timing_analysis *analysis;
+    struct timing_causes *causes;
     uint64_t unsent_said, unsent_said_ns; /* of the watch's overflows: logged, and when */
     bool has_reports;                     /* some have come at some time: the job is timed */
     struct cairn_ledger ledger;

@@ -196,10 +196,10 @@ live_comm_rank_at(const struct live_comm *comm, uint32_t place)
 /* ---- the job's shape ---- */
 
 static bool
-is_within_node(const struct cairn_live *live, const struct live_comm *comm)
+is_within_node(const struct live_shape *shape, const struct live_comm *comm)
 {
     for (uint32_t i = 1; i < comm->member_count; i++)
-        if (live->ranks[comm->members[i].rank].node != live->ranks[comm->members[0].rank].node)
+        if (shape->node[comm->members[i].rank] != shape->node[comm->members[0].rank])
             return false;
     return true;
 }
@@ -207,7 +207,7 @@ is_within_node(const struct cairn_live *live, const struct live_comm *comm)
 /* Names as replan/trace/topology.h reads them: the first two letters are the role, and a number at
  * the end distinguishes communicators of one role. */
 static void
-name_comm(const struct cairn_live *live, const struct live_comm *comm, uint32_t number, char *out,
+name_comm(const struct live_shape *shape, const struct live_comm *comm, uint32_t number, char *out,
           size_t out_bytes)
 {
     const uint32_t transfers = 1u << CAIRN_SEND | 1u << CAIRN_RECV;
@@ -215,24 +215,24 @@ name_comm(const struct cairn_live *live, const struct live_comm *comm, uint32_t 
 
     if ((comm->ops & ~transfers) == 0 && comm->ops != 0)
         snprintf(out, out_bytes, "pp%u", number);
-    else if (comm->ranks == live->world)
+    else if (comm->ranks == shape->world)
         snprintf(out, out_bytes, "all%u", number);
     else
-        snprintf(out, out_bytes, "%s-%u-every-%u-n%u", is_within_node(live, comm) ? "tp" : "dp",
+        snprintf(out, out_bytes, "%s-%u-every-%u-n%u", is_within_node(shape, comm) ? "tp" : "dp",
                  comm->ranks, stride, number);
 }
 
-/* ranks[comm->ranks] in the order of places where those are known, else of ranks. Of one that is
- * the whole job all are known. */
-static void
-order_ranks(const struct live_comm *comm, uint32_t *ranks)
+/* Fills ranks in the order of places where those are known, else of ranks. Of one that is the whole
+ * job all are known. Returns how many there are. */
+static uint32_t
+order_ranks(const struct live_shape *shape, const struct live_comm *comm, uint32_t *ranks)
 {
     bool by_place = live_comm_is_complete(comm);
 
-    if (!by_place) {
+    if (!by_place && comm->ranks == shape->world) {
         for (uint32_t i = 0; i < comm->ranks; i++)
             ranks[i] = i;
-        return;
+        return comm->ranks;
     }
     for (uint32_t i = 0; i < comm->member_count; i++)
         ranks[i] = UINT32_MAX;
@@ -245,29 +245,31 @@ order_ranks(const struct live_comm *comm, uint32_t *ranks)
     }
     for (uint32_t i = 0; i < comm->member_count && !by_place; i++)
         ranks[i] = comm->members[i].rank;
+    return comm->member_count;
 }
 
 cairn_err
-live_topology(struct cairn_live *live, struct cairn_topology **out)
+live_topology(struct live_comms *comms, const struct live_shape *shape, struct cairn_topology **out)
 {
     struct cairn_topology *topology = NULL;
-    uint32_t *ranks = malloc(live->world * sizeof *ranks);
-    cairn_err err = ranks ? cairn_topology_create(live->world, &topology) : CAIRN_NOMEM;
+    uint32_t *ranks = malloc(shape->world * sizeof *ranks);
+    cairn_err err = ranks ? cairn_topology_create(shape->world, &topology) : CAIRN_NOMEM;
 
-    for (uint32_t rank = 0; !err && rank < live->world; rank++)
-        if (live->ranks[rank].known)
-            topology->node[rank] = live->ranks[rank].node;
-    for (uint32_t i = 0; !err && i < live->comms.count; i++) {
-        struct live_comm *comm = &live->comms.items[i];
+    if (!err)
+        memcpy(topology->node, shape->node, shape->world * sizeof *shape->node);
+    for (uint32_t i = 0; !err && i < comms->count; i++) {
+        struct live_comm *comm = &comms->items[i];
         char name[CAIRN_TOPOLOGY_NAME_BYTES];
+        uint32_t count;
 
         comm->index = CAIRN_COMM_NONE;
-        if (comm->steps == 0 || (!live_comm_is_complete(comm) && comm->ranks != live->world))
+        if (comm->steps == 0 ||
+            (!shape->takes_parts && !live_comm_is_complete(comm) && comm->ranks != shape->world))
             continue; /* who else is in it is not known */
-        name_comm(live, comm, i, name, sizeof name);
-        order_ranks(comm, ranks);
+        name_comm(shape, comm, i, name, sizeof name);
+        count = order_ranks(shape, comm, ranks);
         comm->index = topology->comm_count;
-        err = cairn_topology_add(topology, name, ranks, comm->ranks);
+        err = cairn_topology_add(topology, name, ranks, count);
     }
     if (!err)
         err = cairn_topology_finish(topology);

@@ -54,6 +54,23 @@ cairn_live_destroy(struct cairn_live *live)
 }
 
 static cairn_err
+make_topology(struct cairn_live *live)
+{
+    uint32_t *node = malloc(live->world * sizeof *node);
+    struct live_shape shape = {.world = live->world, .node = node};
+    cairn_err err = CAIRN_NOMEM;
+
+    if (!node)
+        goto done;
+    for (uint32_t rank = 0; rank < live->world; rank++)
+        node[rank] = live->ranks[rank].known ? live->ranks[rank].node : CAIRN_NODE_UNKNOWN;
+    err = live_topology(&live->comms, &shape, &live->topology);
+done:
+    free(node);
+    return err;
+}
+
+static cairn_err
 begin_run(struct cairn_live *live)
 {
     cairn_err err;
@@ -62,7 +79,7 @@ begin_run(struct cairn_live *live)
     live->is_due = false;
     live->run++;
     live->runs++;
-    err = live_topology(live, &live->topology);
+    err = make_topology(live);
     if (!err)
         err = cairn_detector_create(live->topology, STEPS_IN_FLIGHT_MAX, &live->detector);
     if (err) {

@@ -17,6 +17,14 @@ cairn_reduce_create(const struct cairn_reduce_options *options, struct cairn_red
     if (!reduce)
         return CAIRN_NOMEM;
     reduce->options = *options;
+    if (options->recording_bytes > 0) {
+        cairn_err err = cairn_recording_create(options->recording_bytes, &reduce->recording);
+
+        if (err) {
+            cairn_reduce_destroy(reduce);
+            return err;
+        }
+    }
     *out = reduce;
     return CAIRN_OK;
 }
@@ -27,6 +35,7 @@ cairn_reduce_destroy(struct cairn_reduce *reduce)
     if (!reduce)
         return;
     cairn_intake_fini(&reduce->intake);
+    cairn_recording_destroy(reduce->recording);
     free(reduce);
 }
 
@@ -79,6 +88,8 @@ leave_out(struct cairn_reduce *reduce, uint64_t count)
 {
     reduce->counts.lost += count;
     reduce->lossy = true;
+    if (reduce->recording)
+        cairn_recording_lose(reduce->recording, reduce->intake.step);
 }
 
 static bool
@@ -225,6 +236,8 @@ take_in(struct cairn_reduce *reduce, const struct cairn_record *record, struct r
     }
     if (next)
         reduce->before_whole = whole;
+    if (reduce->recording && record->end_ns > 0)
+        reduce_record(reduce, record);
     forget_passed(intake, record);
     return err;
 }

@@ -18,7 +18,8 @@
  * Operations that name no step are counted all the same (replan/live/tally.h), so that a hang is
  * found even if NCCL's plugin alone writes.
  *
- * Pure: no clock, no I/O. About 180 KiB per rank, and 16 bytes per operation of the step under way.
+ * Pure: no clock, no I/O. About 180 KiB per rank, the recording of the last steps, and 16 bytes per
+ * operation of the step under way.
  */
 #ifndef CAIRN_REPLAN_LIVE_REDUCE_H
 #define CAIRN_REPLAN_LIVE_REDUCE_H
@@ -39,7 +40,8 @@ typedef void cairn_report_fn(void *context, const struct cairn_report *report);
 struct cairn_reduce_options {
     uint32_t rank, world;
     uint64_t attachment;
-    cairn_report_fn *emit; /* the report is borrowed for the call */
+    uint64_t recording_bytes; /* for the last steps (replan/live/recording.h); 0: none are kept */
+    cairn_report_fn *emit;    /* the report is borrowed for the call */
     void *context;
 };
 
@@ -50,7 +52,8 @@ struct cairn_reduce_counts {
     uint32_t step;    /* the last that was named, 0: none */
 };
 
-/* CAIRN_NOMEM. The caller ends *out with cairn_reduce_destroy. */
+/* CAIRN_NOMEM; CAIRN_INVAL: the recording has no room. The caller ends *out with
+ * cairn_reduce_destroy. */
 CAIRN_MUST_CHECK cairn_err cairn_reduce_create(const struct cairn_reduce_options *options,
                                                struct cairn_reduce **out);
 void cairn_reduce_destroy(struct cairn_reduce *reduce); /* NULL is allowed */
@@ -83,5 +86,16 @@ void cairn_reduce_die(struct cairn_reduce *reduce);
 void cairn_reduce_announce(struct cairn_reduce *reduce);
 
 struct cairn_reduce_counts cairn_reduce_count(const struct cairn_reduce *reduce);
+
+/* The newest step of the recording; 0: nothing is recorded. */
+uint32_t cairn_reduce_newest(const struct cairn_reduce *reduce);
+
+/*
+ * Packs the rank's last `steps` steps up to `until` (0: all), and what it is in, as
+ * replan/live/recording.h has it. now_ns is a sign of life, on the clock of the records.
+ */
+void cairn_reduce_pack_recording(const struct cairn_reduce *reduce, uint32_t steps, uint32_t until,
+                                 enum cairn_presence presence, uint64_t now_ns,
+                                 struct cairn_writer *writer);
 
 #endif

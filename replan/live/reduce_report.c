@@ -119,6 +119,12 @@ reduce_emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done
     report->span_ns = done->span_ns;
     report->work = amount;
     report->sends_aside = done->sends_aside && !report->is_measured;
+    if (reduce->recording)
+        cairn_recording_tell(reduce->recording, done->step,
+                             !known                ? CAIRN_RECORDED_UNKNOWN
+                             : report->is_measured ? CAIRN_RECORDED_TOLD
+                                                   : CAIRN_RECORDED_GAPS,
+                             known && report->is_measured ? work.compute_ns : 0, amount);
     fill_samples(reduce, done, report);
     reduce->options.emit(reduce->options.context, report);
 }

@@ -3,10 +3,12 @@
  *
  *   reduce.c         records in: which are believed, and what each of them says
  *   reduce_report.c  reports out: communicators, steps, standings, counts
+ *   reduce_record.c  the last steps out: operations, as they were taken
  */
 #ifndef CAIRN_REPLAN_LIVE_REDUCE_STATE_H
 #define CAIRN_REPLAN_LIVE_REDUCE_STATE_H
 
+#include "replan/live/recording.h"
 #include "replan/live/reduce.h"
 #include "replan/live/tally.h"
 
@@ -71,8 +73,9 @@ struct cairn_reduce {
                                                  * several in turn */
     bool has_work;                              /* it was reported */
     struct cairn_tally tally;
-    bool said_counts;           /* nothing was taken since */
-    struct cairn_report report; /* room to make one */
+    bool said_counts;                  /* nothing was taken since */
+    struct cairn_recording *recording; /* NULL: no steps are kept */
+    struct cairn_report report;        /* room to make one */
 };
 
 /* ---- reduce_report.c ---- */
@@ -81,5 +84,9 @@ void reduce_emit_member(struct cairn_reduce *reduce, const struct reduce_comm *c
 /* `known`: its computation can be told; end_ns is that of its last operation. */
 void reduce_emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool known,
                       uint64_t end_ns);
+
+/* ---- reduce_record.c ---- */
+/* Keeps an operation that has ended, for the recording. */
+void reduce_record(struct cairn_reduce *reduce, const struct cairn_record *record);
 
 #endif

@@ -37,6 +37,13 @@ struct live_comms {
     uint32_t name_room;
 };
 
+/* Where the job's ranks are. */
+struct live_shape {
+    uint32_t world;
+    const uint32_t *node; /* [world]; CAIRN_NODE_UNKNOWN */
+    bool takes_parts;     /* communicators of which some members are unknown count, by the others */
+};
+
 /* How many operations a rank has entered, as it said last, in the order of communicator, operation
  * and peer. */
 struct live_progress {
@@ -126,8 +133,9 @@ void live_comms_leave(struct live_comms *comms, uint32_t rank);
 bool live_comm_is_complete(const struct live_comm *comm);
 /* The global rank at a place, UINT32_MAX where it is not known. */
 uint32_t live_comm_rank_at(const struct live_comm *comm, uint32_t place);
-/* Makes the topology of all complete communicators that were used, and numbers them.
+/* Makes the topology of all communicators that were used and are complete, and numbers them.
  * CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err live_topology(struct cairn_live *live, struct cairn_topology **out);
+CAIRN_MUST_CHECK cairn_err live_topology(struct live_comms *comms, const struct live_shape *shape,
+                                         struct cairn_topology **out);
 
 #endif

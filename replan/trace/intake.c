@@ -20,6 +20,20 @@ cairn_intake_fini(struct cairn_intake *intake)
     *intake = (struct cairn_intake){0};
 }
 
+/* What a record has told of the step's computation replaces the sums of gaps. */
+static void
+tell(struct cairn_intake *intake, struct cairn_rank_step *summary)
+{
+    for (int i = 0; i < CAIRN_GAPS; i++) {
+        summary->compute_ns[i] = intake->told_ns;
+        summary->jumps_ns[i] = 0;
+    }
+    summary->most_ns = intake->told_ns;
+    summary->is_measured = !isnan(intake->told_ns);
+    summary->all_behind = summary->sends_aside = false;
+    intake->is_told = false;
+}
+
 cairn_err
 cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
 {
@@ -55,6 +69,8 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
     }
     summary->sends_aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
     summary->is_measured = false;
+    if (intake->is_told)
+        tell(intake, summary);
     summary->span_ns = intake->step_end_ns > 0 && intake->end_ns > intake->step_end_ns
                            ? (double)(intake->end_ns - intake->step_end_ns)
                            : NAN;
@@ -334,5 +350,9 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
         intake->end_ns = record->end_ns;
     if (record->work > 0)
         intake->work = record->work;
+    if (record->has_compute) {
+        intake->told_ns = record->compute_ns;
+        intake->is_told = true;
+    }
     return CAIRN_OK;
 }

@@ -113,6 +113,8 @@ struct cairn_intake {
     uint64_t send_start_ns, send_end_ns; /* the last send */
     uint32_t sends_aside; /* operations that began inside a send: nobody waits in one */
     double work;
+    double told_ns; /* where is_told: the step's computation, as a record has it */
+    bool is_told;
     struct cairn_sample *samples;
     uint32_t sample_count, sample_room;
     uint32_t places_known; /* operations of the step before, as far as their gaps are kept */

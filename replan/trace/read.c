@@ -242,6 +242,23 @@ read_time(struct scan *scan, uint64_t *time_ns, bool *has)
     *has = true;
 }
 
+/* A number, or null where the step's computation cannot be known. */
+static void
+read_compute(struct scan *scan, struct cairn_record *record)
+{
+    static const char null[] = "null";
+
+    record->has_compute = true;
+    record->compute_ns = (double)NAN;
+    if (peek(scan) != 'n')
+        record->compute_ns = (double)read_number(scan, CAIRN_TRACE_NS_MAX);
+    else if (scan->bytes - scan->at >= sizeof null - 1 &&
+             memcmp(scan->line + scan->at, null, sizeof null - 1) == 0)
+        scan->at += sizeof null - 1;
+    else
+        fail(scan, "a whole number or null should stand here");
+}
+
 static void
 read_names(struct scan *scan, const struct cairn_topology *topology, bool op,
            struct cairn_record *record)
@@ -295,6 +312,8 @@ read_field(struct scan *scan, const struct cairn_topology *topology, const char 
         read_time(scan, &fields->now_ns, &fields->has_now);
     } else if (is(key, key_bytes, "work")) {
         record->work = read_positive(scan);
+    } else if (is(key, key_bytes, "compute_ns")) {
+        read_compute(scan, record);
     } else if (is(key, key_bytes, "memory_bytes")) {
         record->memory_bytes = read_number(scan, CAIRN_TRACE_MEMORY_BYTES_MAX);
         fields->has_memory = true;

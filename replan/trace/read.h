@@ -6,7 +6,7 @@
  * each other line a rank's part in an operation, or a sign of life {"rank": 3, "now_ns": T}, or the
  * most that its device held {"rank": 3, "memory_bytes": B}:
  *     {"rank": 3, "comm": "dp0", "seq": 17, "op": "all_reduce", "bytes": 8, "step": 12,
- *      "enter_ns": 1, "start_ns": 2, "end_ns": 9, "work": 1.0}
+ *      "enter_ns": 1, "start_ns": 2, "end_ns": 9, "work": 1.0, "compute_ns": 7}
  * Keys that are not known are passed over; a key given twice takes its last value. Names of
  * operations are those of cairn/timing.h, in any case, with or without "_" and a leading "nccl".
  */

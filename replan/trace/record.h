@@ -22,6 +22,7 @@ struct cairn_record {
     uint64_t seq;      /* where has_seq */
     uint64_t bytes;    /* 0 where unknown */
     double work;       /* 0 where unknown */
+    double compute_ns; /* where has_compute: of the rank in this step; NaN: it cannot be known */
     uint64_t memory_bytes; /* 0, except for a line that says this alone; judges of times do not get
                             * such */
     uint32_t rank;
@@ -30,6 +31,7 @@ struct cairn_record {
     uint32_t step; /* where has_step */
     uint8_t op;    /* enum cairn_collective; 0: a sign of life, or memory */
     bool has_seq, has_step;
+    bool has_compute; /* the gaps between the step's operations are not its computation */
     bool is_backward; /* it ends before it starts, as where a clock was set back: not to be used */
 };
 

@@ -1,7 +1,7 @@
 /*
- * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_history, fuzz_manifest and fuzz_message,
- * and the book of fuzz_peer: what agents and trainers pack themselves, in the form that each fuzzer
- * takes it.
+ * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_history, fuzz_manifest, fuzz_message and
+ * fuzz_recording, and the book of fuzz_peer: what agents and trainers pack themselves, in the form
+ * that each fuzzer takes it.
  *
  *     make build/plain/tests/fuzz/make_seeds && build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
  */
@@ -12,6 +12,7 @@
 #include "agent/process/recorder_store.h"
 #include "agent/service/operator_histories.h"
 #include "agent/service/proposal.h"
+#include "replan/live/reduce.h"
 #include "snapshot/manifest.h"
 #include "transport/frame.h"
 
@@ -350,6 +351,54 @@ make_histories(void)
     free(both);
 }
 
+/* ---- recordings ---- */
+
+static void
+ignore(void *context, const struct cairn_report *report)
+{
+    (void)context;
+    (void)report;
+}
+
+/* Two ranks that send to each other and reduce, in five steps. */
+static void
+make_recordings(void)
+{
+    static uint8_t bytes[1 << 16];
+    struct cairn_writer writer;
+
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        const struct cairn_reduce_options options = {
+            .rank = rank, .world = 2, .recording_bytes = 1 << 16, .emit = ignore};
+        struct cairn_reduce *reduce;
+
+        if (cairn_reduce_create(&options, &reduce) != CAIRN_OK)
+            exit(1);
+        for (uint32_t step = 1; step <= 5; step++)
+            for (uint16_t op = CAIRN_ALL_REDUCE; op <= CAIRN_SEND; op += CAIRN_SEND - 1) {
+                struct cairn_timing_record record = {.comm = 5,
+                                                     .seq = op == CAIRN_SEND ? 0 : step,
+                                                     .bytes = 64,
+                                                     .enter_ns = 100 * step + op,
+                                                     .end_ns = step < 5 ? 100 * step + op + 9 : 0,
+                                                     .rank = rank,
+                                                     .peer = op == CAIRN_SEND ? 1 - rank
+                                                                              : CAIRN_PEER_NONE,
+                                                     .step = step,
+                                                     .ranks = 2,
+                                                     .op = op};
+
+                if (cairn_reduce_take(reduce, &record, 1000) != CAIRN_OK)
+                    exit(1);
+            }
+        cairn_reduce_pack_recording(reduce, 100, 0, CAIRN_PRESENCE_RUNS, 1000, &writer);
+        cairn_reduce_destroy(reduce);
+    }
+    write_seed("fuzz_recording", "one_node", 255, bytes, writer.used_bytes);
+    write_seed("fuzz_recording", "two_nodes", 127, bytes, writer.used_bytes);
+}
+
 int
 main(int count, char **arguments)
 {
@@ -363,5 +412,6 @@ main(int count, char **arguments)
     make_manifests();
     make_messages();
     make_book();
+    make_recordings();
     return 0;
 }

@@ -132,3 +132,23 @@ def test_stop(job):
     harness.wait_for("no verdict is open", lambda: not is_open(cluster))
     begun = last_step(run)
     harness.wait_for("training goes on", lambda: last_step(run) > begun + 5)
+
+
+def test_stacks(job):
+    """All ranks' Python stacks, also of one that hangs in C and holds the interpreter's lock."""
+    cluster, run = job
+    assert seen(cluster)["stacks"] == []
+    os.kill(pid_of(run, STOPPED), signal.SIGHUP)
+    stacks = harness.wait_for("the stacks of a job that hangs", lambda: seen(cluster)["stacks"])
+    assert stacks[0]["ranks"] == [STOPPED], stacks
+    assert "in stuck_in_c" in stacks[0]["lines"][1], stacks
+    assert sorted(rank for each in stacks for rank in each["ranks"]) == list(range(WORLD))
+    assert all("in main" in "\n".join(each["lines"]) for each in stacks), stacks
+    assert sum(each["rank_count"] for each in stacks) == WORLD
+    _, shown, _ = harness.run("status", "--agent", cluster.socket(0))
+    pattern = rf"^stacks +rank {STOPPED}: stuck_in_c \(\S+:\d+\) < main "
+    assert re.search(pattern, shown, re.M), shown
+    number = is_open(cluster)[0]["verdict"]
+    _, answer, _ = harness.cairn("explain", str(number), "--agent", cluster.socket(0))
+    assert f"Python stack of rank {STOPPED}: stuck_in_c " in "\n".join(answer["story"])
+    assert run.process.poll() is None, run.errors()

@@ -116,9 +116,10 @@ def install() -> None:
 
 def _time_collectives() -> None:
     try:
-        from . import _timing
+        from . import _stacks, _timing
 
         _timing.install()
+        _stacks.offer()
     except Exception as error:
         job = _current.job
         if job is not None:

@@ -161,6 +161,8 @@ test_bad_lines(void **state)
         {"{\"rank\":0,\"now_ns\":1,\"work\":-1}", "not negative"},
         {"{\"rank\":0,\"now_ns\":1,\"work\":1e999}", "not negative"},
         {"{\"rank\":0,\"memory_bytes\":0}", "above 0"},
+        {"{\"rank\":0,\"now_ns\":1,\"compute_ns\":nul}", "or null"},
+        {"{\"rank\":0,\"now_ns\":1,\"compute_ns\":-1}", "whole number"},
         {"{\"rank\":0,\"memory_bytes\":-1}", "whole number"},
         {"{\"rank\":0,\"memory_bytes\":1125899906842625}", "out of range"},
         {"{\"rank\":4,\"memory_bytes\":1}", "out of range"},

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""A verdict on a rank names what the rank's node knows of the reason: a GPU that is too hot, errors
+of a network interface, a slow PCIe link. Only the node that the verdict names is asked."""
+import os
+import signal
+import tempfile
+import unittest
+
+from harness import BUILD, OK, WARN, Cluster, build, cairn, run, wait_for
+
+NODES, SLOW = 3, 2
+STEP_US = 30000
+RATE_MIN = 2.0  # a slow rank takes four times as long
+HEALTHY = {
+    "clock_mhz": 1980,
+    "clock_max_mhz": 1980,
+    "clock_reasons": 0,
+    "temperature_c": 61,
+    "pcie_gen": 5,
+    "pcie_gen_max": 5,
+    "pcie_width": 16,
+    "pcie_width_max": 16,
+}
+HOT = {"clock_mhz": 1200, "clock_reasons": 0x40, "temperature_c": 91, "pcie_width": 8}
+
+
+class Causes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def write(self, path, text):
+        """Replaces a file, whoever reads it meanwhile."""
+        path = os.path.join(self.folder, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.rename(path + ".new", path)
+
+    def gpu(self, **changes):
+        self.write("gpu", "".join(f"{k} {v}\n" for k, v in {**HEALTHY, **changes}.items()))
+
+    def interface(self, errors):
+        nic = "sys/class/net/eth7/"
+        os.makedirs(os.path.join(self.folder, nic, "device"), exist_ok=True)
+        for name, text in {
+            "speed": "25000",
+            "operstate": "up",
+            "carrier_changes": "1",
+            "statistics/rx_errors": str(errors),
+            "statistics/tx_errors": "2",
+        }.items():
+            self.write(nic + name, text + "\n")
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="cairn-causes-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.gpu()
+        self.interface(errors=10)
+        os.environ["CAIRN_FAKE_NVML"] = os.path.join(self.folder, "gpu")
+        self.addCleanup(os.environ.pop, "CAIRN_FAKE_NVML")
+
+    def verdicts(self, cluster):
+        """Open verdicts on the slow rank, as another node's agent tells them."""
+        seen = cluster.status(0).get("detection", {})
+        return [
+            each
+            for each in seen.get("verdicts", [])
+            if each["open"] and each["ranks"] == [SLOW] and each["rate"] > RATE_MIN
+        ]
+
+    def causes(self, cluster):
+        for verdict in self.verdicts(cluster):
+            if verdict["causes"]:
+                return verdict
+        return None
+
+    def test_a_hot_gpu_and_a_bad_interface(self):
+        cluster = Cluster(
+            nodes=NODES,
+            parity=1,
+            options=f"nvml_library: {os.path.join(BUILD, 'libfakenvml.so')}\n"
+            f"sysfs_dir: {os.path.join(self.folder, 'sys')}",
+        )
+        self.addCleanup(cluster.close)
+        cluster.start()
+        cluster.train(timing=True, step_us=STEP_US, elements=2000)
+        wait_for(
+            "the ranks' normal is known",
+            lambda: cluster.status(0).get("detection", {}).get("calibrated"),
+            60,
+        )
+        self.gpu(**HOT, xid_count=2, xid=79)
+        self.interface(errors=15)
+        cluster.trainers[SLOW].process.send_signal(signal.SIGUSR1)
+        verdict = wait_for("the verdict has causes", lambda: self.causes(cluster))
+        self.assertEqual({each["node"] for each in verdict["causes"]}, {SLOW}, verdict)
+        causes = {each["kind"]: each for each in verdict["causes"]}
+        self.assertEqual(
+            set(causes), {"xid_error", "clocks_throttled", "pcie_slow", "nic_errors"}, verdict
+        )
+        self.assertEqual(
+            [(causes[kind]["value"], causes[kind]["normal"]) for kind in sorted(causes)],
+            [(1200, 1980), (5, 0), (8, 16), (79, 0)],
+        )
+        self.assertIn("too hot (91 C)", causes["clocks_throttled"]["what"])
+
+        code, shown, _ = run("status", "--agent", cluster.socket(1))
+        self.assertEqual(code, WARN)
+        self.assertIn(f"on node {SLOW} GPU 0 reported XID 79", shown)
+        code, answer, talk = cairn("explain", str(verdict["verdict"]), "--agent", cluster.socket(1))
+        self.assertIn(code, (OK, WARN), talk)
+        story = "\n".join(answer["story"])
+        self.assertIn("runs at 1200 of 1980 MHz", story)
+        self.assertIn("detect: cause=clocks_throttled on this node: ", cluster.log(SLOW))
+        self.assertNotIn("cause=", cluster.log(0))
+
+        self.gpu()
+        cluster.trainers[SLOW].process.send_signal(signal.SIGUSR2)
+        wait_for("the verdict is closed", lambda: not self.verdicts(cluster))
+
+
+if __name__ == "__main__":
+    unittest.main()
