@@ -23,6 +23,7 @@
 #include "agent/service/local.h"
 #include "agent/service/operator.h"
 #include "agent/service/placing.h"
+#include "agent/service/probe.h"
 #include "agent/service/replanning.h"
 #include "agent/service/scrub.h"
 #include "agent/service/spill.h"
@@ -59,6 +60,7 @@ on_tick(void *context)
     spill_tick(agent);
     local_tick(agent);
     drill_tick(agent);
+    probe_tick(agent);
     operator_tick(agent);
     mail_tick(agent);
     history_tick(agent);
@@ -429,6 +431,7 @@ close_all(struct cairn_agent *agent)
         cairn_workers_stop(agent->workers);
     scrub_close(agent);
     drill_close(agent);
+    probe_close(agent);
     keeping_close(agent);
     mail_close(agent);
     recorder_close(agent);

@@ -9,6 +9,7 @@
 #include "agent/service/local.h"
 #include "agent/service/operator.h"
 #include "agent/service/placing.h"
+#include "agent/service/probe.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
 
@@ -45,7 +46,8 @@ take_message(struct cairn_agent *agent, const struct cairn_service_message *mess
     switch (message->kind) {
     case CAIRN_SERVICE_FETCH:
     case CAIRN_SERVICE_FETCHED:
-        if (!drill_message(agent, message, payload, payload_len))
+        if (!drill_message(agent, message, payload, payload_len) &&
+            !probe_message(agent, message, payload_len))
             fetch_message(agent, message, payload, payload_len);
         break;
     case CAIRN_SERVICE_SPILL:

@@ -361,8 +361,9 @@ print_table(const struct doctor *doctor)
 static const char about[] =
     "Checks this node before a job starts: memory, limits, kernel, network, key and certificate, "
     "directories, "
-    "problem file, command, accelerator driver, coding speed, clock. Each finding comes with its "
-    "fix.\n"
+    "problem file, command, accelerator driver, coding speed, clock. If the agent runs, it also "
+    "looks at the other agents: who answers, round trips, bandwidth, options that differ. Each "
+    "finding comes with its fix.\n"
     "\n"
     "Exits 0 if all is fine, 2 for warnings, 3 if an agent would not start or not protect.";
 
@@ -403,6 +404,8 @@ cairn_verb_doctor(int argc, char **argv)
 
         check_memory(&doctor, &config, runs);
         doctor_wire(&doctor, &config, runs);
+        if (runs)
+            doctor_peers(&doctor, found.socket ? found.socket : found.agents[0].socket);
         check_copy(&doctor, &config);
         check_engine(&doctor);
         if (path) {

@@ -39,4 +39,7 @@ void doctor_probe(struct doctor *doctor);
 /* ---- doctor_wire.c: what goes between agents: key and certificate, provider, port, cipher ---- */
 void doctor_wire(struct doctor *doctor, const struct cairn_config *config, bool agent_runs);
 
+/* ---- doctor_peers.c: the other agents, by the agent that runs here ---- */
+void doctor_peers(struct doctor *doctor, const char *socket);
+
 #endif

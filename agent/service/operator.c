@@ -28,6 +28,7 @@
  *   DRILL    the agent that rehearses the loss of nodes
  *   HISTORIES  the other agents' histories, for at most two seconds
  *   TRACE    the recordings of another node
+ *   PROBE    the other agents' answers, one agent after the other
  *
  *   status, snapshots            PEERS FILES ─► answer
  *   snapshot                     CORE ─► answer
@@ -40,6 +41,7 @@
  *   node                         CORE ─► answer
  *   replan                       PEERS, or PLANNER for a decision ─► answer
  *   drill                        DRILL, one erasure group after the other ─► answer
+ *   peers                        PROBE ─► answer
  *   keep                         answer; all agents write what memory holds to their disks
  *   history, report              HISTORIES ─► answer
  *   launch                       PEERS, unless only this agent is asked ─► answer
@@ -59,6 +61,7 @@
 #include "agent/service/operator_gather.h"
 #include "agent/service/operator_health.h"
 #include "agent/service/operator_history.h"
+#include "agent/service/operator_peers.h"
 #include "agent/service/operator_plan.h"
 #include "agent/service/operator_report.h"
 #include "agent/service/operator_request.h"
@@ -81,7 +84,7 @@ static const char *const verb_names[] = {
     [VERB_RESTORE] = "restore", [VERB_VERIFY] = "verify",       [VERB_NODE] = "node",
     [VERB_REPLAN] = "replan",   [VERB_LAUNCH] = "launch",       [VERB_KEEP] = "keep",
     [VERB_DRILL] = "drill",     [VERB_HISTORY] = "history",     [VERB_REPORT] = "report",
-    [VERB_TRACE] = "trace"};
+    [VERB_TRACE] = "trace",     [VERB_PEERS] = "peers"};
 
 /* ---- status and snapshots ---- */
 
@@ -268,6 +271,8 @@ request_advance(struct cairn_agent *agent, struct request *request)
     case VERB_DRILL:
         request_drill_advance(agent, request);
         break;
+    case VERB_PEERS:
+        break; /* its probe answers it */
     case VERB_LAUNCH:
         answer_launcher(agent, request);
         break;
@@ -423,6 +428,9 @@ begin(struct cairn_agent *agent, struct request *request)
         return;
     case VERB_DRILL:
         request_drill_begin(agent, request);
+        return;
+    case VERB_PEERS:
+        request_peers_begin(agent, request);
         return;
     case VERB_LAUNCH:
         begin_launch(agent, request);

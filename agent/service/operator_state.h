@@ -32,7 +32,8 @@ enum verb {
     VERB_DRILL,
     VERB_HISTORY,
     VERB_REPORT,
-    VERB_TRACE
+    VERB_TRACE,
+    VERB_PEERS
 };
 enum {
     WAIT_PEERS = 1,
@@ -43,7 +44,8 @@ enum {
     WAIT_PLANNER = 32,
     WAIT_DRILL = 64,
     WAIT_TRACE = 128,
-    WAIT_HISTORIES = 256
+    WAIT_HISTORIES = 256,
+    WAIT_PROBE = 512
 };
 enum stage {
     STAGE_FIRST = 0,
