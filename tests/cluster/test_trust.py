@@ -140,6 +140,39 @@ class Trust(unittest.TestCase):
         code, answer = self.drill("3,4")
         self.assertEqual((code, answer.get("survivable")), (LOST, False))
 
+    def doctor(self):
+        """What the doctor says of the peers, by code."""
+        _, answer, error = cairn("doctor", "--config", self.cluster.path("node0.yaml"))
+        self.assertIsNotNone(answer, error)
+        found = {}
+        for finding in answer["findings"]:
+            if finding["code"].startswith("peer"):
+                say(f"{finding['level']} {finding['code']}: {finding['what']}")
+                found.setdefault(finding["code"], []).append(finding)
+        return found
+
+    def test_doctor_looks_at_peers(self):
+        self.cluster = cluster = Cluster(3, 1)
+        self.addCleanup(cluster.close)
+        cluster.configure(1, dead_after_ms=1234)
+        cluster.start()
+        cluster.train(step_us=20000)
+        before = cluster.wait_committed((1, 2))
+        found = self.doctor()
+        self.assertEqual(set(found), {"peers", "peer-options"})
+        self.assertRegex(found["peers"][0]["what"], r"2 of 2 .*B/s")
+        self.assertEqual([f["level"] for f in found["peer-options"]], ["WARN"])
+        for word in ("node 1", "dead_after_ms", "1234", "1000"):
+            self.assertIn(word, found["peer-options"][0]["what"])
+        cluster.wait_committed(before)
+        self.assertEqual(cluster.committed()[0], before[0], "the job goes on undisturbed")
+
+        cluster.kill_node(2)
+        found = self.doctor()
+        self.assertEqual([f["level"] for f in found["peer"]], ["CRITICAL"])
+        self.assertIn("node 2", found["peer"][0]["what"])
+        self.assertRegex(found["peers"][0]["what"], r"1 of 2 ")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
