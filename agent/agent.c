@@ -26,6 +26,7 @@
 #include "agent/service/probe.h"
 #include "agent/service/replanning.h"
 #include "agent/service/scrub.h"
+#include "agent/service/scrub_files.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
 #include "base/crc.h"
@@ -395,6 +396,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = scrub_open(agent);
     if (!err)
+        err = scrub_files_open(agent);
+    if (!err)
         err = timing_open(agent);
     if (!err)
         err = replanning_open(agent);
@@ -422,6 +425,7 @@ close_all(struct cairn_agent *agent)
     placing_close(agent);
     replanning_close(agent);
     timing_close(agent);
+    scrub_files_close(agent);
     local_close(agent);
     spill_close(agent);
     fetch_close(agent);

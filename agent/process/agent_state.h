@@ -91,6 +91,7 @@ struct cairn_agent {
     struct spill_state *spill;
     struct local_state *local;
     struct scrub_state *scrub;
+    struct scrub_files *scrub_files;
     struct probe *probe; /* NULL: none is under way, as the next */
     struct drill *drill; /* that this agent runs for an operator */
     struct timing_state *timing;

@@ -8,10 +8,12 @@
  *
  *   4096 bytes  header: "cairn-part 1\n", then little-endian from byte 16: u64 job, epoch, run,
  *               step, record_bytes, data_blocks, parity_blocks; CRC-64 of all that and the record
+ *               after that u64 1 if there are checksums, 0 from earlier versions
  *   record, padded with zeros to 4096 bytes; data; parity: blocks of CAIRN_BLOCK_BYTES
+ *   checksums: CRC-64 of each of these blocks, CRC-64 of all that; padded with zeros to 4096 bytes
  *
  * The name is "e<epoch>-r<run>-s<step>.part"; a file that is being written is "<name>.new". It gets
- * its name when it is synced and read back.
+ * its name when it is synced and read back. "<name>.bad" was found damaged; nobody loads it.
  *
  * Thread: any, one call at a time per directory; all calls block on the disk.
  */
@@ -46,6 +48,30 @@ struct part_file {
 CAIRN_MUST_CHECK cairn_err part_file_write(const char *dir, const struct part_file *part,
                                            uint32_t keep, _Atomic uint64_t *progress,
                                            atomic_bool *stop);
+
+/* ---- for a scrub ---- */
+
+enum { PART_FILES_MAX = 128, PART_FILE_CHECK_MAX = 16 };
+
+/* Units of a file: its head and checksums, then each block; 0: written without checksums. */
+struct part_file_units {
+    struct cairn_generation_id generation;
+    uint64_t units;
+};
+
+/* Lists the newest PART_FILES_MAX files, newest first. CAIRN_NOT_FOUND: no directory. */
+CAIRN_MUST_CHECK cairn_err part_files_list(const char *dir,
+                                           struct part_file_units out[PART_FILES_MAX],
+                                           uint32_t *count);
+
+/* Compares units with the file's checksums, from the disk; *bad has a bit for each that differs.
+ * count <= PART_FILE_CHECK_MAX. CAIRN_NOT_FOUND: no such file; the errors of base/file.h. */
+CAIRN_MUST_CHECK cairn_err part_file_check(const char *dir, struct cairn_generation_id generation,
+                                           uint64_t first, uint32_t count, uint32_t *bad);
+
+/* Gives the file the name under which nobody loads it; the next write removes it. */
+CAIRN_MUST_CHECK cairn_err part_file_mark_bad(const char *dir,
+                                              struct cairn_generation_id generation);
 
 /*
  * Loads the newest parts of the job into the own slots of fresh memory, one into each, and stores

@@ -271,6 +271,19 @@ local_ask(struct cairn_agent *agent)
 }
 
 void
+local_forget(struct cairn_agent *agent, struct cairn_generation_id generation)
+{
+    if (agent->local && cairn_generation_id_compare(agent->local->newest, generation) == 0)
+        agent->local->newest = (struct cairn_generation_id){0};
+}
+
+bool
+local_is_idle(const struct cairn_agent *agent)
+{
+    return !agent->local || cairn_workers_busy(agent->local->disk) == 0;
+}
+
+void
 local_read(const struct cairn_agent *agent, struct cairn_generation_id *newest, cairn_err *err)
 {
     *newest = agent->local ? agent->local->newest : (struct cairn_generation_id){0};

@@ -19,6 +19,7 @@
 #include "cairn/err.h"
 #include "snapshot/generation.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct cairn_agent;
@@ -32,6 +33,12 @@ void local_committed(struct cairn_agent *agent);
 
 /* The ready generation is wanted on the disk now, and what is committed in the next seconds. */
 void local_ask(struct cairn_agent *agent);
+
+/* The file of this generation is damaged: it is written again when it is wanted. */
+void local_forget(struct cairn_agent *agent, struct cairn_generation_id generation);
+
+/* Nothing is being written. */
+bool local_is_idle(const struct cairn_agent *agent);
 
 /* What is on the disk (step 0: nothing), and why the newest write failed (CAIRN_OK: it did not). */
 void local_read(const struct cairn_agent *agent, struct cairn_generation_id *newest,

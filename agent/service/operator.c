@@ -56,6 +56,7 @@
 #include "agent/process/recorder.h"
 #include "agent/process/step.h"
 #include "agent/service/history.h"
+#include "agent/service/keep.h"
 #include "agent/service/operator_drill.h"
 #include "agent/service/operator_fleet.h"
 #include "agent/service/operator_gather.h"
@@ -228,7 +229,7 @@ answer_keep(struct cairn_agent *agent, struct request *request)
         request_refuse(agent, request, 4, "no generation is held ready");
         return;
     }
-    request_keep(agent);
+    keep_everywhere(agent);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
     cairn_json_write_key(&writer, "schema");

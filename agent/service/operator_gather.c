@@ -4,11 +4,10 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
 #include "agent/process/step.h"
-#include "agent/service/local.h"
+#include "agent/service/keep.h"
 #include "agent/service/operator_files.h"
 #include "agent/service/operator_node.h"
 #include "agent/service/operator_request.h"
-#include "agent/service/spill.h"
 #include "base/worker.h"
 
 #include <stdio.h>
@@ -19,8 +18,7 @@ enum {
     FILES_JOBS_MAX = 4,
     GATHER_MS = 1000,
     ASK = 1, /* in an OPERATOR message's `verb`; operator_plan.c has 3 and 4 */
-    ANSWER = 2,
-    KEEP = 5
+    ANSWER = 2
 };
 
 static const char ask_text[] = "{\"operator\":\"node\"}";
@@ -116,22 +114,6 @@ answer_peer(struct cairn_agent *agent, const struct cairn_service_message *ask)
     operator_node_fini(&node);
 }
 
-static void
-keep_ready(struct cairn_agent *agent)
-{
-    local_ask(agent);
-    spill_ask(agent);
-}
-
-void
-request_keep(struct cairn_agent *agent)
-{
-    keep_ready(agent);
-    for (uint32_t i = 0; i < agent->config.node_count; i++)
-        if (i != agent->config.node)
-            send_service(agent, i, KEEP, 0, "", 0);
-}
-
 void
 request_gather_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
@@ -144,8 +126,8 @@ request_gather_message(struct cairn_agent *agent, const struct cairn_service_mes
         answer_peer(agent, message);
         return;
     }
-    if (message->verb == KEEP) {
-        keep_ready(agent);
+    if (message->verb == KEEP_VERB) {
+        keep_here(agent);
         return;
     }
     request = request_find(agent, message->request);

@@ -19,9 +19,6 @@ CAIRN_MUST_CHECK bool request_gather(struct cairn_agent *agent, struct request *
 /* True if all agents that are alive have answered, or the time for it is over. */
 bool request_gathered(const struct cairn_agent *agent, const struct request *request);
 
-/* Has all agents write the ready generation to local_dir, and spill it. */
-void request_keep(struct cairn_agent *agent);
-
 /* A question of another agent for this one's view, or the answer to such a question. */
 void request_gather_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 

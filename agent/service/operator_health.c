@@ -382,8 +382,9 @@ check_scrub(const struct operator_job *job, struct operator_health *health)
     if (first)
         add_check(health, OPERATOR_CRITICAL, "scrub-unrepairable",
                   "keep the job running: the next generation replaces what is damaged; `cairn "
-                  "verify` names it; look at that node's memory (ECC)",
-                  "node %u%s: %" PRIu64 " damaged blocks cannot be repaired from the other nodes",
+                  "verify` names it; look at that node's memory (ECC) and disk",
+                  "node %u%s: %" PRIu64 " damaged blocks in memory or in local_dir cannot be "
+                  "repaired",
                   (unsigned)(first - job->nodes), nodes > 1 ? " and others" : "",
                   first->scrub_unrepairable);
 }

@@ -14,6 +14,7 @@
 #include "agent/service/placing.h"
 #include "agent/service/replanning.h"
 #include "agent/service/scrub.h"
+#include "agent/service/scrub_files.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
 #include "base/text.h"
@@ -148,15 +149,18 @@ fill_poison(const struct poison *poison, struct operator_node *out)
 static void
 fill_scrub(const struct cairn_agent *agent, struct operator_node *out)
 {
-    struct scrub_report report;
+    struct scrub_report memory, files;
 
-    scrub_read(agent, &report);
-    out->scrub_bytes = report.read_bytes;
-    out->scrub_passes = report.passes;
-    out->scrub_pass_age_ns = report.pass_age_ns;
-    out->scrub_found = report.found;
-    out->scrub_repaired = report.repaired;
-    out->scrub_unrepairable = report.unrepairable;
+    scrub_read(agent, &memory);
+    scrub_files_read(agent, &files);
+    out->scrub_bytes = memory.read_bytes + files.read_bytes;
+    out->scrub_passes = memory.passes;
+    out->scrub_pass_age_ns = memory.pass_age_ns;
+    if (files.passes > 0 && files.pass_age_ns > memory.pass_age_ns)
+        out->scrub_pass_age_ns = files.pass_age_ns;
+    out->scrub_found = memory.found + files.found;
+    out->scrub_repaired = memory.repaired + files.repaired;
+    out->scrub_unrepairable = memory.unrepairable + files.unrepairable;
 }
 
 void

@@ -301,6 +301,5 @@ scrub_read(const struct cairn_agent *agent, struct scrub_report *out)
         out->pass_age_ns = now_ns - state->course.ended_ns;
     out->found = state->ledger.found;
     out->repaired = state->ledger.repaired;
-    out->damaged = state->ledger.count;
     out->unrepairable = scrub_ledger_unrepairable(&state->ledger);
 }

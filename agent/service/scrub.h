@@ -29,8 +29,7 @@ struct scrub_report {
     uint64_t passes;
     uint64_t pass_age_ns;     /* since the last full pass ended; UINT64_MAX: none has */
     uint64_t found, repaired; /* blocks and records */
-    uint64_t damaged;         /* now */
-    uint64_t unrepairable;    /* of these: repairs have left them */
+    uint64_t unrepairable;    /* now: damage that repairs have left */
 };
 
 CAIRN_MUST_CHECK cairn_err scrub_open(struct cairn_agent *agent);

@@ -95,6 +95,58 @@ class Trust(unittest.TestCase):
         self.assertEqual(status["health"], "CRITICAL")
         self.assertGreater(max(node["scrub"]["unrepairable"] for node in status["nodes"]), 0)
 
+    def flip_file(self, step, at):
+        """One byte of node 1's file of that step; the path."""
+        folder = self.cluster.path("local1")
+        names = [name for name in os.listdir(folder) if name.endswith(f"-s{step}.part")]
+        self.assertEqual(len(names), 1, os.listdir(folder))
+        flip(os.path.join(folder, names[0]), [at])
+        return os.path.join(folder, names[0])
+
+    def local_step(self, node=1):
+        return (self.cluster.status(0)["nodes"][node].get("local") or {"step": 0})["step"]
+
+    def test_scrub_replaces_damaged_files(self):
+        self.cluster = cluster = Cluster(
+            2, 1, options=f"scrub_interval_ms: {PERIOD_S * 1000}\nlocal_after_ms: 200"
+        )
+        self.addCleanup(cluster.close)
+        for node in range(2):
+            cluster.configure(node, local_dir=cluster.path(f"local{node}"))
+        cluster.start()
+        cluster.train(step_us=20000)
+        cluster.wait_committed((1, 2))
+        cluster.stop_trainers()
+        wait_for("it is on the disk", lambda: self.local_step() >= cluster.committed()[1])
+
+        # Memory holds a newer one: that goes to the disks, and the damaged file is given up.
+        step = self.local_step()
+        cluster.train(resume=True, step_us=20000)
+        cluster.wait_committed(cluster.committed())
+        path = self.flip_file(step, 100000)
+        wait_for("it is given up", lambda: not os.path.exists(path))
+        self.assertEqual(self.scrub(1)["found"], 1)
+        wait_for("all nodes have written", lambda: self.local_step(0) > step)
+        cluster.stop_trainers()
+        wait_for("it is on the disk", lambda: self.local_step() >= cluster.committed()[1])
+
+        # Memory holds it: its file is written again, also if its head is damaged.
+        step = self.local_step()
+        for count, at in enumerate((100000, 20), 2):
+            path = self.flip_file(step, at)
+            with open(path, "rb") as file:
+                damaged = file.read()
+            wait_for("it is found", lambda count=count: self.scrub(1)["found"] >= count)
+            wait_for("it is replaced", lambda at=at: self.differs(path, damaged) == [at])
+        self.assertEqual(self.scrub(1)["unrepairable"], 0)
+
+    def differs(self, path, damaged):
+        """Where the file's bytes are others than those."""
+        with open(path, "rb") as file:
+            bytes_now = file.read()
+        self.assertEqual(len(bytes_now), len(damaged))
+        return [i for i, (a, b) in enumerate(zip(bytes_now, damaged)) if a != b]
+
     def drill(self, nodes, agent=0):
         code, answer, error = cairn("drill", "--node", nodes, "--agent", self.cluster.socket(agent))
         say(f"drill {nodes}: exit {code}, {(answer or {}).get('reason', error)}")
