@@ -30,6 +30,8 @@ static const char about[] =
     "  convert    change the layout in files, against copying them\n"
     "  disk       write and read a file by io_uring and by threads, against one call after the "
     "other\n"
+    "  scrub      comparing memory with its checksums in the background, against 1 % of a "
+    "processor\n"
     "  timing     calls of NCCL's profiler plugin, against reading the clock and copying the "
     "records\n"
     "  detect     timing records through reports and analysis, against reading them\n"
@@ -59,6 +61,7 @@ static const struct stage {
     {"reshard", cairn_bench_reshard, true, false},
     {"convert", cairn_bench_convert, true, false},
     {"disk", cairn_bench_disk, true, false},
+    {"scrub", cairn_bench_scrub, true, false},
     {"timing", cairn_bench_timing, false, false},
     {"detect", cairn_bench_detect, false, false},
     {"plan", cairn_bench_plan, false, false},

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    SLICE_BLOCKS = 16,                   /* read at once: 1 MiB */
+    SLICE_BLOCKS = 64, /* read at once: 4 MiB, so that waking up costs little beside it */
     PART_EXTENTS = 1 + CAIRN_SHARDS_MAX, /* the data, and each parity slot */
     EXTENTS = CAIRN_PARTS_MAX * PART_EXTENTS
 };
@@ -32,7 +32,7 @@ struct slice {
     uint64_t crcs[SLICE_BLOCKS];
     bool check_record;
     bool record_bad;
-    uint32_t bad; /* a bit per block */
+    uint64_t bad; /* a bit per block */
     uint64_t cpu_ns;
 };
 
@@ -177,7 +177,7 @@ slice_run(struct cairn_job *job)
     for (uint32_t i = 0; i < slice->run.count; i++)
         if (cairn_crc64(0, slice->bytes + (size_t)i * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES) !=
             slice->crcs[i])
-            slice->bad |= UINT32_C(1) << i;
+            slice->bad |= UINT64_C(1) << i;
     if (slice->check_record)
         slice->record_bad = !cairn_memory_record_is_whole(slice->agent->memory, slice->part);
     slice->cpu_ns = cairn_clock_thread_cpu_ns() - begun_ns;

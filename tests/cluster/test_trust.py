@@ -9,7 +9,7 @@ import unittest
 from harness import LOST, OK, PATIENCE, USAGE, Cluster, build, cairn, codes, say, wait_for
 
 BLOCK = 65536
-PERIOD_S = 1
+PERIOD_S = 0.5
 DATA = r"slot.-region\d"  # of the only rank of a node
 
 
@@ -67,7 +67,7 @@ class Trust(unittest.TestCase):
         self.assertIsNotNone(found, text)
 
     def test_scrub_repairs_memory(self):
-        self.begin(options=f"scrub_interval_ms: {PERIOD_S * 1000}")
+        self.begin(options=f"scrub_interval_ms: {int(PERIOD_S * 1000)}")
         self.cluster.stop_trainers()
         wait_for("a full pass", lambda: self.scrub(1)["passes"] > 0)
         self.assertEqual(self.scrub(1)["found"], 0, "nothing is damaged")
@@ -108,7 +108,7 @@ class Trust(unittest.TestCase):
 
     def test_scrub_replaces_damaged_files(self):
         self.cluster = cluster = Cluster(
-            2, 1, options=f"scrub_interval_ms: {PERIOD_S * 1000}\nlocal_after_ms: 200"
+            2, 1, options=f"scrub_interval_ms: {int(PERIOD_S * 1000)}\nlocal_after_ms: 200"
         )
         self.addCleanup(cluster.close)
         for node in range(2):

@@ -166,6 +166,69 @@ the_newest_come_back(void **unused)
 }
 
 static void
+flip(const char *name, off_t at)
+{
+    char path[160], byte;
+    int fd;
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    fd = open(path, O_RDWR);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    assert_int_equal(close(fd), 0);
+}
+
+/* A byte flipped in a unit of the file is found in that unit and in no other. */
+static void
+damage_is_found_in_its_unit(void **unused)
+{
+    const struct cairn_generation_id generation = {.epoch = 65536, .run = 3, .step = 5};
+    const char *const name = "e65536-r3-s5.part";
+    const off_t blocks_at = 4096 + 8192, sums_at = blocks_at + (off_t)(sizeof data + sizeof parity);
+    const struct {
+        off_t at;
+        uint64_t unit;
+    } places[] = {{30, 0},
+                  {4096 + 77, 0},
+                  {blocks_at + 9, 1},
+                  {blocks_at + (off_t)69 * CAIRN_BLOCK_BYTES, 70},
+                  {sums_at - 1, DATA_BLOCKS + PARITY_BLOCKS},
+                  {sums_at + (off_t)8 * (DATA_BLOCKS + PARITY_BLOCKS), 0}};
+    struct part_file_units list[PART_FILES_MAX];
+    struct cairn_memory *memory = fresh_memory();
+    uint32_t count = 0, bad;
+
+    (void)unused;
+    assert_int_equal(write_part(5, 2), CAIRN_OK);
+    assert_int_equal(part_files_list(dir, list, &count), CAIRN_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(list[0].units, 1 + DATA_BLOCKS + PARITY_BLOCKS);
+    for (size_t i = 0; i <= sizeof places / sizeof *places; i++) {
+        bool damaged = i < sizeof places / sizeof *places;
+
+        if (damaged)
+            flip(name, places[i].at);
+        for (uint64_t unit = 0; unit < list[0].units; unit++) {
+            assert_int_equal(part_file_check(dir, generation, unit, 1, &bad), CAIRN_OK);
+            if (!damaged || unit == places[i].unit || places[i].unit > 0)
+                assert_int_equal(bad, damaged && unit == places[i].unit);
+        }
+        if (damaged)
+            flip(name, places[i].at);
+    }
+    flip(name, blocks_at + (off_t)3 * CAIRN_BLOCK_BYTES);
+    assert_int_equal(part_file_check(dir, generation, 0, 16, &bad), CAIRN_OK);
+    assert_int_equal(bad, 1 << 4);
+    assert_int_equal(part_file_mark_bad(dir, generation), CAIRN_OK);
+    assert_int_equal(part_file_check(dir, generation, 0, 1, &bad), CAIRN_NOT_FOUND);
+    assert_int_equal(load(memory, JOB), 0);
+    assert_int_equal(write_part(6, 2), CAIRN_OK);
+    assert_string_equal(names(), "e65536-r3-s6.part ");
+    cairn_memory_close(memory);
+}
+
+static void
 what_is_cut_or_foreign_is_passed_over(void **unused)
 {
     struct cairn_memory *memory = fresh_memory();
@@ -237,8 +300,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_newest_come_back), TEST(what_is_cut_or_foreign_is_passed_over),
-        TEST(a_write_that_is_stopped_leaves_nothing), TEST(a_lying_disk_is_found_out)};
+        TEST(the_newest_come_back), TEST(damage_is_found_in_its_unit),
+        TEST(what_is_cut_or_foreign_is_passed_over), TEST(a_write_that_is_stopped_leaves_nothing),
+        TEST(a_lying_disk_is_found_out)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
