@@ -502,7 +502,7 @@ part_file_check(const char *dir, struct cairn_generation_id generation, uint64_t
     } else {
         err = read_numbers(fd, &part, &head);
         sums = !err && head.sums;
-        if (err == CAIRN_CORRUPT) /* its first unit says so */
+        if (err == CAIRN_CORRUPT) /* its first unit shows it */
             err = CAIRN_OK;
     }
     if (!err && sums && !*bad && count > (first == 0))

@@ -45,7 +45,7 @@
  *   keep                         answer; all agents write what memory holds to their disks
  *   history, report              HISTORIES ─► answer
  *   launch                       PEERS, unless only this agent is asked ─► answer
- *   trace                        [TRACE] ─► answer, which is no JSON
+ *   trace                        [TRACE] ─► answer, which is not JSON
  *
  * Invariant: after a reply of the core the next stage begins from a posted call, never inside the
  * core's step.

@@ -24,7 +24,7 @@ void request_fill_job(struct cairn_agent *agent, const struct request *request,
 void request_answer(struct cairn_agent *agent, struct request *request, int exit_code,
                     struct cairn_json_writer *writer);
 
-/* Sends bytes that are no JSON, and ends the request. */
+/* Sends bytes other than JSON, and ends the request. */
 void request_answer_bytes(struct cairn_agent *agent, struct request *request, const void *bytes,
                           size_t bytes_len);
 

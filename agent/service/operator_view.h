@@ -201,7 +201,7 @@ struct operator_node {
     uint64_t cause_verdicts[OPERATOR_CAUSE_VERDICTS_MAX]; /* … with these numbers */
 };
 
-/* Python stacks of a node's ranks while the job hangs; equal ones are one. */
+/* Python stacks of a node's ranks while the job hangs; equal stacks are one. */
 struct operator_stacks {
     uint32_t count;
     struct operator_stack {

@@ -1,6 +1,6 @@
 /*
  * agent/service/scrub_files.h - compares the files in local_dir with their checksums in the
- * background, and has damaged ones replaced from memory.
+ * background, and has damaged files replaced from memory.
  *
  * Pace and period are those of the scrub of memory (scrub_plan.h), with a thread of its own, as a
  * disk may hang. A damaged file of the ready generation is written again. A damaged file of an

@@ -79,7 +79,7 @@ struct cairn_recording;
 CAIRN_MUST_CHECK cairn_err cairn_recording_create(uint64_t bytes_max, struct cairn_recording **out);
 void cairn_recording_destroy(struct cairn_recording *recording); /* NULL is allowed */
 
-/* Takes an operation that has ended, of `step` or a later one than those before. */
+/* Takes an operation that has ended, of `step`, which never decreases. */
 void cairn_recording_take(struct cairn_recording *recording, uint32_t step,
                           const struct cairn_recorded_op *op);
 

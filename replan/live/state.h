@@ -41,7 +41,7 @@ struct live_comms {
 struct live_shape {
     uint32_t world;
     const uint32_t *node; /* [world]; CAIRN_NODE_UNKNOWN */
-    bool takes_parts;     /* communicators of which some members are unknown count, by the others */
+    bool takes_parts;     /* communicators with unknown members count, by the others */
 };
 
 /* How many operations a rank has entered, as it said last, in the order of communicator, operation
