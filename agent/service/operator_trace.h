@@ -7,8 +7,8 @@
  * asked for or nobody has asked for ten seconds. So all parts are of one moment. The command names
  * the parcel by a random token.
  *
- * The answer is not JSON. Packed by base/wire.h: u32 OPERATOR_TRACE_MAGIC, u32 nodes of the job, u32
- * enum operator_trace_state, u64 bytes of the whole parcel, then those from `offset` on.
+ * The answer is not JSON. Packed by base/wire.h: u32 OPERATOR_TRACE_MAGIC, u32 nodes of the job,
+ * u32 enum operator_trace_state, u64 bytes of the whole parcel, then those from `offset` on.
  */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_TRACE_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_TRACE_H

@@ -87,9 +87,6 @@ void cairn_reduce_announce(struct cairn_reduce *reduce);
 
 struct cairn_reduce_counts cairn_reduce_count(const struct cairn_reduce *reduce);
 
-/* The newest step of the recording; 0: nothing is recorded. */
-uint32_t cairn_reduce_newest(const struct cairn_reduce *reduce);
-
 /*
  * Packs the rank's last `steps` steps up to `until` (0: all), and what it is in, as
  * replan/live/recording.h has it. now_ns is a sign of life, on the clock of the records.

@@ -31,12 +31,6 @@ reduce_record(struct cairn_reduce *reduce, const struct cairn_record *record)
     cairn_recording_take(reduce->recording, record->step, &op);
 }
 
-uint32_t
-cairn_reduce_newest(const struct cairn_reduce *reduce)
-{
-    return reduce->recording ? cairn_recording_newest(reduce->recording) : 0;
-}
-
 void
 cairn_reduce_pack_recording(const struct cairn_reduce *reduce, uint32_t steps, uint32_t until,
                             enum cairn_presence presence, uint64_t now_ns,

@@ -1,6 +1,6 @@
 /*
- * tests/unit/agent/service/test_stacks.c - stacks of processes that offer them, and of some that
- * must not get a signal; equal stacks of several nodes are one group.
+ * tests/unit/agent/service/test_health_stacks.c - stacks of processes that offer them, and of some
+ * that must not get a signal; equal stacks of several nodes are one group.
  */
 #include <fcntl.h>
 #include <signal.h>
