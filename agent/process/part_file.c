@@ -457,7 +457,7 @@ check_head(int fd, struct part_file *part, bool *sums)
 static cairn_err
 check_blocks(int fd, const struct part_file *part, uint64_t first, uint32_t count, uint32_t *bad)
 {
-    uint64_t sums[PART_FILE_CHECK_MAX], at = head_bytes(part->record_bytes);
+    uint64_t sums[PART_FILE_CHECK_MAX] = {0}, at = head_bytes(part->record_bytes);
     uint64_t blocks = part->data_blocks + part->parity_blocks;
     uint8_t *bytes = malloc((size_t)count * CAIRN_BLOCK_BYTES);
     size_t got = 0;

@@ -94,10 +94,11 @@ surely_waits(const struct cairn_stream_place *at)
 static bool
 waits_at(const struct cairn_stream *stream, uint32_t place)
 {
-    const struct cairn_stream_place *at = &stream->places[place];
+    const struct cairn_stream_place *at;
 
     if (place >= CAIRN_STREAM_PLACES)
         return true;
+    at = &stream->places[place];
     if (stream->waits_somewhere)
         return surely_waits(at);
     return !at->open &&
@@ -115,10 +116,11 @@ are_alike(const struct cairn_stream_place *at)
 static void
 note_place(struct cairn_stream *stream, const double *gap_ns)
 {
-    struct cairn_stream_place *at = &stream->places[stream->place];
+    struct cairn_stream_place *at;
 
     if (stream->place >= CAIRN_STREAM_PLACES)
         return;
+    at = &stream->places[stream->place];
     at->open_now = any_open(stream);
     for (int i = 0; i < CAIRN_BEHIND_READINGS; i++)
         at->now_ns[i] = (float)gap_ns[i];
