@@ -35,6 +35,7 @@ struct keeping {
     char path[CAIRN_CONFIG_PATH_BYTES_MAX + 16];
     struct cairn_keeper *watched; /* a connection of its own, for the worker */
     bool lost;                    /* the agent's own connection leads to a keeper that is gone */
+    bool waits;                   /* it was found to be gone just now */
     bool silent;                  /* said that it does not answer */
     bool failed;                  /* said that no new one can be started */
     bool running;
@@ -42,19 +43,28 @@ struct keeping {
     cairn_err err;
 };
 
-/* In a worker: asks the keeper, and starts another one if it is gone. */
+/*
+ * In a worker: asks the keeper. One that is gone is replaced when the next question is due, because
+ * somebody may be ending both: the loop has heard of that by then, and asks no more.
+ */
 static void
 ask(struct cairn_job *job)
 {
     struct keeping *keeping = (struct keeping *)job;
 
     keeping->err = CAIRN_PEER;
+    keeping->waits = false;
     if (keeping->watched) {
         keeping->err = cairn_keeper_ping(keeping->watched);
         if (!keeping->err)
             return;
         cairn_keeper_close(keeping->watched);
         keeping->watched = NULL;
+        keeping->waits = keeping->err == CAIRN_PEER;
+        if (keeping->waits) {
+            keeping->lost = true;
+            return;
+        }
     }
     if (keeping->err == CAIRN_PEER) {
         keeping->lost = true;
@@ -105,6 +115,8 @@ answered(struct cairn_job *job)
         CAIRN_LOG_AT(WARN, "keeper: does not answer at %s; it still holds the memory",
                      keeping->path);
     keeping->silent = err == CAIRN_TIMEOUT && !keeping->lost;
+    if (keeping->waits)
+        return;
     if (keeping->lost && !keeping->failed)
         CAIRN_LOG_AT(ERROR,
                      "keeper: is gone, and no new one holds the memory: %s: what this node "
