@@ -17,8 +17,7 @@ enum {
     PEER_FINDINGS_MAX = 12
 };
 
-static const uint64_t SLOW_TRIP_NS =
-    1000000; /* shorter round trips are fine, whatever the others */
+static const uint64_t SLOW_TRIP_NS = 1000000; /* shorter round trips are fine */
 
 struct measured {
     uint64_t node, trip_ns, bytes_per_s;

@@ -330,7 +330,7 @@ recorder_trained(struct cairn_agent *agent, uint64_t step)
         begin_training(agent, step, wall_ns - (ago_ns < wall_ns ? ago_ns : 0));
     } else if (step > training->last_step) {
         event = *open;
-        /* a new one where new steps begin, so that redone steps are told apart */
+        /* begin a new range where new steps begin: redone steps have their own */
         if ((event.generation.step <= recorder->trained_max &&
              training->last_step >= recorder->trained_max) ||
             wall_ns - event.wall_ns > training_ns_max) {

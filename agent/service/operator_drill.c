@@ -2,7 +2,6 @@
 #include "agent/service/operator_drill.h"
 
 #include "agent/process/agent_state.h"
-#include "agent/process/mail.h"
 #include "agent/process/service_message.h"
 #include "agent/process/step.h"
 #include "agent/service/operator_request.h"
@@ -39,27 +38,6 @@ put_bool(struct cairn_json_writer *writer, const char *key, bool value)
 {
     cairn_json_write_key(writer, key);
     cairn_json_write_bool(writer, value);
-}
-
-static void
-send_json(struct cairn_agent *agent, uint32_t to, uint32_t verb, uint64_t number,
-          struct cairn_json_writer *writer)
-{
-    struct cairn_service_message message = {.kind = CAIRN_SERVICE_OPERATOR,
-                                            .from = agent->config.node,
-                                            .to = to,
-                                            .verb = verb,
-                                            .request = number};
-    char *text = NULL;
-    size_t len = 0;
-
-    if (cairn_json_writer_done(writer, &text, &len) == CAIRN_OK) {
-        message.bytes = (const uint8_t *)text;
-        message.bytes_len = (uint32_t)len;
-        mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
-    }
-    free(text);
-    cairn_json_writer_fini(writer);
 }
 
 /* ---- the agent that runs the drill ---- */
@@ -130,7 +108,7 @@ tell(struct cairn_agent *agent, const struct cairn_service_message *message)
     cairn_json_write_key(&writer, "text");
     cairn_json_write_string(&writer, report.text);
     cairn_json_write_object_end(&writer);
-    send_json(agent, message->from, DRILLED, message->request, &writer);
+    request_send_json(agent, message->from, DRILLED, message->request, &writer);
 }
 
 /* ---- the agent that was asked ---- */
@@ -207,7 +185,7 @@ send_ask(struct cairn_agent *agent, struct request *request)
         cairn_json_write_u64(&writer, drill->ask.nodes[i]);
     cairn_json_write_array_end(&writer);
     cairn_json_write_object_end(&writer);
-    send_json(agent, drill->runner, DRILL, request->number, &writer);
+    request_send_json(agent, drill->runner, DRILL, request->number, &writer);
 }
 
 static bool

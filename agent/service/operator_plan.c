@@ -2,7 +2,6 @@
 #include "agent/service/operator_plan.h"
 
 #include "agent/process/agent_state.h"
-#include "agent/process/mail.h"
 #include "agent/process/service_message.h"
 #include "agent/process/step.h"
 #include "agent/service/operator_gather.h"
@@ -15,7 +14,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -61,27 +59,6 @@ planner_of(const struct cairn_agent *agent)
 /* ---- messages between agents: a few lines of JSON ---- */
 
 static void
-send_json(struct cairn_agent *agent, uint32_t to, uint32_t verb, uint64_t number,
-          struct cairn_json_writer *writer)
-{
-    struct cairn_service_message message = {.kind = CAIRN_SERVICE_OPERATOR,
-                                            .from = agent->config.node,
-                                            .to = to,
-                                            .verb = verb,
-                                            .request = number};
-    char *text = NULL;
-    size_t len = 0;
-
-    if (cairn_json_writer_done(writer, &text, &len) == CAIRN_OK) {
-        message.bytes = (const uint8_t *)text;
-        message.bytes_len = (uint32_t)len;
-        mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
-    }
-    free(text);
-    cairn_json_writer_fini(writer);
-}
-
-static void
 put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
 {
     cairn_json_write_key(writer, key);
@@ -111,7 +88,7 @@ send_decision(struct cairn_agent *agent, struct request *request)
     put_u64(&writer, "for_ns", decision->for_ns);
     put_u64(&writer, "dry_run", request->dry_run);
     cairn_json_write_object_end(&writer);
-    send_json(agent, request->plan.planner, DECIDE, request->number, &writer);
+    request_send_json(agent, request->plan.planner, DECIDE, request->number, &writer);
 }
 
 /* False: it is not a decision. */
@@ -189,7 +166,7 @@ decide_for(struct cairn_agent *agent, const struct cairn_service_message *messag
     put_u64(&writer, "number", answer.number);
     put_text(&writer, "text", answer.text);
     cairn_json_write_object_end(&writer);
-    send_json(agent, message->from, DECIDED, message->request, &writer);
+    request_send_json(agent, message->from, DECIDED, message->request, &writer);
 }
 
 /* ---- the agent that was asked ---- */

@@ -2,6 +2,8 @@
 #include "agent/service/operator_request.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/service_message.h"
 #include "agent/process/session.h"
 #include "agent/process/step.h"
 #include "agent/service/operator_health.h"
@@ -180,4 +182,25 @@ request_fill_job(struct cairn_agent *agent, const struct request *request, struc
             part.roster && cairn_generation_id_compare(part.generation, job->newest) == 0)
             job->roster = part.roster;
     }
+}
+
+void
+request_send_json(struct cairn_agent *agent, uint32_t to, uint32_t verb, uint64_t number,
+                  struct cairn_json_writer *writer)
+{
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_OPERATOR,
+                                            .from = agent->config.node,
+                                            .to = to,
+                                            .verb = verb,
+                                            .request = number};
+    char *text = NULL;
+    size_t len = 0;
+
+    if (cairn_json_writer_done(writer, &text, &len) == CAIRN_OK) {
+        message.bytes = (const uint8_t *)text;
+        message.bytes_len = (uint32_t)len;
+        mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
+    }
+    free(text);
+    cairn_json_writer_fini(writer);
 }

@@ -24,6 +24,10 @@ void request_fill_job(struct cairn_agent *agent, const struct request *request,
 void request_answer(struct cairn_agent *agent, struct request *request, int exit_code,
                     struct cairn_json_writer *writer);
 
+/* Sends what was written (and ends the writer) to another agent as an OPERATOR message. */
+void request_send_json(struct cairn_agent *agent, uint32_t to, uint32_t verb, uint64_t number,
+                       struct cairn_json_writer *writer);
+
 /* Sends bytes other than JSON, and ends the request. */
 void request_answer_bytes(struct cairn_agent *agent, struct request *request, const void *bytes,
                           size_t bytes_len);

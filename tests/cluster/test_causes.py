@@ -30,7 +30,7 @@ class Causes(unittest.TestCase):
         build()
 
     def write(self, path, text):
-        """Replaces a file, whoever reads it meanwhile."""
+        """Replaces a file at once, so that a reader never sees half."""
         path = os.path.join(self.folder, path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path + ".new", "w", encoding="utf-8") as file:

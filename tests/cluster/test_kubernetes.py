@@ -287,7 +287,7 @@ class Containers(unittest.TestCase):
         self.assertGreaterEqual(found[1], newest[1])
         say(f"two of {PODS} pods came back elsewhere: step {found[1]} is restored there")
 
-        # A container that is told to end does so in good order.
+        # A container that gets SIGTERM ends in good order.
         cluster.agents[3].terminate()
         self.assertEqual(cluster.agents[3].wait(timeout=30 * PATIENCE), 0)
         self.assertIn("agent.stops", cluster.log(3))

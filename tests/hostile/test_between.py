@@ -144,7 +144,7 @@ class Between(unittest.TestCase):
             self.assertFalse(self.key_in(core), "a core file has the key")
         told = "".join(self.cluster.log(i) for i in range(NODES)) + str(self.cluster.status())
         self.assertFalse(self.key_in(wire), "the key is on the wire")
-        self.assertFalse(self.key_in(told.encode()), "the key is told")
+        self.assertFalse(self.key_in(told.encode()), "status shows the key")
 
     def key_in(self, where):
         """Whether the key is there, as it is or as text."""

@@ -2,7 +2,7 @@
  * tests/support/nvml/nvml.c - a fake libnvidia-ml: one GPU, whose values are lines "NAME NUMBER" of
  * the file that $CAIRN_FAKE_NVML names, read with each question, so that a test can change them
  * while an agent runs. Names are those of the fields of struct reading_gpu; a value that the file
- * lacks is not supported (as on GPUs without ECC). An XID error is told as often as `xid_count`
+ * lacks is not supported (as on GPUs without ECC). An XID error is reported as often as `xid_count`
  * says.
  */
 #include <stdio.h>

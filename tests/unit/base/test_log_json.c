@@ -1,4 +1,4 @@
-/* Tests of base/log_json.c: what a line becomes as an object, whatever its values hold. */
+/* Tests of base/log_json.c: what a line becomes as an object, also with hostile values. */
 #include "base/log_json.h"
 
 #include "base/text.h"

@@ -226,7 +226,7 @@ test_computation_that_is_told(void **state)
                                                .rank = 1,
                                                .step = number,
                                                .op = CAIRN_TIMING_COMPUTE});
-        if (number == 4) /* its communicator shows ends: whoever waits in it is not known */
+        if (number == 4) /* its communicator shows ends: which ranks wait in it is unknown */
             put(&job, (struct cairn_timing_record){.comm = COMM,
                                                    .seq = 1000,
                                                    .enter_ns = job.now_ns + MS,
