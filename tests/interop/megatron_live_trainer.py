@@ -50,6 +50,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 import cairn
 import forking
 from cairn import _current
+from cairn._lib import FENCE_ALL
 
 DEFAULTS = {
     "tp": 1,
@@ -186,6 +187,14 @@ def forward_step(data: Any, model: Any) -> Any:
     return output, lambda tensor: (tensor.mean(), {"loss": tensor.detach().mean()})
 
 
+def await_copy() -> None:
+    """Waits until the snapshot of the update before is copied. One that is not begun by the next
+    update is skipped, and on a busy machine any may be; the test waits for a certain one."""
+    job = _current.job
+    while job is not None and job.client is not None and job.client.captured() != FENCE_ALL:
+        time.sleep(0.001)
+
+
 def train(
     job: dict[str, int], chunks: list[Any], optimizer: Any, steps: range, word: str, folder: str
 ) -> None:
@@ -214,6 +223,7 @@ def train(
             forward_only=False,
         )
         time.sleep(PAUSE_S)
+        await_copy()
         if step == 0 and word == "step" and UNCHANGED:
             print(f"found {step} {digest(chunks, optimizer)}", flush=True)
         optimizer.step()

@@ -139,7 +139,9 @@ def test_stacks(job):
     cluster, run = job
     assert seen(cluster)["stacks"] == []
     os.kill(pid_of(run, STOPPED), signal.SIGHUP)
-    stacks = harness.wait_for("the stacks of a job that hangs", lambda: seen(cluster)["stacks"])
+    stacks = shown_wait(
+        cluster, run, "the stacks of a job that hangs", lambda: seen(cluster)["stacks"]
+    )
     assert stacks[0]["ranks"] == [STOPPED], stacks
     assert "in stuck_in_c" in stacks[0]["lines"][1], stacks
     assert sorted(rank for each in stacks for rank in each["ranks"]) == list(range(WORLD))

@@ -24,7 +24,7 @@ from cairn._round import Follow, Form, Note, Over, Peer, Refuse, Seat, Wait  # n
 TRAINER = str(ROOT / "tests" / "interop" / "rendezvous_trainer.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "cairn"]
 TORCHRUN += ["--nproc-per-node", "1"]
-STEPS = 90
+STEPS = 100_000  # more than any job makes: each is told its last one
 PAUSE_S = 0.1
 FAULT_TO_STEP_S = 20
 NODES, HUB = 4, f"cairn{os.getpid()}hub"
@@ -111,6 +111,14 @@ class Job:
     def said(self, node):
         return harness.text_of(str(self.folder / f"out{node}"))
 
+    def all_said(self):
+        """What the launchers and the agents have said last, to find out why a test failed."""
+        return "\n".join(
+            f"---- {who} {node}:\n" + "\n".join(text.splitlines()[-40:])
+            for node in range(NODES)
+            for who, text in (("launcher", self.said(node)), ("agent", self.cluster.log(node)))
+        )
+
     def lines(self, kind="update"):
         """[rank, world, step, loss, state, seconds] of each update, or begin."""
         found = [line.split() for line in harness.text_of(self.log).splitlines()]
@@ -137,7 +145,10 @@ class Job:
         return at
 
     def await_step(self, after_step, since, seconds=30):
-        harness.wait_for("training goes on", lambda: self.step(since) > after_step, seconds)
+        try:
+            harness.wait_for("training goes on", lambda: self.step(since) > after_step, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; said:\n{self.all_said()}") from None
         return min(float(each[5]) for each in self.lines() if float(each[5]) > since)
 
     def close(self):
@@ -150,7 +161,13 @@ class Job:
         self.cluster.close()
 
 
-def reference(folder):
+def end_after(log, step):
+    """Tells the job its last step."""
+    pathlib.Path(log + ".new").write_text(str(step))
+    os.rename(log + ".new", log + ".end")
+
+
+def reference(folder, steps):
     """{(rank, step): (loss, state)} of the job that nothing happens to."""
     log = str(folder / "reference")
     outputs = ":".join(str(folder / f"reference{rank}") for rank in range(3))
@@ -158,7 +175,7 @@ def reference(folder):
     settings |= {"MASTER_PORT": str(harness.free_ports(1)[0]), "TRAINER_PAUSE_S": "0"}
     settings |= {"PYTHONPATH": str(ROOT / "bindings" / "python"), "CAIRN_AGENT": "/nowhere"}
     subprocess.run(
-        [sys.executable, TRAINER, str(STEPS), log],
+        [sys.executable, TRAINER, str(steps), log],
         env={**os.environ, **settings},
         stderr=subprocess.DEVNULL,
         check=True,
@@ -189,7 +206,6 @@ def job(tmp_path):
 def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
     """Rank 0's node loses power; then the standby that took over dies, and too few agents are left
     to restore until a machine is back, without a launcher."""
-    expected = reference(tmp_path)
     harness.wait_for("a commit", lambda: job.step() > 8 and job.cluster.committed() >= (1, 5), 60)
     before = job.step()
     fault = job.lose_power(0, is_cut=True)
@@ -210,12 +226,14 @@ def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
     harness.say(f"two nodes: {first - back:.1f} s from the machine's return to the first step")
     begins = [each for each in job.lines("begins") if float(each[5]) > fault]
     assert sorted((rank, world) for rank, world, *_ in begins) == [("0", "2"), ("1", "2")]
-    step, state = int(begins[0][2]), begins[0][4]
-    assert step >= before - 1 and state == expected[1, step][1] == begins[1][4]
-
+    last = job.step() + 20
+    end_after(job.log, last)
     for node in (1, 2):
         assert job.launchers[node].wait(60 * harness.PATIENCE) == 0, job.said(node)
-    assert job.step() == STEPS
+    assert job.step() == last
+    expected = reference(tmp_path, last)
+    step, state = int(begins[0][2]), begins[0][4]
+    assert step >= before - 1 and state == expected[1, step][1] == begins[1][4]
     for rank, world, step, loss, state, _ in job.lines():
         if world == "3":
             assert (loss, state) == expected[int(rank), int(step)], (rank, step)
@@ -241,7 +259,7 @@ def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
 
     try:
         cluster.start()
-        command = [*TORCHRUN, "--nnodes", "2:2", "--max-restarts", "9", TRAINER, "100000", log]
+        command = [*TORCHRUN, "--nnodes", "2:2", "--max-restarts", "9", TRAINER, str(STEPS), log]
         launchers = [
             harness.spawn(
                 [harness.CAIRN, "run", "--agent", cluster.socket(node), "--", *command],
@@ -261,8 +279,7 @@ def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
         os.kill(worker, signal.SIGKILL)
         harness.wait_for("they restart", lambda: len(lines("begins")) == 4)
         last = step() + 50
-        (tmp_path / "new").write_text(str(last))
-        (tmp_path / "new").rename(log + ".end")
+        end_after(log, last)
         for launcher in launchers:
             assert launcher.wait(60 * harness.PATIENCE) == 0, said()
         assert step() == last and len(lines("begins")) == 4, said()
