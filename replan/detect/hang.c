@@ -5,9 +5,10 @@
  * member of such an operation is in it, the transfer has stopped (hang_link). Otherwise somebody is
  * missing: a rank that waits in another operation is a victim too; one that waits in none and still
  * gives signs of life never arrives (hang_compute), and so does one whose process is stopped; one
- * whose signs of life end long before the others' is gone (crash). Where
- * ranks report (detector->by_reports) it is known which of them are not heard of, and one that is
- * busy with something else while others wait for it is not gone.
+ * whose signs of life end long before the others' is gone (crash). An operation that another member
+ * has left has ended for all, though a rank may stop before it can report that. Where ranks report
+ * (detector->by_reports) it is known which of them are not heard of, and one that is busy with
+ * something else while others wait for it is not gone.
  */
 #include "replan/detect/detector.h"
 
@@ -27,7 +28,8 @@ static const double silent_ns = 3e9;
 
 struct standing {
     double idle_ns;                /* from the last thing done to the last sign of life */
-    const struct cairn_open *open; /* the oldest open operation, NULL */
+    const struct cairn_open *open; /* the oldest open operation that others have not left, NULL */
+    bool is_left;                  /* others have left one that it has not reported the end of */
     bool dead;
 };
 
@@ -35,26 +37,6 @@ static double
 since(uint64_t now_ns, uint64_t then_ns)
 {
     return now_ns > then_ns ? (double)(now_ns - then_ns) : 0;
-}
-
-static struct standing
-standing_of(const struct cairn_intake *intake)
-{
-    struct standing standing = {.open = NULL};
-    uint64_t last_ns = intake->end_ns;
-
-    /* where sends go on by themselves, nobody waits in one */
-    bool aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
-
-    for (uint32_t i = 0; i < intake->open_count; i++)
-        if (aside && intake->open[i].op == CAIRN_SEND)
-            continue;
-        else if (!standing.open || intake->open[i].start_ns < standing.open->start_ns)
-            standing.open = &intake->open[i];
-    if (standing.open && (standing.open->start_ns > last_ns || last_ns == 0))
-        last_ns = standing.open->start_ns;
-    standing.idle_ns = since(intake->life_ns, last_ns);
-    return standing;
 }
 
 static bool
@@ -85,6 +67,75 @@ is_in(const struct cairn_intake *intake, uint32_t rank, const struct cairn_open 
         }
     }
     return false;
+}
+
+/* The newest operation of its kind in a communicator that a rank is in. */
+struct front {
+    uint64_t seq; /* 0: none */
+    uint32_t rank;
+};
+
+/* By communicator and operation; NULL where there is no memory. The caller frees it. */
+static struct front *
+find_fronts(const struct cairn_detector *detector)
+{
+    struct front *fronts = calloc(detector->topology->comm_count, CAIRN_OPS * sizeof *fronts);
+
+    for (uint32_t rank = 0; fronts && rank < detector->topology->world; rank++)
+        for (uint32_t i = 0; i < detector->intakes[rank].open_count; i++) {
+            const struct cairn_open *open = &detector->intakes[rank].open[i];
+            struct front *front;
+
+            if (open->op == CAIRN_SEND || open->op == CAIRN_RECV)
+                continue;
+            front = &fronts[open->comm * CAIRN_OPS + open->op];
+            if (open->seq > front->seq)
+                *front = (struct front){.seq = open->seq, .rank = rank};
+        }
+    return fronts;
+}
+
+/* True where another member is in a later operation, and not in this one any more. */
+static bool
+is_left_by_others(const struct cairn_detector *detector, const struct front *fronts,
+                  const struct cairn_open *open)
+{
+    const struct front *front;
+
+    if (open->op == CAIRN_SEND || open->op == CAIRN_RECV)
+        return false;
+    front = &fronts[open->comm * CAIRN_OPS + open->op];
+    return front->seq > open->seq &&
+           !is_in(&detector->intakes[front->rank], front->rank, open, front->rank);
+}
+
+/* fronts: NULL where what others have left does not matter yet. */
+static struct standing
+standing_of(const struct cairn_detector *detector, const struct front *fronts,
+            const struct cairn_intake *intake)
+{
+    struct standing standing = {.open = NULL};
+    uint64_t last_ns = intake->end_ns;
+
+    /* where sends go on by themselves, nobody waits in one */
+    bool aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
+
+    for (uint32_t i = 0; i < intake->open_count; i++) {
+        const struct cairn_open *open = &intake->open[i];
+
+        if (aside && open->op == CAIRN_SEND)
+            continue;
+        if (fronts && is_left_by_others(detector, fronts, open)) {
+            standing.is_left = true;
+            last_ns = open->start_ns > last_ns ? open->start_ns : last_ns;
+        } else if (!standing.open || open->start_ns < standing.open->start_ns) {
+            standing.open = open;
+        }
+    }
+    if (standing.open && (standing.open->start_ns > last_ns || last_ns == 0))
+        last_ns = standing.open->start_ns;
+    standing.idle_ns = since(intake->life_ns, last_ns);
+    return standing;
 }
 
 /* True where all that take part in a rank's open operation are in it and live. */
@@ -185,6 +236,9 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
                     "%.1f s"
              : detector->intakes[verdict->ranks.items[0]].is_stopped
                  ? "the process of rank %u%s is stopped, and those that wait have waited for %.1f s"
+             : standings[verdict->ranks.items[0]].is_left
+                 ? "rank %u%s gave signs of life and has not gone on from an operation that the "
+                   "others have left, while those that wait for them have waited for %.1f s"
                  : "rank %u%s gave signs of life and was in no operation, while those that wait "
                    "for them have "
                    "waited for %.1f s",
@@ -293,6 +347,7 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
     uint32_t world = detector->topology->world;
     struct cairn_detector_summary summary;
     struct standing *standings;
+    struct front *fronts = NULL;
     double longest_ns = 0, limit_ns;
     bool said = false;
     cairn_err err;
@@ -304,7 +359,7 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
     limit_ns = fmax(hang_ns, hang_periods * summary.period_ms * 1e6);
     limit_ns = fmax(limit_ns, outlived_factor * detector->hang_outlived_ns);
     for (uint32_t rank = 0; rank < world; rank++) {
-        standings[rank] = standing_of(&detector->intakes[rank]);
+        standings[rank] = standing_of(detector, NULL, &detector->intakes[rank]);
         if (standings[rank].open)
             longest_ns = fmax(longest_ns, standings[rank].idle_ns);
     }
@@ -313,9 +368,16 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
     if (longest_ns < limit_ns || detector->hang_said) {
         if (longest_ns < limit_ns && detector->hang_said)
             end_hangs(detector);
-        free(standings);
-        return CAIRN_OK;
+        err = CAIRN_OK;
+        goto done;
     }
+    fronts = find_fronts(detector);
+    if (!fronts) {
+        err = CAIRN_NOMEM;
+        goto done;
+    }
+    for (uint32_t rank = 0; rank < world; rank++)
+        standings[rank] = standing_of(detector, fronts, &detector->intakes[rank]);
     for (uint32_t rank = 0; rank < world; rank++)
         standings[rank].dead = is_dead(detector, rank, standings[rank].idle_ns, longest_ns);
     err = say_ranks(detector, standings, true, limit_ns, longest_ns, &said);
@@ -324,6 +386,8 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
     if (!err)
         err = say_links(detector, standings, limit_ns);
     detector->hang_said = said || detector->hang_said;
+done:
+    free(fronts);
     free(standings);
     return err;
 }

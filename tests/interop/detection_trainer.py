@@ -39,8 +39,6 @@ def main():
     slow = False
     print("pid", os.getpid(), flush=True)
     for step in range(1, 1_000_000):
-        if stuck:
-            stuck_in_c()
         if asked:
             asked.clear()
             slow = not slow
@@ -49,6 +47,8 @@ def main():
         time.sleep(COMPUTE_S * (SLOWER if slow else 1))
         computed_ms = (time.monotonic() - begin_s) * 1000
         model(torch.full((4, 64), rank + 1.0)).square().mean().backward()
+        if stuck:  # maybe before it was seen that the gradients' operation has ended
+            stuck_in_c()
         optimizer.step()
         optimizer.zero_grad()
         print("step", step, round(computed_ms), flush=True)

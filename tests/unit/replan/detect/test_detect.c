@@ -334,6 +334,37 @@ test_hangs(void **state)
     }
 }
 
+/* A rank stops before it can say that its last operation has ended, which its partner has left. */
+static void
+test_hang_after_an_unseen_end(void **state)
+{
+    const struct cairn_verdicts *verdicts;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    for (uint32_t step = 0; step < 20; step++)
+        run_step(&job, step, NULL, 1);
+    for (uint32_t rank = 0; rank < WORLD; rank++) {
+        job.now_ns[rank] += 100 * MS;
+        feed(&job, rank, rank / 2, 20, 20, job.now_ns[rank],
+             rank == 3 ? 0 : job.now_ns[rank] + 5 * MS);
+    }
+    feed(&job, 2, 1, 21, 20, job.now_ns[2] + 10 * MS, 0);
+    for (uint32_t rank = 0; rank < WORLD; rank++)
+        if (rank != 2 && rank != 3)
+            feed(&job, rank, 4 + rank % 2, 20, 20, job.now_ns[rank] + 5 * MS, 0);
+    for (uint32_t rank = 0; rank < WORLD; rank++)
+        live(&job, rank, job.now_ns[rank] + 10000ull * MS);
+    verdicts = finish(&job);
+    assert_int_equal(verdicts->count, 1);
+    assert_int_equal(verdicts->items[0].kind, CAIRN_HANG_COMPUTE);
+    assert_int_equal(verdicts->items[0].ranks.count, 1);
+    assert_int_equal(verdicts->items[0].ranks.items[0], 3);
+    assert_int_equal(verdicts->items[0].victims.count, WORLD - 1);
+    end(&job);
+}
+
 static void
 test_hang_link(void **state)
 {
@@ -504,6 +535,7 @@ main(void)
                                        cmocka_unit_test(test_slow_node),
                                        cmocka_unit_test(test_slow_link),
                                        cmocka_unit_test(test_hangs),
+                                       cmocka_unit_test(test_hang_after_an_unseen_end),
                                        cmocka_unit_test(test_hang_link),
                                        cmocka_unit_test(test_any_order),
                                        cmocka_unit_test(test_rings_together),
