@@ -224,7 +224,8 @@ PLAIN_FOLDERS = [
     "include",
     "replan",
     "snapshot",
-    "tools/convert",
+    "tools",
+    "transport",
 ]
 # Words and phrases that cost a second reading, and what to write instead.
 WORDS = {

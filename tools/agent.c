@@ -117,7 +117,7 @@ cairn_verb_agent(int argc, char **argv)
     }
     cairn_log_setup((enum cairn_log_level)config.log_level, NULL, NULL);
     cairn_log_format((enum cairn_log_format)config.log_format);
-    /* a wrong one is said before anything begins */
+    /* a wrong one is reported before anything begins */
     err = cairn_problem_file_load(&config, &adviser, error, sizeof error);
     cairn_adviser_destroy(adviser);
     if (!err && config.verdict_policy == CAIRN_CONFIG_ENFORCE)

@@ -12,7 +12,7 @@
 /* What is asked. */
 struct cairn_question {
     const char *verb;                  /* of the request: "status" */
-    const char *asker;                 /* the verb under whose name it is said that nobody answers;
+    const char *asker;                 /* the verb in whose name a missing answer is reported;
                                      * NULL: `verb` */
     const char *socket;                /* the agent's (tools/find_agent.h) */
     struct cairn_generation_id wanted; /* step 0: none; the epoch as people name it */
@@ -31,8 +31,8 @@ struct cairn_question {
     uint32_t steps, until; /* trace: the last `steps` steps up to that one (0: the newest) of … */
     uint32_t of;           /* … this node, from `offset` of the parcel with this token on */
     uint64_t token, offset;
-    bool is_raw;          /* the answer is no JSON, unless it is a refusal: there is no tree then */
-    uint32_t timeout_ms;  /* for the whole answer */
+    bool is_raw;         /* the answer is not JSON, unless it is a refusal: there is no tree then */
+    uint32_t timeout_ms; /* for the whole answer */
     const char *progress; /* shown on stderr while waiting; NULL: nothing */
 };
 
@@ -41,11 +41,11 @@ struct cairn_answer {
     int exit_code;
     char *text; /* the JSON, or the bytes where is_raw was asked for */
     size_t text_len;
-    struct cairn_tree tree; /* of it */
+    struct cairn_tree tree; /* of `text` */
 };
 
 /*
- * Asks and waits. CAIRN_OK: *out is filled, whatever the agent's exit code is. CAIRN_PEER: no agent
+ * Asks and waits. CAIRN_OK: *out is filled, and has the agent's exit code. CAIRN_PEER: no agent
  * listens there, or it went away; CAIRN_TIMEOUT; CAIRN_DENIED: it is not ours; CAIRN_VERSION: it
  * speaks another version; CAIRN_CORRUPT; CAIRN_NOMEM. Nothing is printed.
  */

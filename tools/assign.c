@@ -12,7 +12,7 @@
 static const char about[] =
     "Assigns the sequences of a problem file to pipelines so that the slowest pipeline ends as "
     "early as possible, and prints a bound that no assignment can beat. If the file has "
-    "\"microbatch_tokens\", sequences are packed into micro-batches and long ones cut. "
+    "\"microbatch_tokens\", sequences are packed into micro-batches, and long sequences cut. "
     "docs/PLANNER.md has the format and formulas.\n"
     "\n"
     "Exits 4 if a sequence is too long for every pipeline.";

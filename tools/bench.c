@@ -346,7 +346,7 @@ measure(const struct stage *stage, const struct cairn_bench_options *options,
         err = CAIRN_INTERNAL;
     if (err)
         cairn_tool_error("bench", "the measurement failed", cairn_err_text(err),
-                         "what went wrong is said above");
+                         "the reason is in the lines above");
     return err;
 }
 

@@ -8,7 +8,7 @@
  *                all at once, streaming stores in pieces of 64 KiB or all at once
  *   ratio        of the two medians
  *   details      GB/s of each kernel, as measured to choose one
- * The source is anonymous memory (with transparent huge pages where they are to be had), the
+ * The source is anonymous memory (with transparent huge pages where the kernel gives them), the
  * destination a pre-faulted arena; both are larger than any cache. Floors and ours alternate.
  */
 #include "tools/bench.h"

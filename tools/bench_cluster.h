@@ -60,7 +60,7 @@ CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_train(struct cairn_bench_cluster 
  * Has every trainer write the state of the step after *step, begin a snapshot, train on for step_ns
  * and fence; waits until every agent has committed the generation. Agents skip a step that begins
  * before all of them know that they must capture it, so steps are tried until one is captured
- * everywhere: *step is that one, and nothing is counted of those before it. *seconds: the longest
+ * everywhere: *step is that one, and nothing is counted of earlier steps. *seconds: the longest
  * time of an agent from its trainer's begin to the commit. *cpu: of all processes, from before the
  * first begin to after the last commit. CAIRN_TIMEOUT.
  */

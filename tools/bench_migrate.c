@@ -4,7 +4,7 @@
  *
  * Each round the ranks train a step, which is captured and committed, and then move the tensors as
  * a trainer does that takes another placement (cairn/client.h): snapshot of this step, registration
- * of the next tensors, fill, all before anything of the present ones goes. The next round moves
+ * of the next tensors, fill, all before anything of the present tensors goes. The next round moves
  * them back. What arrives is compared byte by byte. The value is the standstill of the slower rank.
  * The next tensors are mapped before it begins.
  *

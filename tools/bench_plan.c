@@ -119,7 +119,7 @@ plan_once(uint32_t devices, uint64_t seed, struct sums *sums)
         err = cairn_plan_check(answer.plan, &problem, &fault);
     }
     if (err == CAIRN_INVAL)
-        err = CAIRN_CORRUPT; /* what came out is no plan */
+        err = CAIRN_CORRUPT; /* the result is not a plan */
     cairn_answer_plan_fini(&answer);
     cairn_problem_fini(&problem);
     return err;
@@ -170,7 +170,7 @@ assign_once(uint64_t seed, struct sums *sums)
         err = cairn_assign_step_ms(&problem, assignment.pipelines, &step_ms);
     }
     if (!err && fabs(step_ms - assignment.step_ms) > 1e-6 * step_ms)
-        err = CAIRN_CORRUPT; /* what came out takes another time than was said */
+        err = CAIRN_CORRUPT; /* the result takes another time than it claims */
     free(assignment.pipelines);
     cairn_assign_problem_fini(&problem);
     return err;

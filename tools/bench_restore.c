@@ -1,6 +1,6 @@
 /*
  * tools/bench_restore.c - restore of as many lost nodes as the code bears: agents killed with their
- * memory, blank ones in their place.
+ * memory, blank agents in their place.
  *
  * The value is CPU seconds per GiB of rebuilt bytes (data and parity) over all agents, from the
  * request to its answer. The floor is decoding those bytes and moving what decoding needs, each

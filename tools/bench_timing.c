@@ -1,8 +1,8 @@
 /*
  * tools/bench_timing.c - what NCCL's profiler plugin costs the threads that call it.
  *
- *   case     counted: an operation of which only that it was enqueued is recorded: five calls, one
- *            record; timed: an operation of CHANNELS channels whose kernels are timed too: 1 + 3 *
+ *   case     counted: an operation whose enqueueing alone is recorded: five calls, one record;
+ *            timed: an operation of CHANNELS channels whose kernels are timed too: 1 + 3 *
  *            CHANNELS calls more, three records
  *   value    ns per call
  *   floor    the same calls of functions that read the clock as often and copy each record to

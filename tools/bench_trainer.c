@@ -150,7 +150,7 @@ take_step(struct cairn_client *client, const struct cairn_bench_command *command
     return err;
 }
 
-/* Moves as cairn/client.h says; the present tensors go only when the next ones are here. */
+/* Moves as cairn/client.h says; the present tensors go only when the next tensors are here. */
 static cairn_err
 move(struct cairn_client *client, const struct cairn_bench_trainer *trainer, struct state *state,
      uint64_t step, struct cairn_bench_answer *answer)

@@ -58,7 +58,7 @@ take_ranks(const struct cairn_usage *usage, const char *name, const char *text, 
     return true;
 }
 
-/* "bf16" and "BF16" are the same; 0 for what is no floating type. */
+/* "bf16" and "BF16" are the same; 0 if it is not a floating type. */
 static enum cairn_dtype
 take_dtype(const char *text)
 {

@@ -104,7 +104,7 @@ take_turns(struct demo *demo, struct turns *turns)
     turns->reference = false;
 }
 
-/* ---- the end of it ---- */
+/* ---- the end ---- */
 
 /* A rank or an agent ended that should not have. */
 static int
@@ -295,7 +295,7 @@ cairn_verb_demo(int argc, char **argv)
         demo_job_init(demo, &demo->job, "job", true);
         demo_job_init(demo, &demo->reference, "reference", false);
         code = tell(demo);
-        demo_job_kill(&demo->job); /* ended ones stay as they ended */
+        demo_job_kill(&demo->job); /* those that have ended stay as they are */
         demo_job_kill(&demo->reference);
         for (uint32_t i = 0; i < demo->options.nodes; i++)
             demo_process_kill(&demo->nodes[i].agent);

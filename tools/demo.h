@@ -12,7 +12,7 @@
  *   demo_report.c    the figures at the end
  *   demo_view.c      what is told while it happens
  *
- * One thread. Whoever waits calls demo_tick in a loop with a deadline, and stops when it says so.
+ * One thread. Each wait calls demo_tick in a loop with a deadline, until it returns false.
  */
 #ifndef CAIRN_TOOLS_DEMO_H
 #define CAIRN_TOOLS_DEMO_H
@@ -68,8 +68,7 @@ struct demo_restore {
     bool from_files;
     uint64_t lost_steps;
     uint64_t rebuilt_bytes;
-    uint64_t detect_ns, restart_ns, restore_ns,
-        resume_ns; /* the parts of it, one after the other */
+    uint64_t detect_ns, restart_ns, restore_ns, resume_ns; /* its parts, one after the other */
 };
 
 struct demo_node {
@@ -108,7 +107,7 @@ struct demo {
     uint64_t protect_ns; /* of the newest one, from the first grant to the commit */
     uint64_t spilled_count;
     uint64_t repaired_bytes; /* rebuilt by agents themselves since the last restore */
-    bool faults_waited;      /* the next ones, for a generation to restore */
+    bool faults_waited;      /* the next faults, for a generation to restore */
     struct demo_restore restores[DEMO_RESTORES_MAX];
     uint32_t restore_count;
     uint32_t commands;                /* started so far, for the names of their files */
@@ -123,7 +122,7 @@ uint64_t demo_now_ns(const struct demo *demo);
 bool demo_tick(struct demo *demo);
 
 /* ---- demo_options.c ---- */
-/* False: the command ends with *exit_code, all is said. */
+/* False: the command ends with *exit_code, and the error is printed. */
 bool demo_options_parse(int argc, char **argv, struct demo_options *out, int *exit_code);
 extern const char *const demo_fault_names[]; /* by enum demo_fault_kind */
 

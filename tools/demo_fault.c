@@ -2,7 +2,7 @@
  * tools/demo_fault.c - what is killed, who notices it, and the way back.
  *
  * After the loss of a node or a trainer: the other ranks leave by themselves (their exit code says
- * "restart me"), blank agents take the places of lost ones, `cairn restore` picks and rebuilds a
+ * "restart me"), blank agents take the places of lost agents, `cairn restore` picks and rebuilds a
  * generation, all ranks start again with --resume. After the loss of an agent alone training goes
  * on, and a new agent takes the memory over from the keeper. Nothing is killed before there is a
  * generation that the way back leads to: on a busy machine the first one takes many steps.
@@ -155,7 +155,7 @@ kill_one(struct demo *demo, struct demo_fault *fault, bool *agents, bool *agent_
     }
 }
 
-/* The next ones; says them in one line per kind. */
+/* Kills by the next faults; prints one line per kind. */
 static void
 kill_due(struct demo *demo, bool *agents, bool *agent_only)
 {
@@ -314,7 +314,7 @@ run_restore(struct demo *demo, struct demo_restore *restore)
     demo_agents_look(demo);
     restore->rebuilt_bytes += demo->repaired_bytes;
     if (demo->repaired_bytes)
-        snprintf(repaired, sizeof repaired, ", %s of it before the restore",
+        snprintf(repaired, sizeof repaired, ", %s before the restore",
                  cairn_show_bytes(demo->repaired_bytes, shown));
     demo->repaired_bytes = 0;
     if (code == CAIRN_EXIT_LOST)
@@ -346,7 +346,7 @@ resume_once(struct demo *demo)
             return 128 + SIGINT;
         if (demo->job.fresh) {
             demo_say(&demo->view, DEMO_BAD,
-                     "a rank found nothing to restore and began anew: that must not be");
+                     "a rank found nothing to restore and began from nothing: that is a bug");
             return CAIRN_EXIT_FAILED;
         }
         if (failed == UINT32_MAX && demo_now_ns(demo) <= deadline_ns)

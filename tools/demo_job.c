@@ -185,7 +185,7 @@ demo_job_start(struct demo *demo, struct demo_job *job, bool resume)
     job->stopped = false;
     job->fresh = false;
     job->step = 0;
-    job->skip_step = UINT64_MAX; /* the first one, whichever it is */
+    job->skip_step = UINT64_MAX; /* the first step is not measured */
     job->resumed_ns = 0;
     for (uint32_t r = 0; r < job->count; r++) {
         job->ranks[r].step = 0;

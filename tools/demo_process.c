@@ -99,7 +99,7 @@ demo_process_kill(struct demo_process *process)
     note_end(process, status);
 }
 
-/* ---- what is no child of ours ---- */
+/* ---- processes that are not our children ---- */
 
 static bool
 runs_program(const char *pid, const char *const programs[2])

@@ -3,9 +3,9 @@
  * them.
  *
  * Children die with their parent (PR_SET_PDEATHSIG). A keeper is nobody's child, and a killed
- * parent removes no files: so a guard process waits for the end of the demo, whatever ends it, then
- * kills whatever of our two programs still runs with a path below the demo's directory in its
- * arguments, and removes the directory where it was a temporary one.
+ * parent removes no files: so a guard process waits for the end of the demo, then kills those of
+ * our two programs that still run with a path below the demo's directory in their arguments, and
+ * removes the directory if it is temporary.
  */
 #ifndef CAIRN_TOOLS_DEMO_PROCESS_H
 #define CAIRN_TOOLS_DEMO_PROCESS_H

@@ -43,7 +43,7 @@ overhead(const struct demo *demo)
 struct memory {
     uint64_t reserved_bytes; /* of all agents */
     uint64_t rss_bytes;      /* of all agents, at most */
-    uint64_t slots_bytes;    /* of the reserved ones: data and parity, by the formula */
+    uint64_t slots_bytes;    /* of reserved_bytes: data and parity, by the formula */
 };
 
 static struct memory

@@ -1,5 +1,5 @@
 /*
- * tools/demo_slow.c - the job of `cairn demo --slow`, what the planner expects of it, and what
+ * tools/demo_slow.c - the job of `cairn demo --slow`, what the planner expects, and what
  * happened; see demo_slow.h.
  */
 #include "tools/demo_slow.h"

@@ -101,7 +101,7 @@ extern const char *const demo_slow_model[];
 int demo_slow_open(struct demo *demo);
 void demo_slow_fini(struct demo_slow *slow);
 void demo_slow_announce(struct demo *demo);
-/* A step of rank 0, an event of it about shares, a rank's about moved layers, a line of an agent's
+/* A step of rank 0, its event about shares, a rank's event about moved layers, a line of an agent's
  * log. */
 void demo_slow_take_step(struct demo *demo, uint64_t step, uint64_t step_ns);
 void demo_slow_take_shares(struct demo *demo, const char *line);

@@ -38,7 +38,7 @@ bool demo_json_text(const char *text, const char *key, char *out, size_t out_byt
 /* The strings of an array, each followed by a newline. */
 bool demo_json_lines(const char *text, const char *key, char *out, size_t out_bytes);
 /* The whole numbers of an array, also of arrays within it, up to numbers_max; returns how many, or
- * numbers_max + 1 if there are more, or 0 where it is no such array. */
+ * numbers_max + 1 if there are more, or 0 where it is not such an array. */
 uint32_t demo_json_numbers(const char *text, const char *key, uint32_t *numbers,
                            uint32_t numbers_max);
 /* key=123 after a space. */

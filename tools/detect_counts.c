@@ -198,7 +198,7 @@ ask(const char *address, struct counts *counts)
     if (err != CAIRN_CORRUPT)
         return fail(err ? err : counts->err);
     snprintf(what, sizeof what, "what NCCL's RAS at %s says is not understood", address);
-    snprintf(why, sizeof why, "byte %zu of it: %s", fault.at, fault.why);
+    snprintf(why, sizeof why, "at byte %zu: %s", fault.at, fault.why);
     cairn_tool_error("detect", what, why, "look whether something else listens there");
     return CAIRN_EXIT_INPUT;
 }

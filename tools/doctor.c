@@ -138,7 +138,7 @@ check_directory(struct doctor *doctor, const char *code, const char *path, bool 
         if (!failed && S_ISDIR(status.st_mode))
             failed = try_write(path);
         if (!S_ISDIR(status.st_mode))
-            doctor_find(doctor, bad, code, "name a directory", "%s is no directory", path);
+            doctor_find(doctor, bad, code, "name a directory", "%s is not a directory", path);
         else if (failed)
             doctor_find(doctor, bad, code,
                         failed == ENOSPC || failed == EDQUOT

@@ -2,8 +2,8 @@
  * tools/explain.c - `cairn explain`: a verdict as a story in seconds, with its evidence.
  *
  * Seconds are those of the clock of the first rank in the trace that names its steps; where none
- * does, steps times the period. What a verdict costs is what steps take longer while it lasts than
- * steps of which no verdict says anything.
+ * does, steps times the period. What a verdict costs is how much longer steps take while it lasts
+ * than steps without a verdict.
  */
 #include "base/json.h"
 #include "replan/detect/detect.h"
@@ -36,9 +36,8 @@ static const char about[] =
     "`plan N` explains one of the last offers of another placement: the evidence, the "
     "alternatives, the price, and what it has brought.\n"
     "\n"
-    "EVENT is an event of the history by the name that `cairn history` prints, such as 2.17: what "
-    "is "
-    "known of it, what led to it, and what came of it.";
+    "EVENT is an event of the history by the name that `cairn history` prints, such as 2.17: its "
+    "details, what led to it, and what came after.";
 static const char examples[] = "  cairn explain 3                       # of the running job\n"
                                "  cairn explain plan 2                  # an offer of `cairn "
                                "replan`\n"
@@ -69,7 +68,7 @@ struct story {
     double begin_s, known_s, end_s; /* since the trace's begin; end_s NaN while it lasts; all NaN:
                                      * unknown */
     double trace_s;
-    double normal_ms, slow_ms, lost_s; /* NaN where it cannot be said */
+    double normal_ms, slow_ms, lost_s; /* NaN where it is unknown */
     uint32_t slow_steps;
     char lines[LINES_MAX][LINE_BYTES];
     uint32_t line_count;
@@ -282,9 +281,7 @@ say_when(struct story *story)
     add_line(story, "+%.1f s (step %" PRIu32 "): it begins.", story->begin_s, verdict->since_step);
     if (hang)
         return; /* how long others have waited is in the evidence */
-    add_line(story,
-             "+%.1f s (step %" PRIu32
-             "): enough has been seen to say so, %.1f s later; confidence %.2f.",
+    add_line(story, "+%.1f s (step %" PRIu32 "): known, %.1f s later; confidence %.2f.",
              story->known_s, verdict->detected_step, fmax(story->known_s - story->begin_s, 0),
              verdict->confidence);
     if (isnan(story->end_s))
@@ -426,7 +423,7 @@ read_all(struct cairn_trace_source *source, struct cairn_detector **detector, st
     return err || *exit_code != CAIRN_EXIT_OK ? err : cairn_detector_finish(*detector);
 }
 
-/* The verdict is there, or what is said instead. */
+/* False: there is no such verdict, and that is printed. */
 static bool
 check_number(uint32_t number, uint32_t count)
 {

@@ -1,6 +1,6 @@
 /*
  * tools/explain_event.c - `cairn explain EVENT`: what the agents know of one event of the history,
- * what led to it, and what came of it.
+ * what led to it, and what came after.
  *
  * Causes are found by what events are about: a repair answers deaths and starts without memory, an
  * epoch those or an operator's restore, trainers resume in an epoch. The newest such event before

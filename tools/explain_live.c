@@ -2,8 +2,7 @@
  * tools/explain_live.c - `cairn explain VERDICT` of a running job: what the agents have kept of one
  * of their verdicts, as a story.
  *
- * Seconds are those since the agents knew of it, and before that steps times the length of a step
- * now.
+ * Seconds are those since the agents knew, and before that steps times the length of a step now.
  */
 #include "replan/detect/verdict.h"
 #include "tools/ask.h"
@@ -74,14 +73,12 @@ say_when(struct story *story)
     if (story->length_s >= 0)
         add_line(story,
                  "%s ago (step %" PRIu64
-                 ") enough had been seen to say so, about %.1f s after it began (step %" PRIu64
-                 "); confidence %.2f.",
+                 ") it was known, about %.1f s after it began (step %" PRIu64 "); confidence %.2f.",
                  ago(story, story->known_ns, shown), known, story->length_s, since,
                  cairn_tree_double(story->tree, story->verdict, "confidence", 0));
     else
         add_line(story,
-                 "%s ago (step %" PRIu64
-                 ") enough had been seen to say so; it began with step %" PRIu64
+                 "%s ago (step %" PRIu64 ") it was known; it began with step %" PRIu64
                  "; confidence %.2f.",
                  ago(story, story->known_ns, shown), known, since,
                  cairn_tree_double(story->tree, story->verdict, "confidence", 0));

@@ -1,5 +1,5 @@
-/* tools/fingerprint.c - `cairn fingerprint`: which state a checkpoint holds, whatever its format
- * and parallelism. */
+/* tools/fingerprint.c - `cairn fingerprint`: which state a checkpoint holds, in any format and
+ * parallelism. */
 #include "tools/convert/formats.h"
 #include "tools/convert/engine/fingerprints.h"
 #include "snapshot/box.h"

@@ -24,7 +24,7 @@ enum {
     COLOURS = 64
 };
 
-/* Shades by heat; the last one for all that is above. A cell of which nothing is known is '?'. */
+/* Shades by heat; the last one for all that is above. An unknown cell is '?'. */
 static const struct {
     double heat_max;
     const char *glyph, *colour;

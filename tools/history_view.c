@@ -47,7 +47,7 @@ cairn_history_warn(const char *verb, const struct cairn_tree *tree)
                     verb, number);
         } else if (strcmp(state, "silent") == 0) {
             fprintf(stderr,
-                    "cairn %s: node %" PRIu64 ": no answer; only what others saw of it is "
+                    "cairn %s: node %" PRIu64 ": no answer; only what other nodes saw is "
                     "known\n",
                     verb, number);
         }

@@ -21,11 +21,11 @@ static const char about[] =
 static const char examples[] = "  cairn inspect ckpt/step-1000\n"
                                "  cairn inspect ckpt/step-1000 -o json | jq '.tensors[].name'\n";
 
-/* A checkpoint, and what of it belongs to which tensor. */
+/* A checkpoint, and which pieces belong to which tensor. */
 struct view {
     const struct cairn_checkpoint *checkpoint;
     struct cairn_piece_table table; /* pieces by tensor */
-    uint32_t *tied_to;              /* [tensors], UINT32_MAX where it is no alias */
+    uint32_t *tied_to;              /* [tensors], UINT32_MAX where it is not an alias */
 };
 
 static cairn_err

@@ -17,7 +17,7 @@ enum { CAIRN_LIVE_STEPS_DEFAULT = 50, CAIRN_LIVE_STEPS_MAX = 1000 };
 /*
  * Writes the last `steps` steps of the job to `out`. `agent` is the value of --agent. Returns
  * CAIRN_EXIT_OK, or CAIRN_EXIT_WARN if nodes or operations are missing; any other exit code says
- * what is wrong. All of that is said on stderr in the name of `verb`.
+ * what is wrong. Messages go to stderr in the name of `verb`.
  */
 int cairn_live_trace_write(const char *verb, const char *agent, uint32_t steps, FILE *out);
 

@@ -48,7 +48,7 @@ static const struct cairn_verb verbs[] = {
      cairn_verb_fingerprint},
     {"This machine", NULL, NULL},
     {"doctor", "check this node before a job starts", cairn_verb_doctor},
-    {"demo", "run a cluster here, kill parts of it, and restore", cairn_verb_demo},
+    {"demo", "run a cluster here, kill nodes, and restore", cairn_verb_demo},
     {"bench", "measure each stage against its floor", cairn_verb_bench},
     {"keeper", NULL, cairn_verb_keeper},
 };

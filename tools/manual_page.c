@@ -117,7 +117,7 @@ static void
 put_about(FILE *out, const char *about)
 {
     char term[80];
-    bool apart = false; /* the next line that is no item begins a paragraph */
+    bool apart = false; /* the next line that is not an item begins a paragraph */
 
     while (*about) {
         size_t len = strcspn(about, "\n"), indent = strspn(about, " ");

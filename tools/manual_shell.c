@@ -52,7 +52,7 @@ put_quoted(FILE *out, const char *text, const char *escaped)
 
 static const struct cairn_flag help_flag = {"help", 'h', NULL, "print the help", NULL, NULL};
 
-/* The options of a verb, and --help as the last; NULL behind it. */
+/* The options of a verb, then --help, then NULL. */
 static const struct cairn_flag *
 flag_at(const struct cairn_usage *usage, size_t i)
 {

@@ -78,13 +78,13 @@ read_trace(const char *verb, const struct cairn_trace_from *from, struct measure
 static void
 say_times(const struct cairn_problem *problem, const struct cairn_profiled *profiled)
 {
-    (void)fprintf(stderr,
-                  "a layer takes %.3f ms, first stages %.2f layers more, last ones %.2f; the times "
-                  "of %" PRIu32 " of %" PRIu32
-                  " stages are %.1f %% off that (root mean square); %" PRIu32 " devices are slow\n",
-                  problem->layer_ms, problem->embed_layers, problem->head_layers,
-                  profiled->fit.used, profiled->stages, 100 * profiled->fit.error_rms,
-                  profiled->slow_devices);
+    (void)fprintf(
+        stderr,
+        "a layer takes %.3f ms, first stages %.2f layers more, last stages %.2f; the times "
+        "of %" PRIu32 " of %" PRIu32 " stages are %.1f %% off that (root mean square); %" PRIu32
+        " devices are slow\n",
+        problem->layer_ms, problem->embed_layers, problem->head_layers, profiled->fit.used,
+        profiled->stages, 100 * profiled->fit.error_rms, profiled->slow_devices);
     if (profiled->vocabulary_kept)
         (void)fprintf(stderr, "not determined: the vocabulary's weight, since the stages are too "
                               "much alike, or too few, to tell it apart from "
@@ -173,8 +173,8 @@ say_memory(const struct cairn_problem *problem, const struct cairn_profiled_memo
             stderr, "not used: the memory of %" PRIu32 " ranks that are in no stage of the plan\n",
             memory->outside);
     if (memory->devices == 0) {
-        (void)fprintf(stderr, "not measured: memory, of which no line of the trace tells "
-                              "(\"memory_bytes\"): it is what the problem said\n");
+        (void)fprintf(stderr, "not measured: memory; no line of the trace has \"memory_bytes\", "
+                              "so the problem's value stays\n");
         return;
     }
     (void)fprintf(stderr,

@@ -8,7 +8,7 @@
 #include "tools/trace_source.h"
 
 /* Changes the problem to what the trace shows, and tells on stderr how well that is known. Returns
- * the exit code; what is wrong was said in the name of `verb`. */
+ * the exit code; errors are printed in the name of `verb`. */
 int cairn_measure_problem(const char *verb, const struct cairn_trace_from *from,
                           struct cairn_problem *problem);
 

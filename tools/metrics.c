@@ -287,7 +287,7 @@ put_rates(struct page *page, const struct cairn_tree_value *list)
     uint32_t count = 0;
 
     begin(page, "cairn_straggling_rate", "gauge",
-          "How many times longer than normal a rank computes, while a verdict says so.");
+          "How many times longer than normal a rank computes, while a verdict is open.");
     while ((item = cairn_tree_next(page->status, list, item))) {
         const struct cairn_tree_value *ranks = cairn_tree_find(page->status, item, "ranks");
         char kind[24], text[24];

@@ -3,7 +3,7 @@
  *
  * The server is a process of its own beside the agent, so that no byte of HTTP is parsed where
  * training state lies. It listens on the loopback address alone; libmicrohttpd reads the requests.
- * Each scrape asks the agent anew, and while that does not answer the scrape fails.
+ * Each scrape asks the agent, and fails while that does not answer.
  */
 #include "tools/ask.h"
 #include "tools/find_agent.h"
@@ -221,7 +221,7 @@ cairn_verb_metrics(int argc, char **argv)
         return cairn_usage_error(&usage, "-o takes openmetrics or prometheus, not \"%s\"", output);
     if (output && listen)
         return cairn_usage_error(&usage,
-                                 "whoever scrapes --listen chooses the format: leave -o out");
+                                 "the scraper of --listen chooses the format: leave -o out");
     if (listen)
         port = strtoul(listen, &end, 10);
     if (listen && (*listen < '0' || *listen > '9' || *end || port > UINT16_MAX))

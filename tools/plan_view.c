@@ -130,7 +130,7 @@ list_idle(const struct cairn_problem *problem, const bool *used, bool dead, FILE
         fputs("\n", out);
 }
 
-/* The unused, dead ones apart. */
+/* Unused devices, the dead apart. */
 static void
 explain_unused(const struct cairn_problem *problem, const struct cairn_plan *plan, FILE *out)
 {

@@ -13,7 +13,7 @@ static const char about[] =
     "transfers, and the memory per layer (from lines with \"memory_bytes\").\n"
     "\n"
     "The problem's \"current\" must be the plan that ran, and its device ids the ranks of the "
-    "trace. stderr tells how well the numbers fit, and which ones the trace does not determine; "
+    "trace. stderr tells how well the numbers fit, and which numbers the trace does not determine; "
     "these stay as they are in the problem.";
 static const char examples[] =
     "  cairn profile --problem problem.json --trace job.jsonl > measured.json\n"

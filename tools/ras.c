@@ -2,8 +2,8 @@
  * tools/ras.c - the text protocol of NCCL's RAS: a line asks, a line answers, and the report runs
  * to the end of the connection.
  *
- * Whoever listens on the port may be anything: what it says is bounded in time and size, and not
- * looked into here.
+ * Any program may listen on the port: its answer is bounded in time and size, and not looked into
+ * here.
  */
 #include "tools/ras.h"
 

@@ -24,7 +24,7 @@ static const char about[] =
     "approved.\n"
     "\n"
     "Home is the placement of the plan in `problem`. What was denied is not proposed again until "
-    "other ranks are slow for a minute, or the same ones by another factor; with --for, until that "
+    "other ranks are slow for a minute, or the same by another factor; with --for, until that "
     "time is over. --now does not wait until slow ranks have cost as much as the change does.\n"
     "\n"
     "Exits 4 if nothing is proposed and the trainers have the home placement. A decision exits 1 "
@@ -258,7 +258,7 @@ print_decided(const struct cairn_tree *tree)
                placement);
 }
 
-/* False: it is no whole number above 0. */
+/* False: it is not a whole number above 0. */
 static bool
 parse_number(const char *text, uint64_t *out)
 {

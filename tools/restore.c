@@ -17,8 +17,8 @@
 
 enum { RESTORE_SECONDS = 3600, COMMIT_SECONDS = 600, POLL_MS = 200, SNAPSHOT_ANSWER_MS = 10000 };
 
-/* "--timeout 90s" or "5m" as milliseconds; `fallback_s` where it is not given; false where it is no
- * duration. */
+/* "--timeout 90s" or "5m" as milliseconds; `fallback_s` where it is not given; false where it is
+ * not a duration. */
 static bool
 parse_timeout(const char *text, uint32_t fallback_s, uint32_t *timeout_ms)
 {
@@ -122,17 +122,16 @@ static const char restore_about[] =
     "begins: the agents refuse trainers of the old one, and new trainers read the generation from "
     "the agents.\n"
     "\n"
-    "--generation goes back to an older generation, in memory or spilled. Later ones are given up: "
-    "--dry-run lists them, and the steps that are lost. Spilled ones stay until newer ones replace "
-    "them.\n"
+    "--generation goes back to an older generation, in memory or spilled. Later generations are "
+    "given up: --dry-run lists them, and the steps that are lost. Spilled generations stay until "
+    "newer replace them.\n"
     "\n"
     "With --to, writes the generation into DIR as a universal checkpoint (safetensors) instead. "
     "This does not disturb running trainers if the generation is complete.\n"
     "\n"
     "Exits 4 if nothing can be restored, 75 if another restore runs or too few agents answer.";
 
-/* The flags that restore and verify share; 0, or the exit code of a flag that is wrong and was
- * said. */
+/* The flags that restore and verify share; 0, or the exit code if one is wrong: that is printed. */
 static int
 parse_flags(const struct cairn_usage *usage, const char *output, const char *generation,
             const char *timeout, struct cairn_question *question, bool *json)
@@ -192,7 +191,7 @@ cairn_verb_restore(int argc, char **argv)
     if (exit_code)
         return exit_code;
     if (to && !cairn_absolute_path(to, absolute, sizeof absolute))
-        return cairn_usage_error(&usage, "--to \"%s\" is no path that can be used", to);
+        return cairn_usage_error(&usage, "--to \"%s\" is not a usable path", to);
     if (fresh && (generation || to || dry_run))
         return cairn_usage_error(
             &usage, "--fresh restores nothing: it goes with no --generation, --to or --dry-run");
@@ -266,7 +265,7 @@ print_verified(const struct cairn_tree *tree, int exit_code)
            cairn_tree_u64(tree, NULL, "still_bad_blocks", 0));
     if (cairn_tree_u64(tree, NULL, "mended_records", 0))
         printf("records    %" PRIu64 " of the generations' records were damaged and are written "
-               "anew: test the memory of the "
+               "again: test the memory of the "
                "nodes whose logs name them\n",
                cairn_tree_u64(tree, NULL, "mended_records", 0));
     if (cairn_tree_u64(tree, NULL, "lost_members", 0))
@@ -405,7 +404,7 @@ await_commit(const char *socket_path, uint64_t step, uint32_t timeout_ms,
 
 static const char snapshot_about[] =
     "Asks all agents to take a snapshot at the next step that every trainer can still make, "
-    "whatever the configured interval.";
+    "also before the configured interval is over.";
 
 static void
 print_step(bool json, bool dry_run, uint64_t step, const struct cairn_generation_id *committed)

@@ -24,7 +24,7 @@ struct cairn_run_look {
 
 struct cairn_run_look cairn_run_look(const char *socket_path, uint32_t timeout_ms);
 
-/* True if all ranks of the job are attached, some of them here: another launch of it has no place.
+/* True if all ranks of the job are attached, some of them here: another launch has no place.
  * A node without ranks may be one that joins. */
 bool cairn_run_is_taken(const struct cairn_run_look *look);
 

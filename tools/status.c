@@ -378,7 +378,7 @@ print_nodes(const struct cairn_tree *tree, uint32_t lines)
     uint32_t shown = 0, total = nodes ? nodes->count : 0;
 
     if (total > lines)
-        lines--; /* for the line that says so */
+        lines--; /* for the line that tells how many are left out */
     printf(" node  address                state      trainers  newest         memory\n");
     for (int answers = 0; answers < 2; answers++) {
         node = NULL;

@@ -196,7 +196,7 @@ open_file(const char *verb, const char *path, int *exit_code)
     return NULL;
 }
 
-/* 0: the text is no number of steps. */
+/* 0: the text is not a number of steps. */
 static uint32_t
 steps_of(const char *text)
 {

@@ -2,8 +2,8 @@
  * tools/trace_source.h - a trace of collective timing, read and checked by a thread of its own
  * while its user works on the records read before.
  *
- * docs/DETECTION.md has the format. Two batches of records exist at a time, whatever the trace's
- * size.
+ * docs/DETECTION.md has the format. Two batches of records exist at a time, however large the
+ * trace is.
  */
 #ifndef CAIRN_TOOLS_TRACE_SOURCE_H
 #define CAIRN_TOOLS_TRACE_SOURCE_H
@@ -63,7 +63,7 @@ int cairn_trace_source_result(const struct cairn_trace_source *source);
 uint64_t cairn_trace_source_backward(const struct cairn_trace_source *source);
 
 /* The most that the device of each rank held, memory_bytes[world], 0 where no line has said it;
- * once cairn_trace_source_next is false, borrowed until the close. Lines that say it are no
+ * once cairn_trace_source_next is false, borrowed until the close. Such lines are not
  * records. */
 const uint64_t *cairn_trace_source_memory(const struct cairn_trace_source *source);
 

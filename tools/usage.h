@@ -34,15 +34,16 @@ struct cairn_usage {
     const char *examples; /* two lines at least, each ended by a newline */
     const struct cairn_flag *flags;
     size_t flag_count;
-    const char *operand; /* what a word that is no option is, named as a value is: "FILE"; NULL: no
+    const char
+        *operand; /* what a word that is not an option is, named as a value is: "FILE"; NULL: no
                           * such words are allowed. They start at *operand */
     void (*more)(FILE *out); /* prints what the help ends with; NULL: nothing */
 };
 
 /*
- * Parses argv[1 …]. True: go on; *operand (may be NULL) is the index of the first word that is no
- * option, argc where there is none. Parsing stops there. False: the command ends with *exit_code,
- * everything has been said.
+ * Parses argv[1 …]. True: go on; *operand (may be NULL) is the index of the first word that is not
+ * an option, argc where there is none. Parsing stops there. False: the command ends with
+ * *exit_code, and the error is printed.
  */
 bool cairn_usage_parse(const struct cairn_usage *usage, int argc, char **argv, int *operand,
                        int *exit_code);

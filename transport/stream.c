@@ -250,7 +250,7 @@ span_bytes(const struct stream *stream, uint32_t left)
     return encrypts(stream) && left > CAIRN_BLOCK_BYTES ? CAIRN_BLOCK_BYTES : left;
 }
 
-/* The bytes behind it that are part of the span. */
+/* The bytes after the payload that are part of the span. */
 static uint32_t
 tag_bytes(const struct stream *stream)
 {
