@@ -17,14 +17,24 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # see _hook.py
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
+    from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
     from . import dcp, megatron
     from ._current import Poisoned
+    from ._elastic import Old, Parts, Placement
     from ._job import Job
 
 __version__ = "0.1.0"
-__all__ = ["Poisoned", "attach", "dcp", "megatron", "note_work", "__version__"]
+__all__ = [
+    "Parts",
+    "Poisoned",
+    "attach",
+    "dcp",
+    "elastic",
+    "megatron",
+    "note_work",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,6 +42,10 @@ def __getattr__(name: str) -> Any:
         from ._current import Poisoned
 
         return Poisoned
+    if name == "Parts":
+        from ._elastic import Parts
+
+        return Parts
     if name not in ("dcp", "megatron"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
@@ -92,6 +106,59 @@ def attach(
     from . import _torch
 
     return _torch.attach(model, optimizer, scheduler, dataloader, extra, microbatches, rng)
+
+
+def elastic(
+    build: "Callable[[Placement, Old], Parts]",
+    layers: "Union[int, Sequence[Sequence[int]]]",
+    stages: int,
+    microbatches: int,
+    dataloader: Any = None,
+    extra: Optional[Mapping[str, Any]] = None,
+    rng: Optional[str] = None,
+    build_timeout_s: float = 10.0,
+) -> "Job":
+    """Protects a pipeline whose layers may move between its stages while it trains, and resumes it
+    where `cairn run --resume` says so; returns the job. All ranks must call it, after
+    init_process_group. Rank r is stage r % stages of replica r // stages.
+
+    build(placement, old) makes what this rank trains, at the start and whenever layers move, and
+    returns cairn.Parts:
+
+        module      with the layers `placement.layers`, under names that are the same wherever a
+                    layer is ("layers.7.weight")
+        optimizer   of the module's parameters
+        schedule    a function: of a number of micro-batches, the schedule that computes them, with
+                    scale_grads=False
+        scheduler   of learning rates, or None
+        layers      with rng="counter": the modules of the layers by their numbers
+
+    At the start it is called in this thread; later in another one, between two steps, and then it
+    must not change what trains, nor use collectives or make process groups (`placement.group` are
+    the ranks of this replica). `old.take("layers.7")` is the present module of that name, or None.
+    Cairn fills parameters, buffers, moments, settings of the optimizer and the scheduler. Where
+    build raises on one rank, returns other names or has not returned after build_timeout_s, all
+    ranks go on as before; in the last case nothing moves any more.
+
+    layers: how many the job has, divided evenly among the stages, or those of each stage of each
+    replica. microbatches: how many the job computes in a step, all replicas together. rng:
+    "counter" seeds torch's generators for each layer by the script's seed on rank 0, the step, the
+    micro-batch and the layer, so that dropout does not depend on where it is computed.
+
+        for step in range(job.step, steps):
+            share = job.share()                       # layers may move here
+            job.schedule.step(inputs of the micro-batches in share)
+            job.reduce_gradients()
+            job.parts.optimizer.step()
+            job.parts.optimizer.zero_grad()
+
+    Raises what build raises at the start, and ValueError or TypeError for what cannot move.
+    """
+    from . import _torch
+
+    return _torch.elastic(
+        build, layers, stages, microbatches, dataloader, extra, rng, build_timeout_s
+    )
 
 
 def note_work(amount: float) -> None:

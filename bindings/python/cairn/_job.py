@@ -35,7 +35,8 @@ from ._coverage import Coverage, Problems
 from ._current import Damaged, Poisoned
 from ._extras import Extras
 from ._fence import Fence
-from ._layout import Layout
+from ._known import Known
+from ._layout import Holders, Layout
 from ._loaders import NO_LOADER, Loaders
 from ._models import Models
 from ._names import Names
@@ -96,6 +97,10 @@ class Job:
         self.loaders = Loaders(self)
         # of micro-batches, if the script has given their number
         self.sharing: Optional[Sharing] = None
+        # which ranks hold what, where the script's stages are known; then the ranks need not ask
+        # each other for it
+        self.holders: Optional[Holders] = None
+        self.elastic: Any = None  # the layers of a pipeline that can move
         self._said: Set[str] = set()
         self._coverage = Coverage()
         self._last_line = ""  # of the library, where it said what is wrong
@@ -410,6 +415,22 @@ class Job:
             )
         return self.sharing.ask(self.client, None if self._ended else self.step)
 
+    @property
+    def parts(self) -> Any:
+        """What the script's `build` has returned for the present placement."""
+        return self.elastic.parts
+
+    @property
+    def schedule(self) -> Any:
+        """The schedule of the share that was asked for last."""
+        return self.elastic.schedule
+
+    def reduce_gradients(self) -> None:
+        """Before the optimizer's step: replaces each gradient of this stage by the mean over all
+        micro-batches of the step, of all replicas. All ranks must call it. A parameter without a
+        gradient counts as if its gradient were 0."""
+        self.elastic.reduce_gradients()
+
     def after_step(self, optimizer: Any) -> None:
         if self.sharing is not None:
             self.sharing.saw_update()
@@ -449,7 +470,7 @@ class Job:
             "extras": self.extras.early(self),
             "data": data,
         }
-        if grown:
+        if grown and self.holders is None:
             self._names.publish_early()
             if _megatron.wrapper(optimizer) is not None or is_zero(optimizer):
                 self._register_with_all()
@@ -590,7 +611,10 @@ class Job:
             self.refuse("; ".join(problems.lines[:4]))
             return
         self._coverage.refuse("")
-        self._names.agree(layout, self.place, self.step)
+        if self.holders is None:
+            self._names.agree(layout, self.place, self.step)
+        else:
+            layout.share_stages(self.holders)
         layout.grow_blob(1 << 16)
         if not self.send(layout.capture_pieces()):
             self.refuse(f"the agent did not take this rank's tensors: {self._last_line}")
@@ -617,6 +641,51 @@ class Job:
             _ranks.meet(f"cleared{self.step}", self.place, REGISTER_MEETING_S)
             self._register()
             _ranks.meet(f"registered{self.step}", self.place, REGISTER_MEETING_S)
+
+    # ---- another placement ----
+
+    def layout_of(self, known: Known, module: Any) -> Layout:
+        """What is to be captured when this module and optimizer have taken the place of the present
+        ones. RuntimeError where not all of it can be."""
+        assert self.place is not None and self.holders is not None and self._layout is not None
+        problems = Problems()
+        layout = collect({"": module}, [known], self.place, problems, self.staged_always)
+        if problems.lines:
+            raise RuntimeError("; ".join(problems.lines[:4]))
+        layout.share_stages(self.holders)
+        layout.grow_blob(self._layout.blob.numel())
+        return layout
+
+    def layout(self) -> Optional[Layout]:
+        """What is registered, if anything is."""
+        return self._layout
+
+    def snapshot_now(self) -> bool:
+        """Takes the snapshot of the newest update before anything else happens, whatever the
+        interval. False where that is not possible."""
+        if self._ended or self.client is None or not self._pending or self._stepping:
+            return False
+        self._resume.await_moments()
+        self._finish()
+        self._begin_last()
+        if not self._begun:
+            return False
+        self._finish()
+        return True
+
+    def stay(self) -> None:
+        """The present placement goes on: it is registered again."""
+        if self._layout is not None and not self._refused:
+            self.send(self._layout.capture_pieces())
+
+    def adopt(self, known: Known, module: Any, layout: Layout, extras: Extras) -> None:
+        """Another placement, which is registered, has been taken by all ranks."""
+        assert self.client is not None
+        self.models.replace(module, known)
+        self.extras = extras
+        self._stepped, self._cycle, self._turns, self._kept = {}, None, {}, {}
+        self._order, self._orders_learned = {}, 0
+        self._layout, self._fence = layout, Fence(self.client, layout)
 
     # ---- restore ----
 

@@ -5,13 +5,33 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from . import _lib, _tensors
 from ._entry import Entry, devices_of
 from ._known import Known
 from ._naming import few, fitting, of_rank, ranks_of
 from ._ranks import Place
+
+
+class Holders(NamedTuple):
+    """The replicas of a pipeline: what a stage holds, one stage of each replica has, under the same
+    name. Buffers are each replica's own."""
+
+    replica: int
+    replicas: int
+    first_rank: int  # of this replica
 
 
 def blob_piece(buffer: Any, name: str) -> _lib.Piece:
@@ -234,6 +254,25 @@ class Layout:
                 entry.replica = (0, 1) if entry.alone else (index, count)
                 if of_rank(name)[0] is not None:
                     entry.name = fitting(f"rank{of_rank(name)[0]}/{entry.name}")
+
+    def listed(self) -> Dict[str, Tuple[int, int, Tuple[int, ...]]]:
+        """(dtype, kind, shape) by name in the snapshot."""
+        return {
+            entry.name: (
+                _tensors.DTYPES[_tensors.local(entry.memory()).dtype],
+                entry.kind,
+                entry.shape(),
+            )
+            for entry in self.entries
+        }
+
+    def share_stages(self, holders: Holders) -> None:
+        """The same, where the ranks are the stages of replicas."""
+        names = {
+            name: (name, holders.replica, holders.replicas) for name in self.plain_parameters()
+        }
+        place = self.place._replace(rank=holders.first_rank)
+        self.share(names, place, buffers_of_rank_0=False)
 
     def match(
         self, listed: Mapping[str, _lib.Listed], done: Set[str], place: Place

@@ -22,6 +22,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, 
 OK, AGAIN, INVAL, NOMEM, NOT_FOUND, PEER, STALE, VERSION = 0, 1, 2, 3, 8, 9, 11, 13
 PARAM, OPTIMIZER, BUFFER, OPAQUE = 1, 2, 3, 4
 FENCE_ALL = 0xFFFFFFFF
+SAME, TAKEN, ENTER, ABANDONED = range(4)  # enum cairn_placement_change
 UNCOVERED_MAX = 32  # things that an agent is told of one by one
 PEER_NONE = 0xFFFFFFFF
 DIMS_MAX = 8
@@ -114,6 +115,15 @@ class Restored(NamedTuple):
     local_bytes: int
     remote_bytes: int
     file_bytes: int
+
+
+class Placed(NamedTuple):
+    """A placement: its number, the micro-batches of each replica, and the layers of each stage of
+    each."""
+
+    number: int
+    shares: List[int]
+    layers: List[List[int]]
 
 
 class _Sized(ctypes.Structure):
@@ -267,6 +277,40 @@ _SIGNATURES = {
             ctypes.POINTER(ctypes.c_uint32),
         ],
     ),
+    "cairn_placement_vote_layers": (
+        ctypes.c_uint64,
+        [
+            _Client,
+            ctypes.c_uint64,
+            ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_uint32),
+        ],
+    ),
+    "cairn_placement_take": (
+        ctypes.c_int,
+        [
+            _Client,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint64),
+            ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_uint32),
+        ],
+    ),
+    "cairn_placement_fill": (
+        ctypes.c_int,
+        [
+            _Client,
+            ctypes.c_uint64,
+            ctypes.POINTER(_Slice),
+            ctypes.c_uint32,
+            ctypes.c_uint32,
+            ctypes.POINTER(_Restored),
+        ],
+    ),
     "cairn_sequences_assign": (
         ctypes.c_int,
         [
@@ -386,6 +430,33 @@ def _row(values: Sequence[int]) -> "ctypes.Array[ctypes.c_uint64]":
     return (ctypes.c_uint64 * DIMS_MAX)(*values)
 
 
+def _slices(pieces: Sequence[Piece]) -> "ctypes.Array[_Sized]":
+    slices = _sized_array(_Slice, len(pieces))
+    for into, piece in zip(slices, pieces):
+        into.name = piece.name.encode()
+        into.dtype, into.kind, into.dims = piece.dtype, piece.kind, len(piece.shape)
+        into.shape, into.offset, into.extent = (
+            _row(piece.shape),
+            _row(piece.offset),
+            _row(piece.extent),
+        )
+        into.replica_index, into.replica_count = piece.replica_index, piece.replica_count
+        into.flat_begin, into.flat_end = piece.flat_begin, piece.flat_end
+        into.address, into.device = piece.address, piece.device
+    return slices
+
+
+def _restored(out: _Restored) -> Restored:
+    return Restored(
+        out.generation.epoch,
+        out.generation.step,
+        out.bytes,
+        out.local_bytes,
+        out.remote_bytes,
+        out.file_bytes,
+    )
+
+
 class Client:
     """A session with the agent of this node. The memory of registered pieces must stay valid until
     the next register or close."""
@@ -429,18 +500,7 @@ class Client:
     def register(self, pieces: Sequence[Piece]) -> None:
         """Declares what this rank holds, replacing what was declared before. CairnError; the log
         then says which and why."""
-        slices = _sized_array(_Slice, len(pieces))
-        for into, piece in zip(slices, pieces):
-            into.name = piece.name.encode()
-            into.dtype, into.kind, into.dims = piece.dtype, piece.kind, len(piece.shape)
-            into.shape, into.offset, into.extent = (
-                _row(piece.shape),
-                _row(piece.offset),
-                _row(piece.extent),
-            )
-            into.replica_index, into.replica_count = piece.replica_index, piece.replica_count
-            into.flat_begin, into.flat_end = piece.flat_begin, piece.flat_end
-            into.address, into.device = piece.address, piece.device
+        slices = _slices(pieces)
         self._check(self._library.cairn_client_register(self._handle, slices, len(pieces)))
 
     def begin(self, step: int, last: bool = False) -> bool:
@@ -509,14 +569,7 @@ class Client:
         """Fills what is registered. CairnError; INVAL and NOT_FOUND leave everything untouched."""
         out = _Restored()
         self._check(self._library.cairn_client_restore(self._handle, ctypes.byref(out)))
-        return Restored(
-            out.generation.epoch,
-            out.generation.step,
-            out.bytes,
-            out.local_bytes,
-            out.remote_bytes,
-            out.file_bytes,
-        )
+        return _restored(out)
 
     def set_stream(self, device: int, stream: int) -> None:
         """The CUDA stream (its address, 0: the default one) of a device, after whose work snapshots
@@ -562,6 +615,42 @@ class Client:
             self._handle, agreed, ctypes.byref(number), replicas, shares
         )
         return (number.value, list(shares)) if changed else None
+
+    def vote_layers(
+        self, number: int, shares: Sequence[int], layers: Sequence[Sequence[int]]
+    ) -> int:
+        """The same, of a trainer that can move layers: layers[replica][stage]."""
+        replicas, stages = len(shares), len(layers[0])
+        return self._library.cairn_placement_vote_layers(
+            self._handle,
+            number,
+            replicas,
+            (ctypes.c_uint32 * replicas)(*shares),
+            stages,
+            (ctypes.c_uint32 * (replicas * stages))(*(each for row in layers for each in row)),
+        )
+
+    def take_placement(self, agreed: int, replicas: int, stages: int) -> Tuple[int, Placed]:
+        """(change, placement of the next step): what the ranks' joined votes decide. The placement
+        means something where the change is TAKEN or ENTER."""
+        number, shares = ctypes.c_uint64(), (ctypes.c_uint32 * replicas)()
+        layers = (ctypes.c_uint32 * (replicas * stages))()
+        change = self._library.cairn_placement_take(
+            self._handle, agreed, ctypes.byref(number), replicas, shares, stages, layers
+        )
+        rows = [list(layers[r * stages : (r + 1) * stages]) for r in range(replicas)]
+        return change, Placed(number.value, list(shares), rows)
+
+    def fill(self, step: int, pieces: Sequence[Piece], timeout_ms: int) -> Restored:
+        """Between ENTER and the next vote: waits for the commit of `step`, fills these pieces from
+        it, and registers them. CairnError: they may be half filled."""
+        out = _Restored()
+        self._check(
+            self._library.cairn_placement_fill(
+                self._handle, step, _slices(pieces), len(pieces), timeout_ms, ctypes.byref(out)
+            )
+        )
+        return _restored(out)
 
     def close(self) -> None:
         """Ends the session; waits for a running copy. Calling it again is allowed, any other call

@@ -38,6 +38,16 @@ class Models:
         for optimizer in optimizers:
             self.add_optimizer(optimizer)
 
+    def replace(self, module: Any, known: Known) -> None:
+        """This root and this optimizer, whose number is 0, instead of all others."""
+        self.attach({"": module}, [])
+        optimizer = known.optimizer()
+        number = id(optimizer)
+        known.optimizer = weakref.ref(optimizer, lambda _: self._forget_optimizer(number))
+        self.alive[number] = known
+        self.known.append(known)
+        _watch.guard_step(optimizer)
+
     def add_optimizer(self, optimizer: Any) -> None:
         number = id(optimizer)
         reference = weakref.ref(optimizer, lambda _: self._forget_optimizer(number))

@@ -168,7 +168,10 @@ class Resume:
             self._job.staged_always,
             unnamed_too=final,
         )
-        todo, differences = layout.match(self._listed, self._restored, self._job.place)
+        here, holders = self._job.place, self._job.holders
+        if holders is not None:  # what differs between replicas has the name of its first rank
+            here = here._replace(rank=holders.first_rank)
+        todo, differences = layout.match(self._listed, self._restored, here)
         problems = differences + uncovered.lines
         late = (
             [entry.name for entry, _ in todo if entry.kind == _lib.PARAM]

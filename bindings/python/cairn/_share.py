@@ -65,9 +65,9 @@ class Share:
         self._sharing = sharing
         self.step = step
         self.counts: Tuple[int, ...] = tuple(sharing.shares)
-        before = sum(self.counts[: sharing.rank])
-        self._indices = range(before, before + self.counts[sharing.rank])
-        self.scale = len(self.counts) / sum(self.counts)
+        before = sum(self.counts[: sharing.replica])
+        self._indices = range(before, before + self.counts[sharing.replica])
+        self.scale = sharing.scale()
         self.done: List[int] = []
         self._micros: Optional[List[Micro]] = None  # of sequences
         self.dealt: Dict[int, List[Tuple[int, Any]]] = {}  # by id of the stream
@@ -128,7 +128,7 @@ class Share:
         if id(loader) not in self.dealt:
             sharing = self._sharing
             self.dealt[id(loader)] = sharing.dealer.deal(
-                loader, self._indices, sum(self.counts), len(self.counts) == 1
+                loader, self._indices, sum(self.counts), sharing.is_alone
             )
         return self.dealt[id(loader)]
 
@@ -154,36 +154,63 @@ class Share:
                 _timing.note_computed(work, begin_ns, is_last)
 
 
+def ranks_here() -> Tuple[int, int]:
+    """(rank, number of ranks) of the default group; (0, 1) without one."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def even_shares(count: Any, replicas: int, per: str) -> List[int]:
+    """The shares that a job begins with. ValueError for fewer than one per replica."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < replicas:
+        raise ValueError(
+            f"cairn: microbatches is {count!r}; it must be a number of at least one per {per} "
+            f"({replicas})"
+        )
+    return [count // replicas + (each < count % replicas) for each in range(replicas)]
+
+
+def devices_of(models: Sequence[Any]) -> List[torch.device]:
+    """The CUDA devices of the models' parameters."""
+    kinds = {parameter.device for each in models for parameter in each.parameters()}
+    return [device for device in kinds if device.type == "cuda"]
+
+
 class Sharing:
-    """The shares of all ranks, and the votes on them."""
+    """The shares of all replicas, and the votes on them. Here a rank is a replica."""
+
+    kind = Share
 
     def __init__(
-        self, models: Sequence[Any], count: int, is_seeding: bool, say: Callable[[str], None]
+        self, models: Sequence[Any], shares: List[int], is_seeding: bool, say: Callable[[str], None]
     ) -> None:
-        """ValueError and TypeError for what cannot be shared."""
-        distributed = torch.distributed
-        is_alone = not (distributed.is_available() and distributed.is_initialized())
-        self.rank = 0 if is_alone else distributed.get_rank()
-        world = 1 if is_alone else distributed.get_world_size()
-        if isinstance(count, bool) or not isinstance(count, int) or count < world:
-            raise ValueError(
-                f"cairn.attach: microbatches is {count!r}; it must be a number of at least one "
-                f"per rank ({world})"
-            )
-        self.parallels = [] if world == 1 else [_parallel(each, world) for each in models]
-        self.shares = [count // world + (rank < count % world) for rank in range(world)]
-        kinds = {parameter.device for each in models for parameter in each.parameters()}
-        self.devices = [device for device in kinds if device.type == "cuda"]
+        """TypeError for models that cannot be shared."""
+        self.replica, world = self.rank, _ = ranks_here()
+        self.is_alone = world == 1
+        self.parallels = self._parallels(models)
+        self.shares = shares
+        self.devices = devices_of(models)
         self.seed = torch.initial_seed() % INT64_END if is_seeding else None
         self.dealer = Dealer()
         self._digest = NO_DIGEST  # of all assignments so far
         self._differed = self._was_short = False
         self._say = say
-        self._number = 0  # of the offer that was taken last
+        self.number = 0  # of the offer that was taken last
         self._share: Optional[Share] = None
         self._updates = 0  # since the script asked last
         self._asked = 0  # after an update, and at the start
-        self._is_voting = self._is_computed = True
+        self._is_voting = self.is_computed = True
+
+    def _parallels(self, models: Sequence[Any]) -> List[Any]:
+        """What withholds its collectives until a rank's last micro-batch."""
+        world = ranks_here()[1]
+        return [] if world == 1 else [_parallel(each, world) for each in models]
+
+    def scale(self) -> float:
+        """What the mean loss of a micro-batch is multiplied with."""
+        return len(self.shares) / sum(self.shares)
 
     def saw_update(self) -> None:
         """An optimizer has made its step."""
@@ -198,21 +225,24 @@ class Sharing:
             if not share.is_computed():
                 self._say(ASKED_TWICE)
             if share.done:
-                dealt, self._share = share.dealt, Share(self, share.step)
+                dealt, self._share = share.dealt, self.kind(self, share.step)
                 self._share.dealt = dealt
             return self._share
         if share is not None and not share.is_computed():
-            if self._is_computed:
-                done, wanted = in_words(share.done), in_words(share.numbers())
-                self._say(NOT_COMPUTED.format(step=share.step, done=done, share=wanted))
-            self._is_computed = False
+            if self.is_computed:
+                self._say(self._not_computed(share))
+            self.is_computed = False
         if step is None:
             step = share.step + 1 if share is not None else 0
         self._updates = 0
-        if len(self.shares) > 1:
-            self._decide(client, step)
-        self._share = Share(self, step)
+        if not self.is_alone:
+            self._ask_all(client, step)
+        self._share = self.kind(self, step)
         return self._share
+
+    def _not_computed(self, share: Share) -> str:
+        done, wanted = in_words(share.done), in_words(share.numbers())
+        return NOT_COMPUTED.format(step=share.step, done=done, share=wanted)
 
     def assign(
         self, share: Share, lengths: Any, max_tokens: int, cost: Sequence[float]
@@ -228,22 +258,22 @@ class Sharing:
                 self._say(FEWER_SEQUENCES.format(step=share.step, **counts))
         return micros
 
-    def _decide(self, client: Optional[_lib.Client], step: int) -> None:
+    def _ask_all(self, client: Optional[_lib.Client], step: int) -> None:
         if self._asked % REVIEW_STEPS == 0:
             self._review(client, step)
         self._asked += 1
         if self._asked == 2:  # ranks that differ mostly do so from the first step on
             self._compare(step)
-        if not self._is_voting:
-            return
-        vote = client.vote(self._number, self.shares) if client and self._is_computed else 0
-        vote -= INT64_END  # so that 64 bits without a sign fit
-        least, complement = _least(vote, ~vote)  # gloo takes twice as long for four numbers
-        agreed = least + INT64_END if least == ~complement else 0
+        if self._is_voting:
+            self._decide(client, step)
+
+    def _decide(self, client: Optional[_lib.Client], step: int) -> None:
+        vote = client.vote(self.number, self.shares) if client and self.is_computed else 0
+        agreed = agree(vote)
         taken = client.take_shares(agreed, len(self.shares)) if client else None
         if taken is None:
             return
-        before, (self._number, self.shares) = self.shares, taken
+        before, (self.number, self.shares) = self.shares, taken
         if self.rank == 0:
             texts = [" | ".join(map(str, each)) for each in (self.shares, before)]
             self._say(f"from step {step} on: micro-batches {texts[0]} instead of {texts[1]}")
@@ -282,11 +312,22 @@ def _parallel(model: Any, world: int) -> Any:
     return parallel
 
 
+def agree(vote: int) -> int:
+    """All ranks' votes joined: theirs if they are equal, else 0."""
+    vote -= INT64_END  # so that 64 bits without a sign fit
+    least, complement = _least(vote, ~vote)  # gloo takes twice as long for four numbers
+    return least + INT64_END if least == ~complement else 0
+
+
+def device_for_all() -> str:
+    """That the default group can reduce on."""
+    return "cpu" if "cpu:" in torch.distributed.get_backend_config() else "cuda"
+
+
 def _least(*values: int) -> List[int]:
     """The least of all ranks for each."""
     distributed = torch.distributed
-    device = "cpu" if "cpu:" in distributed.get_backend_config() else "cuda"
-    tensor = torch.tensor(values, dtype=torch.int64, device=device)
+    tensor = torch.tensor(values, dtype=torch.int64, device=device_for_all())
     distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN)
     return tensor.tolist()
 

@@ -34,7 +34,8 @@ from . import (
 from ._extras import Extras
 from ._job import Job
 from ._quiet import never_compiled, quiet
-from ._share import Sharing
+from ._elastic import Elastic
+from ._share import Sharing, even_shares, ranks_here
 from ._zero import is_zero
 
 WRAPPER_KEEPS = (
@@ -231,11 +232,49 @@ def attach(
     job.sharing = (
         None
         if microbatches is None
-        else Sharing(list(models.values()), microbatches, rng == "counter", job.say)
+        else Sharing(
+            list(models.values()),
+            even_shares(microbatches, ranks_here()[1], "rank"),
+            rng == "counter",
+            job.say,
+        )
     )
     job.attach(models, optimizers, Extras(scheduler, dataloader, extra))
     for name in kept:
         job.leave_out(
             _lib.OPAQUE, f"what the {name} around an optimizer keeps itself", WRAPPER_KEEPS
         )
+    return job
+
+
+def elastic(
+    build: Any,
+    layers: Any,
+    stages: int,
+    microbatches: int,
+    dataloader: Any,
+    extra: Optional[Mapping[str, Any]],
+    rng: Optional[str],
+    build_timeout_s: float,
+) -> Job:
+    """See cairn.elastic."""
+    if rng not in (None, "counter"):
+        raise ValueError(f'cairn.elastic: rng is {rng!r}; it can be None or "counter"')
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise RuntimeError("cairn.elastic: call torch.distributed.init_process_group before it")
+    install()
+    job = _job.start()
+    job.elastic = job.sharing = placing = Elastic(
+        job,
+        build,
+        layers,
+        stages,
+        microbatches,
+        rng == "counter",
+        build_timeout_s,
+        (dataloader, extra),
+    )
+    job.holders = placing.holders
+    parts = placing.parts
+    job.attach({"": parts.module}, [parts.optimizer], placing.extras(parts))
     return job

@@ -1,0 +1,659 @@
+"""Layers that move between the stages of a pipeline while training goes on (docs/REPLANNING.md,
+"Layers in PyTorch").
+
+The life of a move, all of it inside of job.share(), between two steps:
+
+    ENTER   all ranks have voted for other layers. The snapshot of the last update is taken
+    build   the script's function makes the next parts, beside the present ones
+    tell    each rank tells the others which parameters it has got, or what went wrong
+    fill    parameters and moments come from that snapshot; schedulers and settings from here
+    vote    TAKEN: all have filled, the present parts go. ABANDONED: the next parts go
+
+Invariants:
+ 1. Nothing of the present parts is given up or changed before the second vote says TAKEN. What
+    `old.take` has handed on is in both; the fill writes to it what it holds already.
+ 2. All ranks enter the same collectives, whatever fails on one of them: what can fail lies between
+    them, and its outcome is told in the next one.
+ 3. Every parameter is in exactly one stage of each replica, with one shape.
+ 4. Gradients are summed unit by unit (a unit is what moves together: `layers.7`), over the ranks
+    that hold it, by ascending replica: so a sum does not depend on where layers are.
+ 5. The random generators are after a move what they were before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
+
+import torch
+
+from . import _blob, _lib, _modules, _plain, _share, _tensors, _timing
+from ._extras import Extras
+from ._known import Known
+from ._layout import Holders, Layout
+from ._naming import few
+from ._share import Share, Sharing
+
+if TYPE_CHECKING:
+    from ._job import Job
+
+FILL_TIMEOUT_MS = 5000
+UNIT = re.compile(r"(.*?\.\d+)\.")
+Split = Tuple[Tuple[int, ...], ...]  # layers by replica and stage
+NOT_REDUCED = (
+    "step {step} was updated without job.reduce_gradients(): the replicas differ from here on, and "
+    "shares and layers stay as they are; call it before each optimizer's step"
+)
+STAYS = "shares and layers stay as they are from now on"
+
+
+class Placement(NamedTuple):
+    """What one rank is to hold, for the script's `build`."""
+
+    layers: range  # of this stage, of all of the job's
+    stage: int
+    stages: int
+    replica: int
+    replicas: int
+    split: Split  # how many layers each stage of each replica has
+    group: Any  # the ranks of this replica, by stage; the same in all placements
+
+    @property
+    def is_first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == self.stages - 1
+
+
+class Parts(NamedTuple):
+    """What `build` returns. See cairn.elastic."""
+
+    module: Any
+    optimizer: Any
+    schedule: Callable[[int], Any]
+    scheduler: Any = None
+    layers: Mapping[int, Any] = {}
+
+
+class Old:
+    """The present parts, for `build`; empty at the start."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def take(self, name: str) -> Any:
+        """The submodule of this name in the present module ("layers.7"), to be a part of the next
+        one as it is; None if it is not here. It must not be changed."""
+        try:
+            return None if self._module is None else self._module.get_submodule(name)
+        except AttributeError:
+            return None
+
+
+class _Built(NamedTuple):
+    parts: Optional[Parts] = None
+    schedule: Any = None
+    why: str = ""  # it went wrong
+    hangs: bool = False
+
+
+def _build_now(
+    build: Callable[[Placement, Old], Parts], placement: Placement, old: Old, count: int
+) -> _Built:
+    """TypeError and ValueError for parts that are none."""
+    parts = build(placement, old)
+    if not isinstance(parts, Parts):
+        raise TypeError(f"build returned a {type(parts).__name__}, not cairn.Parts")
+    module, optimizer = parts.module, parts.optimizer
+    if not isinstance(module, torch.nn.Module) or _modules.unwrap(module) is not module:
+        raise TypeError(
+            f"build returned a {type(module).__name__} as module; it must be a torch.nn.Module "
+            "that no DistributedDataParallel wraps: job.reduce_gradients() sums the gradients"
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"build returned a {type(optimizer).__name__} as optimizer")
+    if any(_tensors.is_sharded(each) for each in module.parameters()):
+        raise TypeError("build returned a module with sharded parameters; they cannot move")
+    held = {id(each) for each in module.parameters()}
+    if not all(id(each) in held for group in optimizer.param_groups for each in group["params"]):
+        raise ValueError("build returned an optimizer of parameters that are not in its module")
+    schedule = parts.schedule(count)
+    if getattr(schedule, "scale_grads", False):
+        raise ValueError(
+            "build returned a schedule that divides gradients by its own micro-batches; make it "
+            "with scale_grads=False: job.reduce_gradients() divides by those of all replicas"
+        )
+    return _Built(parts, schedule)
+
+
+def _build_within(timeout_s: float, *arguments: Any) -> _Built:
+    """The same in a thread that is left behind where it takes too long. Nothing is raised."""
+    done: List[_Built] = []
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+    def run() -> None:
+        try:
+            if device is not None:
+                torch.cuda.set_device(device)
+            done.append(_build_now(*arguments))
+        except BaseException as error:
+            done.append(_Built(why=f"{type(error).__name__}: {error}"))
+
+    thread = threading.Thread(target=run, name="cairn-build", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the system has none to give
+        return _Built(why=str(error))
+    thread.join(timeout_s)
+    if done:
+        return done[0]
+    return _Built(why=f"build has not returned within {timeout_s:g} s", hangs=True)
+
+
+def _tell(value: Any) -> List[Any]:
+    """What each rank tells all others: plain data, in two collectives of the default group."""
+    distributed, device = torch.distributed, _share.device_for_all()
+    data = _blob.encode(value, _plain.pack)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(_share.ranks_here()[1])]
+    distributed.all_gather(sizes, torch.tensor([len(data)], device=device))
+    most = max(int(each) for each in sizes)
+    own = torch.frombuffer(bytearray(data.ljust(most, b"\0")), dtype=torch.uint8).to(device)
+    found = [torch.empty_like(own) for _ in sizes]
+    distributed.all_gather(found, own)
+    return [
+        _blob.decode(_tensors.read_bytes(each.cpu())[: int(size)], _plain.unpack)
+        for each, size in zip(found, sizes)
+    ]
+
+
+def _tensors_of(module: Any) -> Dict[str, List[Any]]:
+    """By name: what shows whether two ranks' tensors are the same."""
+    found = {}
+    for kind, named in (("", _modules.named_parameters), ("buffer ", _modules.named_buffers)):
+        for name, tensor in named(module):
+            found[kind + name] = [str(tensor.dtype), list(tensor.shape)]
+    return found
+
+
+def _together(told: Sequence[Dict[str, Any]], stages: int) -> Tuple[Dict[str, Any], str]:
+    """(the tensors of a replica, what is wrong): all replicas must have the same."""
+    whole: List[Dict[str, Any]] = []
+    for first in range(0, len(told), stages):
+        whole.append({})
+        for rank in range(first, first + stages):
+            twice = sorted(whole[-1].keys() & told[rank]["tensors"].keys())
+            if twice:
+                return {}, f"rank {rank} has {few(twice)}, and so has an earlier stage"
+            whole[-1].update(told[rank]["tensors"])
+    for replica, each in enumerate(whole):
+        why = _differs(each, whole[0], f"replica {replica}", "replica 0")
+        if why:
+            return {}, why
+    return whole[0], ""
+
+
+def _differs(found: Dict[str, Any], wanted: Dict[str, Any], who: str, than: str) -> str:
+    lacks, has = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
+    other = sorted(name for name in wanted.keys() & found.keys() if wanted[name] != found[name])
+    texts = []
+    if lacks:
+        texts.append(f"lacks {few(lacks)}")
+    if has:
+        texts.append(f"has {few(has)} more")
+    if other:
+        texts.append(f"has {few(other)} in another shape or type")
+    return f"{who} {' and '.join(texts)} than {than}" if texts else ""
+
+
+class _PipelineShare(Share):
+    """A step's micro-batches of this replica: a schedule computes them."""
+
+    def is_computed(self) -> bool:
+        return bool(self.done)
+
+
+class Elastic(Sharing):
+    """The placement of a pipeline's layers, its parts, and how they change."""
+
+    kind = _PipelineShare
+
+    def __init__(
+        self,
+        job: "Job",
+        build: Callable[[Placement, Old], Parts],
+        layers: Union[int, Sequence[Sequence[int]]],
+        stages: int,
+        count: int,
+        is_seeding: bool,
+        timeout_s: float,
+        extras: Tuple[Any, Any],
+    ) -> None:
+        """Builds the first parts, with the values of the first replica. ValueError and TypeError
+        for what cannot be, on all ranks; what `build` raises."""
+        self._job, self._build, self._timeout_s, self._extras = job, build, timeout_s, extras
+        rank, world = _share.ranks_here()
+        if stages < 1 or world % stages:
+            raise ValueError(f"cairn.elastic: stages is {stages}; {world} ranks are no multiple")
+        self.stages, self.replicas = stages, world // stages
+        self.split = self._checked(layers)
+        self._stage = rank % stages
+        shares = _share.even_shares(count, self.replicas, "replica")
+        self._groups: Dict[Tuple[int, ...], Any] = {}  # of ranks that hold the same
+        self._pipelines = self._made(
+            [range(each * stages, (each + 1) * stages) for each in range(self.replicas)]
+        )
+        placement = self._placement(self.split, rank // stages)
+        built = _build_now(build, placement, Old(None), shares[rank // stages])
+        assert built.parts is not None
+        super().__init__([built.parts.module], shares, is_seeding, job.say)
+        self.replica = rank // stages
+        self.parts, self.schedule = built.parts, built.schedule
+        told = _tell({"tensors": _tensors_of(self.parts.module)})
+        self._tensors, why = _together(told, stages)
+        if why:
+            raise ValueError(f"cairn.elastic: {why}")
+        self._units = self._units_of(self.parts.module, told)
+        self._give_first_values(told)
+        self._micro = 0  # forwards of this step
+        self._begin_ns = 0
+        self._unhooks = self._hook(self.parts, placement)
+        self.holders = Holders(self.replica, self.replicas, self.replica * stages)
+        self.moves = 0
+
+    # ---- what there is ----
+
+    def _checked(self, layers: Any) -> Split:
+        if isinstance(layers, int):
+            each = layers // self.stages
+            extra = layers % self.stages
+            row = [each + (stage < extra) for stage in range(self.stages)]
+            layers = [row] * self.replicas
+        split = tuple(tuple(map(int, row)) for row in layers)
+        whole = {sum(row) for row in split}
+        if (
+            len(split) != self.replicas
+            or len(whole) != 1
+            or any(len(row) != self.stages or min(row) < 1 for row in split)
+        ):
+            raise ValueError(
+                f"cairn.elastic: layers is {layers!r}; it must be a number of at least one per "
+                f"stage, or for each of {self.replicas} replicas those of its {self.stages} stages"
+            )
+        return split
+
+    def _placement(self, split: Split, replica: int) -> Placement:
+        row = split[replica]
+        first = sum(row[: self._stage])
+        return Placement(
+            range(first, first + row[self._stage]),
+            self._stage,
+            self.stages,
+            replica,
+            self.replicas,
+            split,
+            self._pipelines[replica],
+        )
+
+    def _parallels(self, models: Sequence[Any]) -> List[Any]:
+        return []
+
+    def scale(self) -> float:
+        return 1.0  # reduce_gradients divides
+
+    @staticmethod
+    def _made(lists: Sequence[Sequence[int]]) -> List[Any]:
+        """Groups of ranks; all ranks make all of them."""
+        return [torch.distributed.new_group(list(ranks)) for ranks in lists]
+
+    def extras(self, parts: Parts) -> Extras:
+        """What is captured beside model and optimizer."""
+        return Extras(parts.scheduler, *self._extras)
+
+    # ---- gradients ----
+
+    def _holders_of(self, told: Sequence[Dict[str, Any]]) -> Dict[str, Tuple[int, ...]]:
+        found: Dict[str, Tuple[int, ...]] = {}
+        for rank, each in enumerate(told):
+            for name in each["tensors"]:
+                found[name] = (*found.get(name, ()), rank)
+        return found
+
+    def _units_of(
+        self, module: Any, told: Sequence[Dict[str, Any]]
+    ) -> List[Tuple[Tuple[int, ...], List[Any]]]:
+        """(ranks that hold it, parameters) of each unit here, by name; makes the groups that are
+        not there, as all ranks do."""
+        holders = self._holders_of(told)
+        for ranks in sorted(set(holders.values()) - self._groups.keys()):
+            if len(ranks) > 1:
+                self._groups[ranks] = self._made([ranks])[0]
+        units: Dict[Tuple[str, str, Tuple[int, ...]], List[Any]] = {}
+        for name, parameter in sorted(_modules.named_parameters(module)):
+            if parameter.requires_grad:
+                found = UNIT.match(name)
+                key = (found[1] if found else name, str(parameter.dtype), holders[name])
+                units.setdefault(key, []).append(parameter)
+        return [(key[2], units[key]) for key in sorted(units)]
+
+    def _drop_groups(self, told: Sequence[Dict[str, Any]]) -> None:
+        """Ends those that the present parts have no use for."""
+        wanted = set(self._holders_of(told).values())
+        for ranks in sorted(self._groups.keys() - wanted):
+            group = self._groups.pop(ranks)
+            if group != torch.distributed.GroupMember.NON_GROUP_MEMBER:
+                torch.distributed.destroy_process_group(group)
+
+    def _give_first_values(self, told: Sequence[Dict[str, Any]]) -> None:
+        """The replicas begin as the first one does."""
+        holders = self._holders_of(told)
+        named = dict(_modules.named_parameters(self.parts.module))
+        named.update(
+            ("buffer " + name, each) for name, each in _modules.named_buffers(self.parts.module)
+        )
+        for name, tensor in sorted(named.items()):
+            if len(holders[name]) > 1:
+                group = self._groups[holders[name]]
+                torch.distributed.broadcast(tensor.detach(), holders[name][0], group=group)
+
+    def reduce_gradients(self) -> None:
+        """Replaces each gradient by the mean over all micro-batches of the step, of all replicas;
+        a parameter without one counts as if it were 0. All ranks must call it, after the schedule's
+        step and before the optimizer's."""
+        if self._share is not None and not self._share.done:
+            self._share.done = self._share.numbers()
+        begun = []
+        for ranks, parameters in self._units:
+            grads = [
+                torch.zeros_like(each) if each.grad is None else each.grad for each in parameters
+            ]
+            flat = torch.cat([each.reshape(-1) for each in grads])
+            work = None
+            if len(ranks) > 1:
+                work = torch.distributed.all_reduce(flat, group=self._groups[ranks], async_op=True)
+            begun.append((work, flat, parameters, grads))
+        count = sum(self.shares)
+        for work, flat, parameters, grads in begun:
+            if work is not None:
+                work.wait()
+            flat.div_(count)
+            pieces = flat.split([each.numel() for each in grads])
+            for parameter, grad, piece in zip(parameters, grads, pieces):
+                grad.copy_(piece.view_as(grad))
+                parameter.grad = grad
+
+    # ---- forwards ----
+
+    def _hook(self, parts: Parts, placement: Placement) -> List[Callable[[], None]]:
+        """Times the forwards, and seeds the layers' generators where that is wanted."""
+        layers = len(placement.layers)
+
+        def begin(_module: Any, _inputs: Any) -> None:
+            inferring = not getattr(self.schedule, "_stage_forward_initialized", True)
+            if self.seed is not None and self._share is not None and not inferring:
+                indices = self._share.numbers()
+                index = indices[self._micro % len(indices)]
+                self._micro += 1
+                torch.manual_seed(_share.seed_of(self.seed, self._share.step, index))
+            self._begin_ns = time.monotonic_ns()
+
+        def end(_module: Any, _inputs: Any, _outputs: Any) -> None:
+            if self.devices:
+                _timing.note_work(layers)
+            else:
+                _timing.note_computed(layers, self._begin_ns, False)
+
+        handles = [
+            parts.module.register_forward_pre_hook(begin),
+            parts.module.register_forward_hook(end),
+        ]
+        if self.seed is not None:
+            for number, layer in parts.layers.items():
+                handles += self._seeded(number, layer)
+        return [each.remove for each in handles]
+
+    def _seeded(self, number: int, layer: Any) -> List[Any]:
+        """In its forwards, also where they are recomputed in backward, a layer's masks depend on
+        the step, the micro-batch and its number alone: the generators' seed tells the former
+        two."""
+        states: List[Any] = []
+
+        def before(_module: Any, _inputs: Any) -> None:
+            cuda = [(each, torch.cuda.get_rng_state(each)) for each in self.devices]
+            states.append((torch.get_rng_state(), cuda))
+            text = b"%d layer %d" % (torch.initial_seed(), number)
+            seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "little", signed=True)
+            torch.manual_seed(seed)
+
+        def after(_module: Any, _inputs: Any, _outputs: Any) -> None:
+            state, cuda = states.pop()
+            torch.set_rng_state(state)
+            for device, each in cuda:
+                torch.cuda.set_rng_state(each, device)
+
+        return [
+            layer.register_forward_pre_hook(before),
+            layer.register_forward_hook(after, always_call=True),
+        ]
+
+    # ---- votes ----
+
+    def ask(self, client: Optional[_lib.Client], step: Optional[int]) -> Share:
+        self._micro = 0
+        return super().ask(client, step)
+
+    def _not_computed(self, share: Share) -> str:
+        return NOT_REDUCED.format(step=share.step)
+
+    def assign(self, share: Share, *_arguments: Any) -> List[Any]:
+        raise RuntimeError("share.assign: the stages of a pipeline cannot be given sequences yet")
+
+    def _vote(self, client: Optional[_lib.Client]) -> int:
+        """The joined vote."""
+        vote = 0
+        if client is not None:
+            vote = client.vote_layers(self.number, self.shares, self.split)
+        is_ready = self.is_computed and self._job.layout() is not None
+        return _share.agree(vote if is_ready else 0)
+
+    def _take(self, client: Optional[_lib.Client], agreed: int) -> Tuple[int, _lib.Placed]:
+        if client is None:
+            return _lib.SAME, _lib.Placed(0, [], [])
+        return client.take_placement(agreed, self.replicas, self.stages)
+
+    def _decide(self, client: Optional[_lib.Client], step: int) -> None:
+        change, placed = self._take(client, self._vote(client))
+        if change == _lib.ENTER:
+            assert client is not None
+            self._move(client, step, placed)
+        elif change == _lib.TAKEN:
+            self._take_shares(step, placed)
+
+    def _take_shares(self, step: int, placed: _lib.Placed) -> None:
+        """Layers stay: another schedule is enough."""
+        schedule, why = None, ""
+        try:
+            schedule = self.parts.schedule(placed.shares[self.replica])
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        reasons = [(rank, each) for rank, each in enumerate(_tell(why)) if each]
+        if reasons:
+            self._give_up(step, *reasons[0], stops=True)
+            return
+        before, self.shares, self.number = self.shares, placed.shares, placed.number
+        self.schedule = schedule
+        self._say_change(step, before, self.split)
+
+    def _say_change(self, step: int, shares: Sequence[int], split: Split) -> None:
+        if self.rank == 0:
+            now, then = _in_words(self.shares, self.split), _in_words(shares, split)
+            self._say(f"from step {step} on: {now} instead of {then}")
+
+    def _give_up(self, step: int, rank: int, why: str, stops: bool = False) -> None:
+        """stops: for good; all ranks know it."""
+        if stops:
+            self.is_computed = False
+        if self.rank == 0:
+            after = STAYS if stops else "training goes on as before"
+            self._say(f"step {step}: no change, since of rank {rank}: {why}; {after}", once=False)
+
+    # ---- a move ----
+
+    def _move(self, client: _lib.Client, step: int, placed: _lib.Placed) -> None:
+        job, parts = self._job, self.parts
+        split = tuple(map(tuple, placed.layers))
+        placement = self._placement(split, self.replica)
+        is_begun = job.snapshot_now()
+        present = job.layout()
+        random = _plain.random_state()
+        built = _build_within(
+            self._timeout_s,
+            self._build,
+            placement,
+            Old(parts.module),
+            placed.shares[self.replica],
+        )
+        _plain.set_random_state(random)
+        why = built.why or self._unlike(built.parts)
+        if not why and not is_begun:
+            why = "the snapshot before the move could not be begun"
+        told = _tell(self._report(built, why, present))
+        reasons = [(rank, each["why"]) for rank, each in enumerate(told) if each["why"]]
+        if not reasons:
+            whole, wrong = _together(told, self.stages)
+            wrong = wrong or _differs(whole, self._tensors, "the next placement", "the present one")
+            reasons = [(0, wrong)] if wrong else []
+        filled = None
+        if not reasons:
+            assert built.parts is not None and present is not None
+            units = self._units_of(built.parts.module, told)
+            filled = self._filled(client, built.parts, told, present)
+        change, placed = self._take(client, self._vote(client))
+        if change == _lib.TAKEN:
+            assert filled is not None and built.parts is not None
+            self._adopt(step, placed, built, units, filled)
+            self._drop_groups(told)
+        else:
+            job.stay()
+            if reasons:
+                hangs = any(each["hangs"] for each in told)
+                self._give_up(step, *reasons[0], stops=hangs)
+
+    def _unlike(self, parts: Optional[Parts]) -> str:
+        """How the next parts are of another kind than the present ones."""
+        assert parts is not None
+        now = self.parts
+        for what, one, other in (
+            ("optimizer", parts.optimizer, now.optimizer),
+            ("scheduler", parts.scheduler, now.scheduler),
+        ):
+            if type(one) is not type(other):
+                return f"build returned a {type(one).__name__} as {what}"
+        groups = [len(each.optimizer.param_groups) for each in (parts, now)]
+        if groups[0] != groups[1]:
+            return f"build returned an optimizer of {groups[0]} groups instead of {groups[1]}"
+        return ""
+
+    def _report(self, built: _Built, why: str, present: Optional[Layout]) -> Dict[str, Any]:
+        """What the other ranks need to know of this one."""
+        report: Dict[str, Any] = {"why": why, "hangs": built.hangs, "tensors": {}}
+        if why or present is None or built.parts is None:
+            return {**report, "why": why or "nothing is registered"}
+        known = self._job.models.alive[id(self.parts.optimizer)]
+        report["tensors"] = _tensors_of(built.parts.module)
+        report["listed"] = present.listed()
+        report["state"] = known.plain(present)["state"]
+        return report
+
+    def _filled(
+        self, client: _lib.Client, parts: Parts, told: Sequence[Any], present: Layout
+    ) -> Optional[Tuple[Known, Layout]]:
+        """The next parts with the present values; None, and said, where they did not come."""
+        job = self._job
+        try:
+            known = self._with_state(parts, told, present)
+            if parts.scheduler is not None:
+                parts.scheduler.load_state_dict(self.parts.scheduler.state_dict())
+            layout = job.layout_of(known, parts.module)
+            pieces = layout.capture_pieces()
+            _tensors.set_streams(client, layout.devices)
+            client.fill(job.step, pieces, FILL_TIMEOUT_MS)
+            return known, layout
+        except Exception as error:
+            job.say(
+                f"step {job.step}: the layers that should move here did not come: {error}; "
+                "training goes on as before",
+                once=False,
+            )
+            return None
+
+    def _with_state(self, parts: Parts, told: Sequence[Any], present: Layout) -> Known:
+        """The next optimizer, with settings and plain state, and tensors for the rest."""
+        job, optimizer = self._job, parts.optimizer
+        assert job.place is not None
+        before = job.models.alive[id(self.parts.optimizer)]
+        own = range(self.replica * self.stages, (self.replica + 1) * self.stages)
+        listed = {
+            name: _lib.Listed(dtype, kind, tuple(shape))
+            for rank in own
+            for name, (dtype, kind, shape) in told[rank]["listed"].items()
+        }
+        plain = before.plain(present)
+        plain["state"] = {
+            name: each for rank in own for name, each in told[rank]["state"].items()
+        }
+        known = Known(lambda: optimizer, 0)
+        names = {id(each): name for name, each in _modules.named_parameters(parts.module)}
+        for parameter in known.parameters():  # those that were taken
+            state = before.holder().state.get(parameter)
+            if state:
+                optimizer.state[parameter] = dict(state)
+        known.make_state(names, listed, job.place, unnamed_too=False)
+        known.keep_state()
+        known.load_plain(plain, names, groups_from=0)
+        return known
+
+    def _adopt(
+        self,
+        step: int,
+        placed: _lib.Placed,
+        built: _Built,
+        units: List[Any],
+        filled: Tuple[Known, Layout],
+    ) -> None:
+        assert built.parts is not None
+        known, layout = filled
+        for entry in layout.entries:
+            entry.unstage()
+        for remove in self._unhooks:
+            remove()
+        shares, split = self.shares, self.split
+        self.number, self.shares = placed.number, placed.shares
+        self.split = tuple(map(tuple, placed.layers))
+        self.parts, self.schedule, self._units = built.parts, built.schedule, units
+        self._job.adopt(known, self.parts.module, layout, self.extras(self.parts))
+        self._unhooks = self._hook(self.parts, self._placement(self.split, self.replica))
+        self.moves += 1
+        self._say_change(step, shares, split)
+
+
+def _in_words(shares: Sequence[int], split: Split) -> str:
+    layers = " | ".join(",".join(map(str, row)) for row in split)
+    return f"micro-batches {' | '.join(map(str, shares))}, layers {layers}"

@@ -1,0 +1,191 @@
+"""The trainer of test_torch_pipeline.py: a small model of layers, in pipelines of
+torch.distributed.pipelining over gloo, whose layers may move between the stages.
+
+    pipeline_trainer.py '{"steps": 20, ...}'
+
+Options: layers (what cairn.elastic takes), stages, micro (of all replicas), schedule ("1f1b" or
+"gpipe"), dropout, rng, dtype, passes (of the schedule per update), layer_ms and slow [rank, factor,
+from, to]: the emulated device. moves {step: [shares, layers]}: what the ranks are offered then, in
+the agents' place; all else is done by the agents. bad {step: [rank, what]}: what `build` does in the
+move of this step. take: layers that stay are taken by reference.
+
+Prints `sample STEP I LOSS` on last stages, `step STEP SPLIT`, `state NAME DIGEST` of parameters and
+moments at the end, and `held FDS GROUPS KIB` after each move.
+"""
+import gc
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+
+import cairn
+import torch
+import torch.distributed as dist
+from cairn import _lib
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+OPTIONS = {"layers": 8, "stages": 2, "micro": 8, "schedule": "1f1b", "dropout": 0, "moves": {}}
+OPTIONS.update({"bad": {}, "rng": None, "passes": 1, "layer_ms": 0, "slow": [-1, 1, 0, 0]})
+OPTIONS.update({"take": False, "dtype": "float32", "width": 16, "timeout_s": 10})
+OPTIONS.update(json.loads(sys.argv[1]))
+ROWS, WIDTH, DTYPE = 4, OPTIONS["width"], getattr(torch, OPTIONS["dtype"])
+COUNT = OPTIONS["layers"] if isinstance(OPTIONS["layers"], int) else sum(OPTIONS["layers"][0])
+NOW = {"step": 0}
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        torch.manual_seed(number)
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+        self.dropout = torch.nn.Dropout(OPTIONS["dropout"])
+        self.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, inputs):
+        rank, factor, first, last = OPTIONS["slow"]
+        is_slow = dist.get_rank() == rank and first <= NOW["step"] <= last
+        time.sleep(OPTIONS["layer_ms"] / 1000 * (factor if is_slow else 1))
+        return inputs + self.dropout(torch.tanh(self.linear(inputs)))
+
+
+class Stage(torch.nn.Module):
+    def __init__(self, placement, old):
+        super().__init__()
+        self.layers = torch.nn.ModuleDict()
+        for number in placement.layers:
+            taken = old.take(f"layers.{number}") if OPTIONS["take"] else None
+            self.layers[str(number)] = taken or Layer(number)
+        self.head = torch.nn.Linear(WIDTH, 1) if placement.is_last else None
+        self.to(DTYPE)
+
+    def forward(self, inputs):
+        for layer in self.layers.values():
+            inputs = layer(inputs)
+        return inputs if self.head is None else self.head(inputs)
+
+
+def build(placement, old):
+    rank, what = OPTIONS["bad"].get(str(NOW["step"]), (-1, ""))
+    module = Stage(placement, old)
+    if rank == dist.get_rank() and threading.current_thread() is not threading.main_thread():
+        if what == "raises":
+            raise ArithmeticError("no such layer")
+        if what == "hangs":
+            time.sleep(3600)
+        if what == "names":
+            module.other = module.layers
+            del module.layers
+    optimizer = torch.optim.AdamW(module.parameters(), 0.01)
+    kind = Schedule1F1B if OPTIONS["schedule"] == "1f1b" else ScheduleGPipe
+
+    def schedule(count):
+        stage = PipelineStage(
+            module, placement.stage, placement.stages, torch.device("cpu"), group=placement.group
+        )
+        return kind(stage, count, loss_fn=loss_of, scale_grads=False)
+
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
+    layers = {int(number): layer for number, layer in module.layers.items()}
+    return cairn.Parts(module, optimizer, schedule, scheduler, layers)
+
+
+def loss_of(output, target):
+    return (output - target).square().mean() / OPTIONS["passes"]
+
+
+def batch(step, i):
+    generator = torch.Generator().manual_seed(step * 1000 + i)
+    return torch.randn(ROWS, WIDTH, dtype=DTYPE, generator=generator)
+
+
+def offer_by_script():
+    """The ranks are offered what the options say; the agents do the rest."""
+    entered, filled = [], []
+    fill = _lib.Client.fill
+
+    def vote(_client, number, _shares, _layers):
+        offered = number + 1 if str(NOW["step"]) in OPTIONS["moves"] else number
+        return 1 + (offered if not entered or filled else number)
+
+    def take(_client, agreed, _replicas, _stages):
+        if entered:
+            number, shares, layers = entered.pop()
+            change = _lib.TAKEN if agreed == 1 + number else _lib.ABANDONED
+            filled.clear()
+            return change, _lib.Placed(number, shares, layers)
+        if agreed == 0 or str(NOW["step"]) not in OPTIONS["moves"]:
+            return _lib.SAME, _lib.Placed(0, [], [])
+        shares, layers = OPTIONS["moves"][str(NOW["step"])]
+        placed = _lib.Placed(agreed - 1, shares, layers)
+        if layers == [list(row) for row in job.elastic.split]:
+            return _lib.TAKEN, placed
+        entered.append(placed)
+        return _lib.ENTER, placed
+
+    def note(*arguments):
+        restored = fill(*arguments)
+        filled.append(True)
+        print("filled", restored.bytes, restored.remote_bytes, flush=True)
+        return restored
+
+    _lib.Client.vote_layers, _lib.Client.take_placement, _lib.Client.fill = vote, take, note
+
+
+def digest(tensor):
+    return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
+def say_what_is_held():
+    gc.collect()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        kib = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+    fds, groups = len(os.listdir("/proc/self/fd")), dist.distributed_c10d._world.pg_map
+    print("held", fds, len(groups), kib, threading.active_count(), flush=True)
+
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+if OPTIONS["moves"]:
+    offer_by_script()
+job = cairn.elastic(
+    build,
+    layers=OPTIONS["layers"],
+    stages=OPTIONS["stages"],
+    microbatches=OPTIONS["micro"],
+    rng=OPTIONS["rng"],
+    build_timeout_s=OPTIONS["timeout_s"],
+)
+if OPTIONS["rng"] is None:
+    torch.manual_seed(100 + dist.get_rank())
+moves = 0
+for step in range(job.step, OPTIONS["steps"]):
+    NOW["step"] = step
+    begin_s = time.monotonic()
+    share = job.share()
+    stood_ms = (time.monotonic() - begin_s) * 1000
+    for _ in range(OPTIONS["passes"]):
+        inputs = torch.cat([batch(step, i) for i in share])
+        losses = []
+        if job.elastic.split and share and job.parts.module.head is None:
+            job.schedule.step(inputs)
+        else:
+            job.schedule.step(target=inputs[:, :1], losses=losses)
+        for i, loss in zip(share, losses):
+            print("sample", step, i, loss.item().hex(), flush=True)
+    job.reduce_gradients()
+    job.parts.optimizer.step()
+    job.parts.optimizer.zero_grad()
+    job.parts.scheduler.step()
+    print("step", step, json.dumps([share.counts, job.elastic.split]), flush=True)
+    print("took", step, round((time.monotonic() - begin_s) * 1000, 1), flush=True)
+    if job.elastic.moves != moves:
+        moves = job.elastic.moves
+        print("stood", step, round(stood_ms, 1), flush=True)
+        say_what_is_held()
+for name, parameter in job.parts.module.named_parameters():
+    print("state", name, digest(parameter), flush=True)
+    for key, value in sorted(job.parts.optimizer.state[parameter].items()):
+        print("state", f"{key}.{name}", digest(value), flush=True)
+dist.destroy_process_group()
