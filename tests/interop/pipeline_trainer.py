@@ -28,7 +28,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 OPTIONS = {"layers": 8, "stages": 2, "micro": 8, "schedule": "1f1b", "dropout": 0, "moves": {}}
 OPTIONS.update({"bad": {}, "rng": None, "passes": 1, "layer_ms": 0, "slow": [-1, 1, 0, 0]})
-OPTIONS.update({"take": False, "dtype": "float32", "width": 16, "timeout_s": 10})
+OPTIONS.update({"take": False, "dtype": "float32", "width": 16, "timeout_s": 10, "strict": False})
 OPTIONS.update(json.loads(sys.argv[1]))
 ROWS, WIDTH, DTYPE = 4, OPTIONS["width"], getattr(torch, OPTIONS["dtype"])
 COUNT = OPTIONS["layers"] if isinstance(OPTIONS["layers"], int) else sum(OPTIONS["layers"][0])
@@ -75,8 +75,7 @@ def build(placement, old):
         if what == "hangs":
             time.sleep(3600)
         if what == "names":
-            module.other = module.layers
-            del module.layers
+            module.layers.add_module("other", module.layers.pop(str(placement.layers[0])))
     optimizer = torch.optim.AdamW(module.parameters(), 0.01)
     kind = Schedule1F1B if OPTIONS["schedule"] == "1f1b" else ScheduleGPipe
 
@@ -84,10 +83,11 @@ def build(placement, old):
         stage = PipelineStage(
             module, placement.stage, placement.stages, torch.device("cpu"), group=placement.group
         )
-        return kind(stage, count, loss_fn=loss_of, scale_grads=False)
+        enough = OPTIONS["strict"] or count >= placement.stages
+        return (kind if enough else ScheduleGPipe)(stage, count, loss_fn=loss_of, scale_grads=False)
 
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
-    layers = {int(number): layer for number, layer in module.layers.items()}
+    layers = dict(zip(placement.layers, module.layers.values()))
     return cairn.Parts(module, optimizer, schedule, scheduler, layers)
 
 
@@ -106,7 +106,7 @@ def offer_by_script():
     fill = _lib.Client.fill
 
     def vote(_client, number, _shares, _layers):
-        offered = number + 1 if str(NOW["step"]) in OPTIONS["moves"] else number
+        offered = NOW["step"] + 1 if str(NOW["step"]) in OPTIONS["moves"] else number
         return 1 + (offered if not entered or filled else number)
 
     def take(_client, agreed, _replicas, _stages):
@@ -157,7 +157,7 @@ job = cairn.elastic(
     rng=OPTIONS["rng"],
     build_timeout_s=OPTIONS["timeout_s"],
 )
-if OPTIONS["rng"] is None:
+if OPTIONS["rng"] is None and job.step == 0:
     torch.manual_seed(100 + dist.get_rank())
 moves = 0
 for step in range(job.step, OPTIONS["steps"]):
@@ -165,15 +165,15 @@ for step in range(job.step, OPTIONS["steps"]):
     begin_s = time.monotonic()
     share = job.share()
     stood_ms = (time.monotonic() - begin_s) * 1000
-    for _ in range(OPTIONS["passes"]):
-        inputs = torch.cat([batch(step, i) for i in share])
+    for number in range(OPTIONS["passes"]):
+        inputs = torch.cat([batch(step, i + 100 * number) for i in share])
         losses = []
-        if job.elastic.split and share and job.parts.module.head is None:
+        if job.parts.module.head is None:
             job.schedule.step(inputs)
         else:
             job.schedule.step(target=inputs[:, :1], losses=losses)
         for i, loss in zip(share, losses):
-            print("sample", step, i, loss.item().hex(), flush=True)
+            print("sample", step + number / 2, i, loss.item().hex(), flush=True)
     job.reduce_gradients()
     job.parts.optimizer.step()
     job.parts.optimizer.zero_grad()

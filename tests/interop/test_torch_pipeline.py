@@ -1,6 +1,7 @@
 """Layers that move between the stages of torch.distributed.pipelining while training goes on: two
 replicas of two stages over gloo. Losses and the final state are bit for bit those of the run whose
 layers stayed."""
+import contextlib
 import json
 import re
 
@@ -10,6 +11,7 @@ from test_torch import ROOT, Run, built, harness, under  # noqa: F401: fixtures
 SCRIPT = str(ROOT / "tests" / "interop" / "pipeline_trainer.py")
 WORLD, LAYERS = 4, 8
 HOME = [[4, 4], [4, 4]]
+DEVIATION_MAX = 1e-9
 
 
 def problem(layer_ms=8):
@@ -40,14 +42,26 @@ def problem(layer_ms=8):
     }
 
 
-@pytest.fixture
-def cluster():
+@contextlib.contextmanager
+def agents():
     options = "snapshot_every_steps: 5\nplan_policy: enforce\nverdict_policy: advise"
     with harness.Cluster(nodes=1, parity=0, state="16MiB", options=options) as made:
         with open(made.path("problem.json"), "w", encoding="utf-8") as file:
             json.dump(problem(), file)
         made.configure(0, problem=made.path("problem.json"))
         yield made.start()
+
+
+@pytest.fixture
+def cluster():
+    with agents() as made:
+        yield made
+
+
+def splits(run, rank=0):
+    """By step."""
+    lines = re.findall(r"^step \d+ (.*)$", run.text(rank), re.M)
+    return [json.loads(each)[1] for each in lines]
 
 
 def train(folder, cluster, words=(), timing=False, **options):
@@ -66,9 +80,9 @@ def found(run, pattern):
 
 
 def samples(run):
-    """Losses by (step, sample); each is there once."""
-    lines = found(run, r"^sample (\d+) (\d+) (\S+)$")
-    values = {(int(step), int(i)): loss for step, i, loss in lines}
+    """Losses by (step, sample); each is there once. A second pass of a step is half a step later."""
+    lines = found(run, r"^sample (\S+) (\d+) (\S+)$")
+    values = {(float(step), int(i)): loss for step, i, loss in lines}
     assert len(values) == len(lines), "a sample was computed twice"
     return values
 
@@ -80,10 +94,115 @@ def state(run):
     return dict(lines)
 
 
-def test_layers_move(tmp_path, cluster):
-    reference = ended(train(tmp_path, None, steps=12))
-    moves = {5: [[4, 4], [[3, 5], [4, 4]]]}
-    run = ended(train(tmp_path, cluster, steps=12, moves=moves))
-    print(run.errors(), run.text(0))
+STEPS = 26
+COMMON = {"steps": STEPS, "dropout": 0.25, "rng": "counter"}
+SPLITS = [[[3, 5], [4, 4]], [[3, 5], [2, 6]], [[4, 4], [7, 1]], HOME]
+MOVES = 20
+FDS_MORE, KIB_MORE = 4, 4096  # at the end than after the first round of moves
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The run whose layers stay, without agents."""
+    return ended(train(tmp_path_factory.mktemp("stays"), None, **COMMON))
+
+
+def test_layers_move_back_and_forth(tmp_path, cluster, reference):
+    moves = {3 + i: [[4, 4], SPLITS[i % len(SPLITS)]] for i in range(MOVES)}
+    run = ended(train(tmp_path, cluster, moves=moves, take=True, schedule="gpipe", **COMMON))
     assert samples(run) == samples(reference)
     assert state(run) == state(reference)
+    for rank in range(WORLD):
+        assert splits(run, rank) == [
+            SPLITS[min(step - 3, MOVES - 1) % len(SPLITS)] if step >= 3 else HOME
+            for step in range(STEPS)
+        ], run.errors()
+        lines = re.findall(r"^held (.*)$", run.text(rank), re.M)
+        held = [list(map(int, each.split())) for each in lines]
+        assert len(held) == MOVES
+        first, last = held[len(SPLITS) - 1], held[-1]  # of the same placement
+        print(f"\n    rank {rank}: descriptors, groups, KiB, threads {first} -> {last}")
+        assert last[0] <= first[0] + FDS_MORE and last[1] == first[1], held
+        assert last[2] <= first[2] + KIB_MORE, held
+    stood = sorted(float(each) for each in found(run, r"^stood \d+ (\S+)$"))
+    print(f"\n    stood still {stood[len(stood) // 2]:.0f} ms, at most {stood[-1]:.0f}")
+
+
+def test_a_build_that_fails(tmp_path, cluster, reference):
+    """All ranks go on as before. After one that hangs nothing moves any more."""
+    offered = [[4, 4], SPLITS[0]]
+    run = ended(
+        train(
+            tmp_path,
+            cluster,
+            moves={step: offered for step in (3, 5, 7, 9, 11)}
+            | {2: [[7, 1], HOME], 8: [[4, 4], HOME]},
+            bad={3: [2, "raises"], 5: [1, "names"], 9: [3, "hangs"]},
+            timeout_s=0.5,
+            strict=True,
+            **COMMON,
+        )
+    )
+    assert samples(run) == samples(reference)
+    assert state(run) == state(reference)
+    assert splits(run) == [SPLITS[0] if step == 7 else HOME for step in range(STEPS)], run.errors()
+    said = re.findall(r"^cairn.*?: (step .*)$", run.errors(), re.M)
+    print("\n    " + "\n    ".join(said))
+    assert len(said) == 4, run.errors()
+    for line, words in zip(
+        said,
+        (
+            ("step 2", "rank 2: ValueError", "as before"),
+            ("step 3", "rank 2: ArithmeticError: no such layer", "as before"),
+            ("step 5", "lacks buffer layers.", "as before"),
+            ("step 9", "rank 3: build has not returned", "from now on"),
+        ),
+    ):
+        assert all(each in line for each in words), line
+
+
+def test_other_shares_and_accumulation(tmp_path, cluster):
+    """C3 and C4: in another order of summation losses differ by rounding alone."""
+    common = {"steps": 12, "dtype": "float64", "passes": 2, "micro": 8}
+    stays = train(tmp_path, None, **common)
+    moves = {3: [[5, 3], HOME], 5: [[6, 2], [[3, 5], [4, 4]]], 8: [[4, 4], [[3, 5], [4, 4]]]}
+    run = ended(train(tmp_path, cluster, moves=moves, **common))
+    counts = [json.loads(each)[0] for each in re.findall(r"^step \d+ (.*)$", run.text(0), re.M)]
+    assert counts == [[4, 4]] * 3 + [[5, 3]] * 2 + [[6, 2]] * 3 + [[4, 4]] * 4, run.errors()
+    mine, other = samples(run), samples(ended(stays))
+    assert sorted(mine) == sorted(other)
+    pairs = [(float.fromhex(mine[key]), float.fromhex(other[key])) for key in other]
+    deviation = max(abs(one - two) / abs(two) for one, two in pairs)
+    print(f"\n    the largest relative deviation of a loss is {deviation:.1e}")
+    assert 0 < deviation <= DEVIATION_MAX
+
+
+def test_a_move_is_a_restart_in_the_next_placement(tmp_path, cluster):
+    """C2, with dropout by each rank's own generator."""
+    at, last, split = 4, 9, [[2, 6], [5, 3]]
+    common = {"dropout": 0.25, "width": 8}
+    ended(train(tmp_path, cluster, steps=at, **common))
+    again = ended(train(tmp_path, cluster, ["--resume"], steps=last, layers=split, **common))
+    with agents() as others:
+        moved = ended(train(tmp_path, others, steps=last, moves={at: [[4, 4], split]}, **common))
+    assert splits(moved) == [HOME] * at + [split] * (last - at), moved.errors()
+    later = {key: loss for key, loss in samples(moved).items() if key[0] >= at}
+    assert samples(again) == later, again.errors()
+    assert state(again) == state(moved)
+
+
+SLOW_RANK, SLOW_BY, SLOW_FROM, SLOW_STEPS = 2, 4, 12, 60
+
+
+def test_layers_leave_a_slow_rank(tmp_path, cluster):
+    """With the agents' own offers: shares first, then layers."""
+    common = {"steps": SLOW_STEPS, "dtype": "float64"}
+    stays = train(tmp_path, None, **common)
+    other = samples(ended(stays))
+    slow = [SLOW_RANK, SLOW_BY, SLOW_FROM, SLOW_STEPS]
+    run = ended(train(tmp_path, cluster, timing=True, layer_ms=8, slow=slow, **common))
+    log = [line for line in cluster.log(0).splitlines() if "replan: " in line or "detect: " in line]
+    print("\n".join([run.errors(), *log]))
+    took = [float(each) for each in re.findall(r"^took \d+ (.*)$", run.text(0), re.M)]
+    print(took)
+    assert splits(run)[-1] != HOME

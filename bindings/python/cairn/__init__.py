@@ -25,16 +25,7 @@ if TYPE_CHECKING:
     from ._job import Job
 
 __version__ = "0.1.0"
-__all__ = [
-    "Parts",
-    "Poisoned",
-    "attach",
-    "dcp",
-    "elastic",
-    "megatron",
-    "note_work",
-    "__version__",
-]
+__all__ = ["Parts", "Poisoned", "attach", "dcp", "elastic", "megatron", "note_work", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -165,7 +156,8 @@ def note_work(amount: float) -> None:
     """Says how much this rank computes in the step under way, in a unit that is the same on all
     ranks (tokens, FLOPs): with `CAIRN_TIMING=1` a rank is then called slow for what it takes per
     unit, and not for longer sequences. Several in one step add up. Any thread; nothing where
-    collectives are not timed. Raises ValueError for less than 1, and for 2**64 or more."""
+    collectives are not timed. Raises ValueError for less than 1, and for 2**64 or more.
+    """
     if not 1 <= amount < 2**64:
         raise ValueError(f"the amount of work is at least 1 and below 2**64, not {amount}")
     import sys

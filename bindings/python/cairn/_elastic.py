@@ -172,7 +172,9 @@ def _tell(value: Any) -> List[Any]:
     """What each rank tells all others: plain data, in two collectives of the default group."""
     distributed, device = torch.distributed, _share.device_for_all()
     data = _blob.encode(value, _plain.pack)
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(_share.ranks_here()[1])]
+    sizes = [
+        torch.zeros(1, dtype=torch.int64, device=device) for _ in range(_share.ranks_here()[1])
+    ]
     distributed.all_gather(sizes, torch.tensor([len(data)], device=device))
     most = max(int(each) for each in sizes)
     own = torch.frombuffer(bytearray(data.ljust(most, b"\0")), dtype=torch.uint8).to(device)
@@ -248,7 +250,7 @@ class Elastic(Sharing):
     ) -> None:
         """Builds the first parts, with the values of the first replica. ValueError and TypeError
         for what cannot be, on all ranks; what `build` raises."""
-        self._job, self._build, self._timeout_s, self._extras = job, build, timeout_s, extras
+        self._job, self._build, self._timeout_s, self._extras = (job, build, timeout_s, extras)
         rank, world = _share.ranks_here()
         if stages < 1 or world % stages:
             raise ValueError(f"cairn.elastic: stages is {stages}; {world} ranks are no multiple")
@@ -276,6 +278,7 @@ class Elastic(Sharing):
         self._begin_ns = 0
         self._unhooks = self._hook(self.parts, placement)
         self.holders = Holders(self.replica, self.replicas, self.replica * stages)
+        self._refused: Set[int] = set()  # votes for shares that a schedule cannot be made for
         self.moves = 0
 
     # ---- what there is ----
@@ -471,7 +474,7 @@ class Elastic(Sharing):
         if client is not None:
             vote = client.vote_layers(self.number, self.shares, self.split)
         is_ready = self.is_computed and self._job.layout() is not None
-        return _share.agree(vote if is_ready else 0)
+        return _share.agree(vote if is_ready and vote not in self._refused else 0)
 
     def _take(self, client: Optional[_lib.Client], agreed: int) -> Tuple[int, _lib.Placed]:
         if client is None:
@@ -479,40 +482,42 @@ class Elastic(Sharing):
         return client.take_placement(agreed, self.replicas, self.stages)
 
     def _decide(self, client: Optional[_lib.Client], step: int) -> None:
-        change, placed = self._take(client, self._vote(client))
+        agreed = self._vote(client)
+        change, placed = self._take(client, agreed)
         if change == _lib.ENTER:
             assert client is not None
             self._move(client, step, placed)
-        elif change == _lib.TAKEN:
-            self._take_shares(step, placed)
+        elif change == _lib.TAKEN and not self._take_shares(step, placed):
+            self._refused.add(agreed)
 
-    def _take_shares(self, step: int, placed: _lib.Placed) -> None:
-        """Layers stay: another schedule is enough."""
+    def _take_shares(self, step: int, placed: _lib.Placed) -> bool:
+        """Layers stay: another schedule is enough. False if a rank cannot make it."""
         schedule, why = None, ""
         try:
             schedule = self.parts.schedule(placed.shares[self.replica])
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-        reasons = [(rank, each) for rank, each in enumerate(_tell(why)) if each]
+        reasons = [f"rank {rank}: {each}" for rank, each in enumerate(_tell(why)) if each]
         if reasons:
-            self._give_up(step, *reasons[0], stops=True)
-            return
+            self._give_up(step, reasons[0])
+            return False
         before, self.shares, self.number = self.shares, placed.shares, placed.number
         self.schedule = schedule
         self._say_change(step, before, self.split)
+        return True
 
     def _say_change(self, step: int, shares: Sequence[int], split: Split) -> None:
         if self.rank == 0:
             now, then = _in_words(self.shares, self.split), _in_words(shares, split)
             self._say(f"from step {step} on: {now} instead of {then}")
 
-    def _give_up(self, step: int, rank: int, why: str, stops: bool = False) -> None:
-        """stops: for good; all ranks know it."""
+    def _give_up(self, step: int, why: str, stops: bool = False) -> None:
+        """All ranks know it. stops: for good."""
         if stops:
             self.is_computed = False
         if self.rank == 0:
             after = STAYS if stops else "training goes on as before"
-            self._say(f"step {step}: no change, since of rank {rank}: {why}; {after}", once=False)
+            self._say(f"step {step}: no change: {why}; {after}")
 
     # ---- a move ----
 
@@ -524,22 +529,18 @@ class Elastic(Sharing):
         present = job.layout()
         random = _plain.random_state()
         built = _build_within(
-            self._timeout_s,
-            self._build,
-            placement,
-            Old(parts.module),
-            placed.shares[self.replica],
+            self._timeout_s, self._build, placement, Old(parts.module), placed.shares[self.replica]
         )
         _plain.set_random_state(random)
         why = built.why or self._unlike(built.parts)
         if not why and not is_begun:
             why = "the snapshot before the move could not be begun"
         told = _tell(self._report(built, why, present))
-        reasons = [(rank, each["why"]) for rank, each in enumerate(told) if each["why"]]
+        reasons = [f"rank {i}: {each['why']}" for i, each in enumerate(told) if each["why"]]
         if not reasons:
             whole, wrong = _together(told, self.stages)
             wrong = wrong or _differs(whole, self._tensors, "the next placement", "the present one")
-            reasons = [(0, wrong)] if wrong else []
+            reasons = [f"build returned other names: {wrong}"] if wrong else []
         filled = None
         if not reasons:
             assert built.parts is not None and present is not None
@@ -554,7 +555,7 @@ class Elastic(Sharing):
             job.stay()
             if reasons:
                 hangs = any(each["hangs"] for each in told)
-                self._give_up(step, *reasons[0], stops=hangs)
+                self._give_up(step, reasons[0], stops=hangs)
 
     def _unlike(self, parts: Optional[Parts]) -> str:
         """How the next parts are of another kind than the present ones."""
@@ -616,9 +617,7 @@ class Elastic(Sharing):
             for name, (dtype, kind, shape) in told[rank]["listed"].items()
         }
         plain = before.plain(present)
-        plain["state"] = {
-            name: each for rank in own for name, each in told[rank]["state"].items()
-        }
+        plain["state"] = {name: each for rank in own for name, each in told[rank]["state"].items()}
         known = Known(lambda: optimizer, 0)
         names = {id(each): name for name, each in _modules.named_parameters(parts.module)}
         for parameter in known.parameters():  # those that were taken

@@ -407,7 +407,8 @@ class Job:
 
     def share(self) -> Share:
         """The micro-batches of the next step that this rank computes. All ranks must ask at each
-        step boundary: they agree in an all-reduce on the shares, which may have changed."""
+        step boundary: they agree in an all-reduce on the shares, which may have changed.
+        """
         if self.sharing is None:
             raise RuntimeError(
                 "job.share: the number of micro-batches is unknown; give it to cairn.attach "
@@ -632,7 +633,8 @@ class Job:
     def _register_with_all(self) -> None:
         """Right after an update, which all stages of a pipeline, and all ranks of ZeRO, end
         together: the first snapshot would else begin before the last of them has registered. First
-        nobody has anything registered: the shapes of a restore may differ in their padding."""
+        nobody has anything registered: the shapes of a restore may differ in their padding.
+        """
         if self._resume.wanted or not self.open():
             return
         assert self.place is not None

@@ -408,7 +408,8 @@ def ends_by_an_error() -> bool:
 
 def at_exit(function: Callable[[], None]) -> None:
     """Calls it when the process ends, in a child of multiprocessing when what that was made for
-    does: before its exception is caught, and where it was forked atexit is not called at all."""
+    does: before its exception is caught, and where it was forked atexit is not called at all.
+    """
     atexit.register(function)
     if _is_child_of_multiprocessing():
         from multiprocessing import util
@@ -440,7 +441,7 @@ def _slices(pieces: Sequence[Piece]) -> "ctypes.Array[_Sized]":
             _row(piece.offset),
             _row(piece.extent),
         )
-        into.replica_index, into.replica_count = piece.replica_index, piece.replica_count
+        into.replica_index, into.replica_count = (piece.replica_index, piece.replica_count)
         into.flat_begin, into.flat_end = piece.flat_begin, piece.flat_end
         into.address, into.device = piece.address, piece.device
     return slices
@@ -471,7 +472,8 @@ class Client:
         keeps_poisoned: bool = False,
     ) -> None:
         """Opens it; CairnError where the agent refuses this trainer. `log` gets (level, line), from
-        any thread. `keeps_poisoned`: values that are not finite any more are kept too."""
+        any thread. `keeps_poisoned`: values that are not finite any more are kept too.
+        """
         self._library = library()
 
         def said(_context: Optional[int], level: int, line: bytes) -> None:

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from ._job import Job
 
 RESTORE_TRIES = 3
-ABLE_KEY, START_KEY = "able", "start"  # the step that a rank can resume from, and does; 0 for none
+ABLE_KEY, START_KEY = (
+    "able",
+    "start",
+)  # the step that a rank can resume from, and does; 0 for none
 
 
 def _blob_to_restore(listed: Mapping[str, _lib.Listed], name: str) -> Tuple[Any, _lib.Piece]:
@@ -168,9 +171,9 @@ class Resume:
             self._job.staged_always,
             unnamed_too=final,
         )
-        here, holders = self._job.place, self._job.holders
-        if holders is not None:  # what differs between replicas has the name of its first rank
-            here = here._replace(rank=holders.first_rank)
+        here = self._job.place
+        if self._job.holders is not None:  # what differs between replicas has its first rank's name
+            here = here._replace(rank=self._job.holders.first_rank)
         todo, differences = layout.match(self._listed, self._restored, here)
         problems = differences + uncovered.lines
         late = (
@@ -322,9 +325,11 @@ class Resume:
             for entry, name in todo
             if entry.kind == _lib.OPTIMIZER and entry.owner is not None and entry.is_on_host()
         }
+        here = self._job.place
+        if self._job.holders is not None:
+            here = here._replace(rank=self._job.holders.replica, world=self._job.holders.replicas)
         pieces = [
-            (name, entry.piece(self._job.place, as_named=name, into_staged=False))
-            for entry, name in todo
+            (name, entry.piece(here, as_named=name, into_staged=False)) for entry, name in todo
         ]
         now = [piece for name, piece in pieces if piece and name not in later] + [
             piece for _, piece in blobs
