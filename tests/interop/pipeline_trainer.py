@@ -4,7 +4,8 @@ torch.distributed.pipelining over gloo, whose layers may move between the stages
     pipeline_trainer.py '{"steps": 20, ...}'
 
 Options: layers (what cairn.elastic takes), stages, micro (of all replicas), schedule ("1f1b" or
-"gpipe"), dropout, rng, dtype, passes (of the schedule per update), layer_ms and slow [rank, factor,
+"gpipe"), dropout, rng, dtype, passes (of the schedule per update), strict (1F1B also
+for fewer micro-batches than stages), after (steps from the first move to the end), layer_ms and slow [rank, factor,
 from, to]: the emulated device. moves {step: [shares, layers]}: what the ranks are offered then, in
 the agents' place; all else is done by the agents. bad {step: [rank, what]}: what `build` does in the
 move of this step. take: layers that stay are taken by reference.
@@ -28,7 +29,9 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 OPTIONS = {"layers": 8, "stages": 2, "micro": 8, "schedule": "1f1b", "dropout": 0, "moves": {}}
 OPTIONS.update({"bad": {}, "rng": None, "passes": 1, "layer_ms": 0, "slow": [-1, 1, 0, 0]})
-OPTIONS.update({"take": False, "dtype": "float32", "width": 16, "timeout_s": 10, "strict": False})
+OPTIONS.update(
+    {"take": False, "dtype": "float32", "width": 16, "timeout_s": 10, "strict": False, "after": 0}
+)
 OPTIONS.update(json.loads(sys.argv[1]))
 ROWS, WIDTH, DTYPE = 4, OPTIONS["width"], getattr(torch, OPTIONS["dtype"])
 COUNT = OPTIONS["layers"] if isinstance(OPTIONS["layers"], int) else sum(OPTIONS["layers"][0])
@@ -159,8 +162,10 @@ job = cairn.elastic(
 )
 if OPTIONS["rng"] is None and job.step == 0:
     torch.manual_seed(100 + dist.get_rank())
-moves = 0
+moves, last = 0, OPTIONS["steps"]
 for step in range(job.step, OPTIONS["steps"]):
+    if step >= last:
+        break
     NOW["step"] = step
     begin_s = time.monotonic()
     share = job.share()
@@ -182,6 +187,7 @@ for step in range(job.step, OPTIONS["steps"]):
     print("took", step, round((time.monotonic() - begin_s) * 1000, 1), flush=True)
     if job.elastic.moves != moves:
         moves = job.elastic.moves
+        last = step + 1 + OPTIONS["after"] if OPTIONS["after"] else last
         print("stood", step, round(stood_ms, 1), flush=True)
         say_what_is_held()
 for name, parameter in job.parts.module.named_parameters():
