@@ -9,7 +9,7 @@ SHARES` after each update. At the end: `ask_us …`, how long each question took
 `bare_us …`, the same for a bare all-reduce of two numbers, and `reductions N`, how many of the
 former there were in the questions.
 KIND: "asks" once in each step; "deals" a stream of all micro-batches; "twice"; "never"; "ignores"
-its share, and computes half of all; "refused" prints what `attach` raises for jobs that cannot be
+its share, and computes half of all; "sharded" by FSDP2, with shares that change by OFFERED; "refused" prints what `attach` raises for jobs that cannot be
 shared.
 """
 import sys
@@ -18,13 +18,31 @@ import time
 import cairn
 import torch
 import torch.distributed as dist
+from cairn import _lib
+from torch.distributed.fsdp import fully_shard
 
 MICROBATCHES, ROWS, WIDTH = 16, 4, 16
+OFFERED = {3: [12, 4], 5: [1, 15], 7: [15, 1], 9: [8, 8]}  # by step, to "sharded"
 
 
 def batch(step, i):
     generator = torch.Generator().manual_seed(step * MICROBATCHES + i)
     return torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=generator)
+
+
+def offer_by_script():
+    """The ranks are offered these shares in the agents' place, by the votes that they have cast."""
+    votes = []
+
+    def vote(_client, number, _shares):
+        votes.append(number + 1)
+        return number + 1
+
+    def take(_client, agreed, _replicas):
+        shares = OFFERED.get(len(votes) - 1)
+        return (agreed, shares) if agreed and shares else None
+
+    _lib.Client.vote, _lib.Client.take_shares = vote, take
 
 
 def main():
@@ -41,7 +59,15 @@ def main():
         torch.nn.Dropout(0.25),
         torch.nn.Linear(WIDTH, 1),
     ).double()
-    model = torch.nn.parallel.DistributedDataParallel(model)
+    if kind.startswith("sharded"):
+        for layer in model:
+            if any(True for _ in layer.parameters()):
+                fully_shard(layer)
+        model = fully_shard(model)
+        if kind == "sharded":
+            offer_by_script()
+    else:
+        model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     if kind == "refused":
         for options in (

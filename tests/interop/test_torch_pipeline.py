@@ -73,7 +73,7 @@ def train(folder, cluster, words=(), timing=False, **options):
 
 
 def ended(run):
-    assert run.wait() == 0, run.errors()
+    assert run.wait(90) == 0, run.errors()
     return run
 
 

@@ -69,7 +69,7 @@ def train(folder, cluster, kind, *words):
 
 
 def ended(run):
-    assert run.wait() == 0, run.errors()
+    assert run.wait(90) == 0, run.errors()
     return run
 
 
@@ -137,6 +137,15 @@ def test_shares_move_and_go_back(tmp_path, agents):
         assert after[key] == before[key], key
 
 
+def test_shares_of_a_sharded_model(tmp_path, agents):
+    """FSDP2, beside the DistributedDataParallel whose shares stay."""
+    reference = ended(train(tmp_path, None, "asks", 12, 0))
+    run = ended(train(tmp_path, agents("enforce"), "sharded", 12, 0))
+    expected = [(3, (12, 4)), (5, (1, 15)), (7, (15, 1)), (9, HOME)]
+    assert changes(run) == changes(run, 1) == expected, run.errors()
+    compare(run, reference)
+
+
 @pytest.mark.parametrize(
     "kind,said",
     [
@@ -163,7 +172,7 @@ def test_jobs_that_cannot_be_shared(tmp_path):
         for text, reason in zip(
             said,
             (
-                "needs a DistributedDataParallel over all 2 ranks, and the model is a Sequential",
+                "needs a DistributedDataParallel or a model of fully_shard, over all 2 ranks",
                 "microbatches is 1; it must be a number of at least one per rank (2)",
                 "rng is 'other'",
                 "the number of micro-batches is unknown",

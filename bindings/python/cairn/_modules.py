@@ -70,6 +70,17 @@ def parallel_of(module: torch.nn.Module) -> Optional[torch.nn.parallel.Distribut
     return inner if isinstance(inner, torch.nn.parallel.DistributedDataParallel) else None
 
 
+def sharded_of(module: torch.nn.Module) -> Any:
+    """The root, be it in torch.compile's wrapper, that fully_shard has been applied to; None if it
+    has not."""
+    inner = getattr(module, "_orig_mod", module)
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # it takes long to import
+    kind = getattr(fsdp, "FSDPModule", None)
+    # since PyTorch 2.8
+    can_keep = hasattr(inner, "set_reshard_after_forward")
+    return inner if kind is not None and isinstance(inner, kind) and can_keep else None
+
+
 def unknown_hooks(module: torch.nn.Module) -> List[str]:
     """The names of the communication hooks of a root under DDP of which nobody knows that they keep
     the ranks alike."""

@@ -17,14 +17,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import torch
 
-from . import _assign, _lib, _timing
+from . import _assign, _lib, _tensors, _timing
 from ._assign import Micro
 from ._deal import Dealer
-from ._modules import parallel_of
+from ._modules import parallel_of, sharded_of
 
 # Once in so many steps the ranks tell each other whether their agents may offer anything.
 REVIEW_STEPS = 128
@@ -140,15 +151,14 @@ class Share:
         self.done.append(number)
         is_last = len(self.done) == len(self)
         with contextlib.ExitStack() as stack:
-            if not is_last:
-                for each in sharing.parallels:
-                    stack.enter_context(each.no_sync())
+            for each in sharing.parallels:
+                stack.enter_context(each.around(is_last))
             if sharing.seed is not None:
                 stack.enter_context(torch.random.fork_rng(sharing.devices))
                 torch.manual_seed(seed_of(sharing.seed, self.step, number))
             begin_ns = time.monotonic_ns()
             yield
-            if sharing.devices:
+            if sharing.devices or not all(each.is_recorded for each in sharing.parallels):
                 _timing.note_work(work)
             else:
                 _timing.note_computed(work, begin_ns, is_last)
@@ -297,19 +307,58 @@ class Sharing:
             self.seed = seed
 
 
-def _parallel(model: Any, world: int) -> Any:
-    parallel = parallel_of(model)
-    if parallel is None or parallel.process_group.size() != world:
-        raise TypeError(
-            f"cairn.attach: microbatches needs a DistributedDataParallel over all {world} ranks, "
-            f"and the model is a {type(model).__name__}"
-        )
+class _Replicated:
+    """A DistributedDataParallel."""
+
+    is_recorded = True  # its collectives come at the end of the last backward
+
+    def __init__(self, parallel: Any) -> None:
+        self._parallel = parallel
+
+    def around(self, is_last: bool) -> ContextManager[Any]:
+        """Surrounds forward and backward of a micro-batch: the last one reduces gradients."""
+        return contextlib.nullcontext() if is_last else self._parallel.no_sync()
+
+
+class _Sharded:
+    """A module of FSDP2. Its ranks wait for each other where parameters are gathered and gradients
+    reduced: that is in the first forward of a step and in the last backward, once each on every
+    rank, however many micro-batches it computes. In between each rank keeps whole parameters and
+    gradients.
+
+    set_is_last_backward must stay True: else FSDP2 remembers the forwards of all micro-batches,
+    and the last backward prefetches parameters again on ranks that had more than one."""
+
+    is_recorded = False  # it waits within first and last micro-batch
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        module.set_reshard_after_forward(False)
+
+    def around(self, is_last: bool) -> ContextManager[Any]:
+        self._module.set_requires_gradient_sync(is_last)
+        self._module.set_reshard_after_backward(is_last)
+        return contextlib.nullcontext()
+
+
+def _parallel(model: Any, world: int) -> Union[_Replicated, _Sharded]:
     if any(isinstance(each, torch.nn.SyncBatchNorm) for each in model.modules()):
         raise TypeError(
             "cairn.attach: microbatches cannot be used with SyncBatchNorm: in each micro-batch it "
             "waits for all ranks, which may compute different numbers of them"
         )
-    return parallel
+    parallel = parallel_of(model)
+    if parallel is not None and parallel.process_group.size() == world:
+        return _Replicated(parallel)
+    sharded = sharded_of(model)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    if sharded is not None and all(_tensors.is_sharded_over(each, world) for each in trained):
+        return _Sharded(sharded)
+    raise TypeError(
+        f"cairn.attach: microbatches needs a DistributedDataParallel or a model of fully_shard, "
+        f"over all {world} ranks and for all that is trained, and the model is a "
+        f"{type(model).__name__}"
+    )
 
 
 def agree(vote: int) -> int:

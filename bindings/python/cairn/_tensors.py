@@ -52,6 +52,16 @@ def is_sharded(tensor: Tensor) -> bool:
 _version_of = operator.attrgetter("_version")
 
 
+def is_sharded_over(tensor: Tensor, world: int) -> bool:
+    """It is divided among so many ranks, or among the ranks of each of several replicas, and in no
+    other way."""
+    mesh, placements = getattr(tensor, "device_mesh", None), getattr(tensor, "placements", ())
+    if mesh is None or mesh.size() != world:
+        return False
+    kinds = [each.is_shard() for each in placements]
+    return kinds == [True] or (kinds == [False, True] and placements[0].is_replicate())
+
+
 def versions(here: Sequence[Tensor]) -> List[int]:
     """The version counters of local tensors: they grow with every write that goes through torch and
     not through .data."""
