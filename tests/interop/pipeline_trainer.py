@@ -1,17 +1,23 @@
-"""The trainer of test_torch_pipeline.py: a small model of layers, in pipelines of
-torch.distributed.pipelining over gloo, whose layers may move between the stages.
+"""The trainer of test_torch_pipeline.py: a small model in pipelines of torch.distributed.pipelining
+over gloo, whose layers may move between stages.
 
     pipeline_trainer.py '{"steps": 20, ...}'
 
-Options: layers (what cairn.elastic takes), stages, micro (of all replicas), schedule ("1f1b" or
-"gpipe"), dropout, rng, dtype, passes (of the schedule per update), strict (1F1B also
-for fewer micro-batches than stages), after (steps from the first move to the end), layer_ms and slow [rank, factor,
-from, to]: the emulated device. moves {step: [shares, layers]}: what the ranks are offered then, in
-the agents' place; all else is done by the agents. bad {step: [rank, what]}: what `build` does in the
-move of this step. take: layers that stay are taken by reference.
+Options:
+    layers, stages, micro    layers as cairn.elastic takes them; micro-batches of all replicas
+    schedule, strict         "1f1b" or "gpipe"; strict: 1F1B also for fewer micro-batches than stages
+    dropout, rng, dtype, width
+    passes                   of the schedule per update
+    layer_ms, slow           emulated device: time per layer; [rank, factor, from, to]
+    after                    steps from the first move to the end
+    moves                    {step: [shares, layers]}: offered in the agents' place; the agents do
+                             all the rest
+    bad                      {step: [rank, fault]}: what `build` does in the move of that step
+    take                     layers that stay are taken by reference
 
-Prints `sample STEP I LOSS` on last stages, `step STEP SPLIT`, `state NAME DIGEST` of parameters and
-moments at the end, and `held FDS GROUPS KIB` after each move.
+Prints `sample STEP I LOSS` on last stages, `step STEP [SHARES, LAYERS]`, `took STEP MS`, after each
+move `stood STEP MS` and `held DESCRIPTORS GROUPS KIB THREADS`, and at the end `state NAME DIGEST` of
+parameters and moments.
 """
 import gc
 import hashlib

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from . import dcp, megatron
     from ._current import Poisoned
-    from ._elastic import Old, Parts, Placement
+    from ._build import Old, Parts, Placement
     from ._job import Job
 
 __version__ = "0.1.0"
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
         return Poisoned
     if name == "Parts":
-        from ._elastic import Parts
+        from ._build import Parts
 
         return Parts
     if name not in ("dcp", "megatron"):
@@ -89,8 +89,9 @@ def attach(
             with share.micro(i):
                 (loss(batch(step, i)) * share.scale).backward()
 
-    With several ranks the model must be a DistributedDataParallel over all of them, and ValueError
-    or TypeError is raised where it cannot be shared. rng="counter": within `micro` torch's
+    With several ranks the model must be a DistributedDataParallel or a model of fully_shard over
+    all of them, and ValueError or TypeError is raised where it cannot be shared. A sharded model
+    keeps whole parameters and gradients during a step. rng="counter": within `micro` torch's
     generators are seeded by the script's seed on rank 0, the step and i, so that dropout does not
     depend on which rank computes i.
     """
@@ -110,31 +111,32 @@ def elastic(
     build_timeout_s: float = 10.0,
 ) -> "Job":
     """Protects a pipeline whose layers may move between its stages while it trains, and resumes it
-    where `cairn run --resume` says so; returns the job. All ranks must call it, after
-    init_process_group. Rank r is stage r % stages of replica r // stages.
+    under `cairn run --resume`; returns the job. All ranks must call it, after init_process_group.
+    Rank r is stage r % stages of replica r // stages.
 
-    build(placement, old) makes what this rank trains, at the start and whenever layers move, and
+    build(placement, old) makes this rank's stage, at the start and whenever layers move, and
     returns cairn.Parts:
 
-        module      with the layers `placement.layers`, under names that are the same wherever a
-                    layer is ("layers.7.weight")
+        module      with the layers `placement.layers`; a layer has the same names in every
+                    placement ("layers.7.weight")
         optimizer   of the module's parameters
-        schedule    a function: of a number of micro-batches, the schedule that computes them, with
+        schedule    a function that makes the schedule of a given number of micro-batches, with
                     scale_grads=False
         scheduler   of learning rates, or None
-        layers      with rng="counter": the modules of the layers by their numbers
+        layers      the modules of the layers by number, for rng="counter"
 
-    At the start it is called in this thread; later in another one, between two steps, and then it
-    must not change what trains, nor use collectives or make process groups (`placement.group` are
-    the ranks of this replica). `old.take("layers.7")` is the present module of that name, or None.
-    Cairn fills parameters, buffers, moments, settings of the optimizer and the scheduler. Where
-    build raises on one rank, returns other names or has not returned after build_timeout_s, all
-    ranks go on as before; in the last case nothing moves any more.
+    At the start it runs in this thread and its exceptions are passed on. Later it runs in another
+    thread between two steps: it must not use collectives, make process groups, or change what
+    trains. `placement.group` is the process group of this replica. `old.take("layers.7")` returns
+    the present module of that name, or None. Cairn fills parameters, buffers, moments, settings and
+    scheduler. If build raises on one rank or returns other names, all ranks go on as before. If it
+    has not returned after build_timeout_s, nothing moves from then on.
 
-    layers: how many the job has, divided evenly among the stages, or those of each stage of each
-    replica. microbatches: how many the job computes in a step, all replicas together. rng:
-    "counter" seeds torch's generators for each layer by the script's seed on rank 0, the step, the
-    micro-batch and the layer, so that dropout does not depend on where it is computed.
+    layers: how many the job has, divided evenly among the stages, or a list for each replica with
+    the layers of its stages. microbatches: how many the job computes in a step, all replicas
+    together. dataloader, extra: see attach. rng="counter": seeds torch's generators for each layer
+    by the script's seed on rank 0, the step, the micro-batch and the layer, so that dropout does
+    not depend on which rank computes it.
 
         for step in range(job.step, steps):
             share = job.share()                       # layers may move here
@@ -143,7 +145,8 @@ def elastic(
             job.parts.optimizer.step()
             job.parts.optimizer.zero_grad()
 
-    Raises what build raises at the start, and ValueError or TypeError for what cannot move.
+    ValueError or TypeError for arguments and parts that cannot be used; RuntimeError without a
+    process group.
     """
     from . import _torch
 

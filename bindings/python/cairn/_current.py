@@ -16,8 +16,7 @@ class Damaged(RuntimeError):
 
 class Poisoned(RuntimeError):
     """This rank's state holds values that are not finite, or was rejected, and `on_poison` is
-    `stop`. The last good step is kept: start the job again with `cairn run --resume`.
-    """
+    `stop`. The last good step is kept: start the job again with `cairn run --resume`."""
 
 
 def forget() -> None:

@@ -1,30 +1,29 @@
-"""Layers that move between the stages of a pipeline while training goes on (docs/REPLANNING.md,
+"""Moves layers between the stages of a pipeline while training goes on (docs/REPLANNING.md,
 "Layers in PyTorch").
 
-The life of a move, all of it inside of job.share(), between two steps:
+A move happens inside job.share(), between two steps:
 
-    ENTER   all ranks have voted for other layers. The snapshot of the last update is taken
-    build   the script's function makes the next parts, beside the present ones
-    tell    each rank tells the others which parameters it has got, or what went wrong
-    fill    parameters and moments come from that snapshot; schedulers and settings from here
-    vote    TAKEN: all have filled, the present parts go. ABANDONED: the next parts go
+    enter   all ranks have voted for other layers; each takes the snapshot of the last update
+    build   the script's function makes the next parts beside the present ones
+    tell    each rank tells the others which tensors its next parts have, or why they failed
+    fill    tensors come from the snapshot, schedulers and settings from the present parts
+    vote    TAKEN: all ranks have filled, the present parts go. ABANDONED: the next parts go
 
 Invariants:
- 1. Nothing of the present parts is given up or changed before the second vote says TAKEN. What
-    `old.take` has handed on is in both; the fill writes to it what it holds already.
- 2. All ranks enter the same collectives, whatever fails on one of them: what can fail lies between
-    them, and its outcome is told in the next one.
- 3. Every parameter is in exactly one stage of each replica, with one shape.
- 4. Gradients are summed unit by unit (a unit is what moves together: `layers.7`), over the ranks
-    that hold it, by ascending replica: so a sum does not depend on where layers are.
- 5. The random generators are after a move what they were before.
+ 1. The present parts are neither freed nor changed before the second vote. Modules that
+    `old.take` has returned are in both; the fill writes the same bytes to them.
+ 2. All ranks enter the same collectives, whichever rank fails. Every step that can fail lies
+    between two collectives, and the next one carries its result.
+ 3. Every tensor is in exactly one stage of each replica, with one shape.
+ 4. Gradients are summed unit by unit (`layers.7` is one) over the ranks that hold the unit, in
+    the order of the replicas. So a sum does not depend on where layers are.
+ 5. A move leaves the random generators as they were.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import threading
 import time
 from typing import (
     TYPE_CHECKING,
@@ -44,6 +43,7 @@ from typing import (
 import torch
 
 from . import _blob, _lib, _modules, _plain, _share, _tensors, _timing
+from ._build import Built, Old, Parts, Placement, Split, build_now, build_within
 from ._extras import Extras
 from ._known import Known
 from ._layout import Holders, Layout
@@ -55,121 +55,15 @@ if TYPE_CHECKING:
 
 FILL_TIMEOUT_MS = 5000
 UNIT = re.compile(r"(.*?\.\d+)\.")
-Split = Tuple[Tuple[int, ...], ...]  # layers by replica and stage
 NOT_REDUCED = (
-    "step {step} was updated without job.reduce_gradients(): the replicas differ from here on, and "
-    "shares and layers stay as they are; call it before each optimizer's step"
+    "step {step} made its update without job.reduce_gradients(): the replicas differ from now on, "
+    "and shares and layers stay as they are; call it before each optimizer's step"
 )
 STAYS = "shares and layers stay as they are from now on"
 
 
-class Placement(NamedTuple):
-    """What one rank is to hold, for the script's `build`."""
-
-    layers: range  # of this stage, of all of the job's
-    stage: int
-    stages: int
-    replica: int
-    replicas: int
-    split: Split  # how many layers each stage of each replica has
-    group: Any  # the ranks of this replica, by stage; the same in all placements
-
-    @property
-    def is_first(self) -> bool:
-        return self.stage == 0
-
-    @property
-    def is_last(self) -> bool:
-        return self.stage == self.stages - 1
-
-
-class Parts(NamedTuple):
-    """What `build` returns. See cairn.elastic."""
-
-    module: Any
-    optimizer: Any
-    schedule: Callable[[int], Any]
-    scheduler: Any = None
-    layers: Mapping[int, Any] = {}
-
-
-class Old:
-    """The present parts, for `build`; empty at the start."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def take(self, name: str) -> Any:
-        """The submodule of this name in the present module ("layers.7"), to be a part of the next
-        one as it is; None if it is not here. It must not be changed."""
-        try:
-            return None if self._module is None else self._module.get_submodule(name)
-        except AttributeError:
-            return None
-
-
-class _Built(NamedTuple):
-    parts: Optional[Parts] = None
-    schedule: Any = None
-    why: str = ""  # it went wrong
-    hangs: bool = False
-
-
-def _build_now(
-    build: Callable[[Placement, Old], Parts], placement: Placement, old: Old, count: int
-) -> _Built:
-    """TypeError and ValueError for parts that are none."""
-    parts = build(placement, old)
-    if not isinstance(parts, Parts):
-        raise TypeError(f"build returned a {type(parts).__name__}, not cairn.Parts")
-    module, optimizer = parts.module, parts.optimizer
-    if not isinstance(module, torch.nn.Module) or _modules.unwrap(module) is not module:
-        raise TypeError(
-            f"build returned a {type(module).__name__} as module; it must be a torch.nn.Module "
-            "that no DistributedDataParallel wraps: job.reduce_gradients() sums the gradients"
-        )
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"build returned a {type(optimizer).__name__} as optimizer")
-    if any(_tensors.is_sharded(each) for each in module.parameters()):
-        raise TypeError("build returned a module with sharded parameters; they cannot move")
-    held = {id(each) for each in module.parameters()}
-    if not all(id(each) in held for group in optimizer.param_groups for each in group["params"]):
-        raise ValueError("build returned an optimizer of parameters that are not in its module")
-    schedule = parts.schedule(count)
-    if getattr(schedule, "scale_grads", False):
-        raise ValueError(
-            "build returned a schedule that divides gradients by its own micro-batches; make it "
-            "with scale_grads=False: job.reduce_gradients() divides by those of all replicas"
-        )
-    return _Built(parts, schedule)
-
-
-def _build_within(timeout_s: float, *arguments: Any) -> _Built:
-    """The same in a thread that is left behind where it takes too long. Nothing is raised."""
-    done: List[_Built] = []
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-
-    def run() -> None:
-        try:
-            if device is not None:
-                torch.cuda.set_device(device)
-            done.append(_build_now(*arguments))
-        except BaseException as error:
-            done.append(_Built(why=f"{type(error).__name__}: {error}"))
-
-    thread = threading.Thread(target=run, name="cairn-build", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError as error:  # the system has none to give
-        return _Built(why=str(error))
-    thread.join(timeout_s)
-    if done:
-        return done[0]
-    return _Built(why=f"build has not returned within {timeout_s:g} s", hangs=True)
-
-
 def _tell(value: Any) -> List[Any]:
-    """What each rank tells all others: plain data, in two collectives of the default group."""
+    """Gives all ranks each rank's plain data, in two collectives of the default group."""
     distributed, device = torch.distributed, _share.device_for_all()
     data = _blob.encode(value, _plain.pack)
     sizes = [
@@ -187,7 +81,7 @@ def _tell(value: Any) -> List[Any]:
 
 
 def _tensors_of(module: Any) -> Dict[str, List[Any]]:
-    """By name: what shows whether two ranks' tensors are the same."""
+    """Type and shape of parameters and buffers, by name."""
     found = {}
     for kind, named in (("", _modules.named_parameters), ("buffer ", _modules.named_buffers)):
         for name, tensor in named(module):
@@ -196,7 +90,7 @@ def _tensors_of(module: Any) -> Dict[str, List[Any]]:
 
 
 def _together(told: Sequence[Dict[str, Any]], stages: int) -> Tuple[Dict[str, Any], str]:
-    """(the tensors of a replica, what is wrong): all replicas must have the same."""
+    """(the tensors of a replica, why the replicas or stages do not fit together)."""
     whole: List[Dict[str, Any]] = []
     for first in range(0, len(told), stages):
         whole.append({})
@@ -226,14 +120,14 @@ def _differs(found: Dict[str, Any], wanted: Dict[str, Any], who: str, than: str)
 
 
 class _PipelineShare(Share):
-    """A step's micro-batches of this replica: a schedule computes them."""
+    """The micro-batches of this replica, which a schedule computes."""
 
     def is_computed(self) -> bool:
         return bool(self.done)
 
 
 class Elastic(Sharing):
-    """The placement of a pipeline's layers, its parts, and how they change."""
+    """The present placement of a pipeline and its parts; changes them when all ranks agree."""
 
     kind = _PipelineShare
 
@@ -248,12 +142,14 @@ class Elastic(Sharing):
         timeout_s: float,
         extras: Tuple[Any, Any],
     ) -> None:
-        """Builds the first parts, with the values of the first replica. ValueError and TypeError
-        for what cannot be, on all ranks; what `build` raises."""
+        """Builds the first parts and gives all replicas the first one's values. ValueError or
+        TypeError for bad arguments and parts; raises what `build` raises."""
         self._job, self._build, self._timeout_s, self._extras = (job, build, timeout_s, extras)
         rank, world = _share.ranks_here()
         if stages < 1 or world % stages:
-            raise ValueError(f"cairn.elastic: stages is {stages}; {world} ranks are no multiple")
+            raise ValueError(
+                f"cairn.elastic: stages is {stages}; it must divide the number of ranks ({world})"
+            )
         self.stages, self.replicas = stages, world // stages
         self.split = self._checked(layers)
         self._stage = rank % stages
@@ -263,7 +159,7 @@ class Elastic(Sharing):
             [range(each * stages, (each + 1) * stages) for each in range(self.replicas)]
         )
         placement = self._placement(self.split, rank // stages)
-        built = _build_now(build, placement, Old(None), shares[rank // stages])
+        built = build_now(build, placement, Old(None), shares[rank // stages])
         assert built.parts is not None
         super().__init__([built.parts.module], shares, is_seeding, job.say)
         self.replica = rank // stages
@@ -342,8 +238,8 @@ class Elastic(Sharing):
     def _units_of(
         self, module: Any, told: Sequence[Dict[str, Any]]
     ) -> List[Tuple[Tuple[int, ...], List[Any]]]:
-        """(ranks that hold it, parameters) of each unit here, by name; makes the groups that are
-        not there, as all ranks do."""
+        """(ranks that hold it, parameters) of each unit on this rank, sorted by name. All ranks
+        make the missing groups together."""
         holders = self._holders_of(told)
         for ranks in sorted(set(holders.values()) - self._groups.keys()):
             if len(ranks) > 1:
@@ -357,7 +253,7 @@ class Elastic(Sharing):
         return [(key[2], units[key]) for key in sorted(units)]
 
     def _drop_groups(self, told: Sequence[Dict[str, Any]]) -> None:
-        """Ends those that the present parts have no use for."""
+        """Ends the groups that the present parts do not use."""
         wanted = set(self._holders_of(told).values())
         for ranks in sorted(self._groups.keys() - wanted):
             group = self._groups.pop(ranks)
@@ -377,9 +273,7 @@ class Elastic(Sharing):
                 torch.distributed.broadcast(tensor.detach(), holders[name][0], group=group)
 
     def reduce_gradients(self) -> None:
-        """Replaces each gradient by the mean over all micro-batches of the step, of all replicas;
-        a parameter without one counts as if it were 0. All ranks must call it, after the schedule's
-        step and before the optimizer's."""
+        """See Job.reduce_gradients."""
         if self._share is not None and not self._share.done:
             self._share.done = self._share.numbers()
         begun = []
@@ -405,7 +299,7 @@ class Elastic(Sharing):
     # ---- forwards ----
 
     def _hook(self, parts: Parts, placement: Placement) -> List[Callable[[], None]]:
-        """Times the forwards, and seeds the layers' generators where that is wanted."""
+        """Records how long forwards take. With rng="counter", seeds the generators."""
         layers = len(placement.layers)
 
         def begin(_module: Any, _inputs: Any) -> None:
@@ -433,9 +327,9 @@ class Elastic(Sharing):
         return [each.remove for each in handles]
 
     def _seeded(self, number: int, layer: Any) -> List[Any]:
-        """In its forwards, also where they are recomputed in backward, a layer's masks depend on
-        the step, the micro-batch and its number alone: the generators' seed tells the former
-        two."""
+        """Makes a layer's masks depend on step, micro-batch and its number alone. It derives its
+        seed from the generators' seed, which stands for step and micro-batch. Recomputation in
+        backward restores that one first, so it gets the same masks."""
         states: List[Any] = []
 
         def before(_module: Any, _inputs: Any) -> None:
@@ -469,7 +363,7 @@ class Elastic(Sharing):
         raise RuntimeError("share.assign: the stages of a pipeline cannot be given sequences yet")
 
     def _vote(self, client: Optional[_lib.Client]) -> int:
-        """The joined vote."""
+        """All ranks' votes, joined."""
         vote = 0
         if client is not None:
             vote = client.vote_layers(self.number, self.shares, self.split)
@@ -491,7 +385,7 @@ class Elastic(Sharing):
             self._refused.add(agreed)
 
     def _take_shares(self, step: int, placed: _lib.Placed) -> bool:
-        """Layers stay: another schedule is enough. False if a rank cannot make it."""
+        """Changes the schedule alone, since layers stay. False if a rank cannot make it."""
         schedule, why = None, ""
         try:
             schedule = self.parts.schedule(placed.shares[self.replica])
@@ -512,12 +406,13 @@ class Elastic(Sharing):
             self._say(f"from step {step} on: {now} instead of {then}")
 
     def _give_up(self, step: int, why: str, stops: bool = False) -> None:
-        """All ranks know it. stops: for good."""
+        """All ranks call it with the same reason; the first one logs it. stops: nothing changes
+        from now on."""
         if stops:
             self.is_computed = False
         if self.rank == 0:
             after = STAYS if stops else "training goes on as before"
-            self._say(f"step {step}: no change: {why}; {after}")
+            self._say(f"step {step}: placement unchanged: {why}; {after}")
 
     # ---- a move ----
 
@@ -528,7 +423,7 @@ class Elastic(Sharing):
         is_begun = job.snapshot_now()
         present = job.layout()
         random = _plain.random_state()
-        built = _build_within(
+        built = build_within(
             self._timeout_s, self._build, placement, Old(parts.module), placed.shares[self.replica]
         )
         _plain.set_random_state(random)
@@ -558,7 +453,8 @@ class Elastic(Sharing):
                 self._give_up(step, reasons[0], stops=hangs)
 
     def _unlike(self, parts: Optional[Parts]) -> str:
-        """How the next parts are of another kind than the present ones."""
+        """Why the next optimizer or scheduler cannot take over from the present one; "": it
+        can."""
         assert parts is not None
         now = self.parts
         for what, one, other in (
@@ -572,8 +468,8 @@ class Elastic(Sharing):
             return f"build returned an optimizer of {groups[0]} groups instead of {groups[1]}"
         return ""
 
-    def _report(self, built: _Built, why: str, present: Optional[Layout]) -> Dict[str, Any]:
-        """What the other ranks need to know of this one."""
+    def _report(self, built: Built, why: str, present: Optional[Layout]) -> Dict[str, Any]:
+        """What this rank tells the others."""
         report: Dict[str, Any] = {"why": why, "hangs": built.hangs, "tensors": {}}
         if why or present is None or built.parts is None:
             return {**report, "why": why or "nothing is registered"}
@@ -586,7 +482,7 @@ class Elastic(Sharing):
     def _filled(
         self, client: _lib.Client, parts: Parts, told: Sequence[Any], present: Layout
     ) -> Optional[Tuple[Known, Layout]]:
-        """The next parts with the present values; None, and said, where they did not come."""
+        """Fills and registers the next parts. None if that failed; the reason is logged."""
         job = self._job
         try:
             known = self._with_state(parts, told, present)
@@ -599,14 +495,15 @@ class Elastic(Sharing):
             return known, layout
         except Exception as error:
             job.say(
-                f"step {job.step}: the layers that should move here did not come: {error}; "
-                "training goes on as before",
+                f"step {job.step}: placement unchanged: the state of the next parts could not be "
+                f"fetched: {error}; training goes on as before",
                 once=False,
             )
             return None
 
     def _with_state(self, parts: Parts, told: Sequence[Any], present: Layout) -> Known:
-        """The next optimizer, with settings and plain state, and tensors for the rest."""
+        """The next optimizer with the present settings and plain state, and with empty tensors
+        for the rest of its state."""
         job, optimizer = self._job, parts.optimizer
         assert job.place is not None
         before = job.models.alive[id(self.parts.optimizer)]
@@ -633,7 +530,7 @@ class Elastic(Sharing):
         self,
         step: int,
         placed: _lib.Placed,
-        built: _Built,
+        built: Built,
         units: List[Any],
         filled: Tuple[Known, Layout],
     ) -> None:

@@ -97,10 +97,9 @@ class Job:
         self.loaders = Loaders(self)
         # of micro-batches, if the script has given their number
         self.sharing: Optional[Sharing] = None
-        # which ranks hold what, where the script's stages are known; then the ranks need not ask
-        # each other for it
+        # of a pipeline whose stages are known: then the ranks need not exchange names
         self.holders: Optional[Holders] = None
-        self.elastic: Any = None  # the layers of a pipeline that can move
+        self.elastic: Any = None  # a pipeline whose layers can move
         self._said: Set[str] = set()
         self._coverage = Coverage()
         self._last_line = ""  # of the library, where it said what is wrong
@@ -418,12 +417,12 @@ class Job:
 
     @property
     def parts(self) -> Any:
-        """What the script's `build` has returned for the present placement."""
+        """The result of the script's `build` for the present placement."""
         return self.elastic.parts
 
     @property
     def schedule(self) -> Any:
-        """The schedule of the share that was asked for last."""
+        """The schedule of the present share."""
         return self.elastic.schedule
 
     def reduce_gradients(self) -> None:
@@ -647,8 +646,8 @@ class Job:
     # ---- another placement ----
 
     def layout_of(self, known: Known, module: Any) -> Layout:
-        """What is to be captured when this module and optimizer have taken the place of the present
-        ones. RuntimeError where not all of it can be."""
+        """The layout of another module and optimizer, to replace the present ones. RuntimeError if
+        a part of it cannot be captured."""
         assert self.place is not None and self.holders is not None and self._layout is not None
         problems = Problems()
         layout = collect({"": module}, [known], self.place, problems, self.staged_always)
@@ -659,12 +658,12 @@ class Job:
         return layout
 
     def layout(self) -> Optional[Layout]:
-        """What is registered, if anything is."""
+        """The registered layout; None before the first snapshot."""
         return self._layout
 
     def snapshot_now(self) -> bool:
-        """Takes the snapshot of the newest update before anything else happens, whatever the
-        interval. False where that is not possible."""
+        """Takes the snapshot of the newest update now, whatever the interval. False if it could not
+        begin."""
         if self._ended or self.client is None or not self._pending or self._stepping:
             return False
         self._resume.await_moments()
@@ -676,12 +675,12 @@ class Job:
         return True
 
     def stay(self) -> None:
-        """The present placement goes on: it is registered again."""
+        """Registers the present placement again, after a move that was abandoned."""
         if self._layout is not None and not self._refused:
             self.send(self._layout.capture_pieces())
 
     def adopt(self, known: Known, module: Any, layout: Layout, extras: Extras) -> None:
-        """Another placement, which is registered, has been taken by all ranks."""
+        """Switches to the next parts, which all ranks have filled and registered."""
         assert self.client is not None
         self.models.replace(module, known)
         self.extras = extras

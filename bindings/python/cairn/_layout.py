@@ -15,8 +15,8 @@ from ._ranks import Place
 
 
 class Holders(NamedTuple):
-    """The replicas of a pipeline: what a stage holds, one stage of each replica has, under the same
-    name. Buffers are each replica's own."""
+    """This rank's replica in a job of pipelines. Each parameter has one holder per replica; each
+    replica has its own buffers."""
 
     replica: int
     replicas: int
@@ -256,7 +256,7 @@ class Layout:
         }
 
     def share_stages(self, holders: Holders) -> None:
-        """The same, where the ranks are the stages of replicas."""
+        """The same for pipelines: replica r holds copy r of its parameters."""
         names = {
             name: (name, holders.replica, holders.replicas) for name in self.plain_parameters()
         }

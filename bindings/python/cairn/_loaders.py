@@ -393,7 +393,7 @@ class Loaders:
             cursor.begin(now)
         why = cursor.go_on(now, loader)
         if why:
-            now.again, now.rest, now.base, now.skipped, now.to_drop = (None, None, 0, 0, 0)
+            now.again, now.rest, now.base, now.skipped, now.to_drop = None, None, 0, 0, 0
             self._job.leave_out(_lib.OPAQUE, f"the position in {now.shape.what}", why)
         elif now.skipped or now.base:
             done = f"{now.base} samples" if now.base else f"{now.skipped} batches"
@@ -497,7 +497,7 @@ def _made(_job: "Job", iterator: Any) -> None:
         iterator._sampler_iter = iter(now.rest)
         now.rest = None
     elif now.consumed is not None:
-        sampler, begins_at = (iterator._index_sampler, iterator._index_sampler.consumed_samples)
+        sampler, begins_at = iterator._index_sampler, iterator._index_sampler.consumed_samples
         iterator._sampler_iter = _sampling.begun(iterator._sampler_iter)
         if sampler.consumed_samples == begins_at:  # it counts by itself, or is as it was
             sampler.consumed_samples = now.consumed

@@ -39,7 +39,7 @@ class Models:
             self.add_optimizer(optimizer)
 
     def replace(self, module: Any, known: Known) -> None:
-        """This root and this optimizer, whose number is 0, instead of all others."""
+        """Replaces all roots and optimizers by these; the optimizer's number is 0."""
         self.attach({"": module}, [])
         optimizer = known.optimizer()
         number = id(optimizer)

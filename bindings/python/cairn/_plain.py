@@ -41,11 +41,7 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     kind, words, gauss = state["python"]
     random.setstate((kind, tuple(array("Q", words)), gauss))
     if "cuda" in state and torch.cuda.is_available():
-        states, here, there = (
-            list(state["cuda"]),
-            torch.cuda.current_device(),
-            state["cuda_device"],
-        )
+        states, here, there = list(state["cuda"]), torch.cuda.current_device(), state["cuda_device"]
         # this rank computes on another device now: that goes on with the generator of the one
         # before
         if here != there:

@@ -149,7 +149,8 @@ class Share:
         sharing = self._sharing
         number, work = (index.number, index.work) if isinstance(index, Micro) else (index, 1)
         self.done.append(number)
-        is_last = len(self.done) == len(self)
+        position = len(self.done)
+        is_last = position == len(self)
         with contextlib.ExitStack() as stack:
             for each in sharing.parallels:
                 stack.enter_context(each.around(is_last))
@@ -158,9 +159,11 @@ class Share:
                 torch.manual_seed(seed_of(sharing.seed, self.step, number))
             begin_ns = time.monotonic_ns()
             yield
-            if sharing.devices or not all(each.is_recorded for each in sharing.parallels):
+            if sharing.devices:
                 _timing.note_work(work)
-            else:
+            elif 1 < position < len(self) or not any(
+                each.waits_inside for each in sharing.parallels
+            ):
                 _timing.note_computed(work, begin_ns, is_last)
 
 
@@ -197,8 +200,8 @@ class Sharing:
         self, models: Sequence[Any], shares: List[int], is_seeding: bool, say: Callable[[str], None]
     ) -> None:
         """TypeError for models that cannot be shared."""
-        self.replica, world = self.rank, _ = ranks_here()
-        self.is_alone = world == 1
+        self.rank, world = ranks_here()
+        self.replica, self.is_alone = self.rank, world == 1
         self.parallels = self._parallels(models)
         self.shares = shares
         self.devices = devices_of(models)
@@ -310,7 +313,7 @@ class Sharing:
 class _Replicated:
     """A DistributedDataParallel."""
 
-    is_recorded = True  # its collectives come at the end of the last backward
+    waits_inside = False  # its collectives come at the end of the last backward
 
     def __init__(self, parallel: Any) -> None:
         self._parallel = parallel
@@ -327,9 +330,10 @@ class _Sharded:
     gradients.
 
     set_is_last_backward must stay True: else FSDP2 remembers the forwards of all micro-batches,
-    and the last backward prefetches parameters again on ranks that had more than one."""
+    and the last backward prefetches parameters again on ranks that had more than one.
+    """
 
-    is_recorded = False  # it waits within first and last micro-batch
+    waits_inside = True  # within the first and the last micro-batch of a step
 
     def __init__(self, module: Any) -> None:
         self._module = module

@@ -46,7 +46,7 @@ from ._entry import devices_of
 from ._naming import few, fitting
 from ._ranks import Place
 
-_storage, _planner, _metadata = (_checkpoint.storage, _checkpoint.planner, _checkpoint.metadata)
+_storage, _planner, _metadata = _checkpoint.storage, _checkpoint.planner, _checkpoint.metadata
 
 __all__ = ["Reader", "Writer"]
 
@@ -562,7 +562,7 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
         tensors: List[Tuple[Any, Any, Any]] = []
         with _lock:
             client, place = _open()
-            replica = (place.rank, place.world)  # says how little this registration would capture
+            replica = place.rank, place.world  # says how little this registration would capture
             for item in plan.items:
                 name = item.storage_index.fqn
                 found = self._listed.get(fitting(name))

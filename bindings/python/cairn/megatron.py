@@ -30,7 +30,7 @@ from . import dcp
 
 __all__ = ["LoadStrategy", "SaveStrategy"]
 
-BACKEND, VERSION = ("cairn", 1)  # in metadata.json: Megatron-Core finds no files of another backend
+BACKEND, VERSION = "cairn", 1  # in metadata.json: Megatron-Core finds no files of another backend
 
 
 def _step_of(folder: Any) -> str:
@@ -46,8 +46,7 @@ def _step_of(folder: Any) -> str:
 
 class SaveStrategy(_Save):  # type: ignore[misc]
     """For `sharded_strategy` of dist_checkpointing.save. Returns when the generation is committed.
-    RuntimeError, within DCP's CheckpointException, where there is no agent or it has no room.
-    """
+    RuntimeError, within DCP's CheckpointException, where there is no agent or it has no room."""
 
     def __init__(self) -> None:
         super().__init__(BACKEND, VERSION)
