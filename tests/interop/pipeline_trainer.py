@@ -5,7 +5,7 @@ over gloo, whose layers may move between stages.
 
 Options:
     layers, stages, micro    layers as cairn.elastic takes them; micro-batches of all replicas
-    schedule, strict         "1f1b" or "gpipe"; strict: 1F1B also for fewer micro-batches than stages
+    schedule, strict         "1f1b" or "gpipe"; strict: 1F1B also with fewer micro-batches
     dropout, rng, dtype, width
     passes                   of the schedule per update
     layer_ms, slow           emulated device: time per layer; [rank, factor, from, to]
@@ -16,8 +16,8 @@ Options:
     take                     layers that stay are taken by reference
 
 Prints `sample STEP I LOSS` on last stages, `step STEP [SHARES, LAYERS]`, `took STEP MS`, after each
-move `stood STEP MS` and `held DESCRIPTORS GROUPS KIB THREADS`, and at the end `state NAME DIGEST` of
-parameters and moments.
+move `stood STEP MS` and `held DESCRIPTORS GROUPS KIB THREADS`, and at the end `state NAME DIGEST`
+of parameters and moments.
 """
 import gc
 import hashlib

@@ -9,8 +9,8 @@ SHARES` after each update. At the end: `ask_us …`, how long each question took
 `bare_us …`, the same for a bare all-reduce of two numbers, and `reductions N`, how many of the
 former there were in the questions.
 KIND: "asks" once in each step; "deals" a stream of all micro-batches; "twice"; "never"; "ignores"
-its share, and computes half of all; "sharded" by FSDP2, with shares that change by OFFERED; "refused" prints what `attach` raises for jobs that cannot be
-shared.
+its share, and computes half of all; "sharded" by FSDP2, with shares that change by OFFERED;
+"refused" prints what `attach` raises for jobs that cannot be shared.
 """
 import sys
 import time

@@ -82,7 +82,7 @@ def found(run, pattern):
 
 
 def samples(run):
-    """Losses by (step, sample); each is there once. A second pass of a step is half a step later."""
+    """Losses by (step, sample); each is there once. A second pass is half a step later."""
     lines = found(run, r"^sample (\S+) (\d+) (\S+)$")
     values = {(float(step), int(i)): loss for step, i, loss in lines}
     assert len(values) == len(lines), "a sample was computed twice"

@@ -1,7 +1,7 @@
 """Calls the script's `build` (cairn.elastic) and checks its result.
 
-During training it runs in its own thread, so that a `build` that hangs does not stop training: after
-the timeout the thread is abandoned and its result is dropped.
+During training it runs in its own thread, so that a `build` that hangs does not stop training:
+after the timeout the thread is abandoned and its result is dropped.
 """
 
 from __future__ import annotations
