@@ -179,7 +179,7 @@ for step in range(job.step, OPTIONS["steps"]):
     for number in range(OPTIONS["passes"]):
         inputs = torch.cat([batch(step, i + 100 * number) for i in share])
         losses = []
-        if job.parts.module.head is None:
+        if not job.placement.is_last:
             job.schedule.step(inputs)
         else:
             job.schedule.step(target=inputs[:, :1], losses=losses)

@@ -157,7 +157,7 @@ def test_a_build_that_fails(tmp_path, cluster, references):
             moves={step: offered for step in (3, 5, 7, 9, 11)}
             | {2: [[7, 1], HOME], 8: [[4, 4], HOME]},
             bad={3: [2, "raises"], 5: [1, "names"], 9: [3, "hangs"]},
-            timeout_s=0.5,
+            timeout_s=2,
             strict=True,
             **COMMON,
         )

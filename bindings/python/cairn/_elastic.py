@@ -44,7 +44,6 @@ import torch
 
 from . import _blob, _lib, _modules, _plain, _share, _tensors, _timing
 from ._build import Built, Old, Parts, Placement, Split, build_now, build_within
-from ._extras import Extras
 from ._known import Known
 from ._layout import Holders, Layout
 from ._naming import few
@@ -62,10 +61,14 @@ NOT_REDUCED = (
 STAYS = "shares and layers stay as they are from now on"
 
 
-def _tell(value: Any) -> List[Any]:
-    """Gives all ranks each rank's plain data, in two collectives of the default group."""
+def _encoded(value: Any) -> bytes:
+    """TypeError for what is not plain data."""
+    return _blob.encode(value, _plain.pack)
+
+
+def _tell(data: bytes) -> List[Any]:
+    """Gives all ranks what each has encoded, in two collectives of the default group."""
     distributed, device = torch.distributed, _share.device_for_all()
-    data = _blob.encode(value, _plain.pack)
     sizes = [
         torch.zeros(1, dtype=torch.int64, device=device) for _ in range(_share.ranks_here()[1])
     ]
@@ -86,6 +89,15 @@ def _tensors_of(module: Any) -> Dict[str, List[Any]]:
     for kind, named in (("", _modules.named_parameters), ("buffer ", _modules.named_buffers)):
         for name, tensor in named(module):
             found[kind + name] = [str(tensor.dtype), list(tensor.shape)]
+    return found
+
+
+def _holders_of(told: Sequence[Dict[str, Any]]) -> Dict[str, Tuple[int, ...]]:
+    """The ranks that have each tensor."""
+    found: Dict[str, Tuple[int, ...]] = {}
+    for rank, each in enumerate(told):
+        for name in each["tensors"]:
+            found[name] = (*found.get(name, ()), rank)
     return found
 
 
@@ -140,11 +152,10 @@ class Elastic(Sharing):
         count: int,
         is_seeding: bool,
         timeout_s: float,
-        extras: Tuple[Any, Any],
     ) -> None:
         """Builds the first parts and gives all replicas the first one's values. ValueError or
         TypeError for bad arguments and parts; raises what `build` raises."""
-        self._job, self._build, self._timeout_s, self._extras = (job, build, timeout_s, extras)
+        self._job, self._build, self._timeout_s = job, build, timeout_s
         rank, world = _share.ranks_here()
         if stages < 1 or world % stages:
             raise ValueError(
@@ -158,21 +169,22 @@ class Elastic(Sharing):
         self._pipelines = self._made(
             [range(each * stages, (each + 1) * stages) for each in range(self.replicas)]
         )
-        placement = self._placement(self.split, rank // stages)
-        built = build_now(build, placement, Old(None), shares[rank // stages])
+        self.placement = self._placement(self.split, rank // stages)
+        built = build_now(build, self.placement, Old(None), shares[rank // stages])
         assert built.parts is not None
         super().__init__([built.parts.module], shares, is_seeding, job.say)
         self.replica = rank // stages
         self.parts, self.schedule = built.parts, built.schedule
-        told = _tell({"tensors": _tensors_of(self.parts.module)})
+        told = _tell(_encoded({"tensors": _tensors_of(self.parts.module)}))
         self._tensors, why = _together(told, stages)
         if why:
             raise ValueError(f"cairn.elastic: {why}")
-        self._units = self._units_of(self.parts.module, told)
-        self._give_first_values(told)
+        self._holders = _holders_of(told)
+        self._units = self._units_of(self.parts.module, self._holders)
+        self._give_first_values()
         self._micro = 0  # forwards of this step
         self._begin_ns = 0
-        self._unhooks = self._hook(self.parts, placement)
+        self._unhooks = self._hook(self.parts)
         self.holders = Holders(self.replica, self.replicas, self.replica * stages)
         self._refused: Set[int] = set()  # votes for shares that a schedule cannot be made for
         self.moves = 0
@@ -222,25 +234,13 @@ class Elastic(Sharing):
         """Groups of ranks; all ranks make all of them."""
         return [torch.distributed.new_group(list(ranks)) for ranks in lists]
 
-    def extras(self, parts: Parts) -> Extras:
-        """What is captured beside model and optimizer."""
-        return Extras(parts.scheduler, *self._extras)
-
     # ---- gradients ----
 
-    def _holders_of(self, told: Sequence[Dict[str, Any]]) -> Dict[str, Tuple[int, ...]]:
-        found: Dict[str, Tuple[int, ...]] = {}
-        for rank, each in enumerate(told):
-            for name in each["tensors"]:
-                found[name] = (*found.get(name, ()), rank)
-        return found
-
     def _units_of(
-        self, module: Any, told: Sequence[Dict[str, Any]]
+        self, module: Any, holders: Mapping[str, Tuple[int, ...]]
     ) -> List[Tuple[Tuple[int, ...], List[Any]]]:
         """(ranks that hold it, parameters) of each unit on this rank, sorted by name. All ranks
         make the missing groups together."""
-        holders = self._holders_of(told)
         for ranks in sorted(set(holders.values()) - self._groups.keys()):
             if len(ranks) > 1:
                 self._groups[ranks] = self._made([ranks])[0]
@@ -252,17 +252,17 @@ class Elastic(Sharing):
                 units.setdefault(key, []).append(parameter)
         return [(key[2], units[key]) for key in sorted(units)]
 
-    def _drop_groups(self, told: Sequence[Dict[str, Any]]) -> None:
+    def _drop_groups(self) -> None:
         """Ends the groups that the present parts do not use."""
-        wanted = set(self._holders_of(told).values())
+        wanted = set(self._holders.values())
         for ranks in sorted(self._groups.keys() - wanted):
             group = self._groups.pop(ranks)
             if group != torch.distributed.GroupMember.NON_GROUP_MEMBER:
                 torch.distributed.destroy_process_group(group)
 
-    def _give_first_values(self, told: Sequence[Dict[str, Any]]) -> None:
+    def _give_first_values(self) -> None:
         """The replicas begin as the first one does."""
-        holders = self._holders_of(told)
+        holders = self._holders
         named = dict(_modules.named_parameters(self.parts.module))
         named.update(
             ("buffer " + name, each) for name, each in _modules.named_buffers(self.parts.module)
@@ -298,9 +298,9 @@ class Elastic(Sharing):
 
     # ---- forwards ----
 
-    def _hook(self, parts: Parts, placement: Placement) -> List[Callable[[], None]]:
+    def _hook(self, parts: Parts) -> List[Callable[[], None]]:
         """Records how long forwards take. With rng="counter", seeds the generators."""
-        layers = len(placement.layers)
+        layers = len(self.placement.layers)
 
         def begin(_module: Any, _inputs: Any) -> None:
             inferring = not getattr(self.schedule, "_stage_forward_initialized", True)
@@ -391,7 +391,7 @@ class Elastic(Sharing):
             schedule = self.parts.schedule(placed.shares[self.replica])
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-        reasons = [f"rank {rank}: {each}" for rank, each in enumerate(_tell(why)) if each]
+        reasons = [f"rank {rank}: {each}" for rank, each in enumerate(_tell(_encoded(why))) if each]
         if reasons:
             self._give_up(step, reasons[0])
             return False
@@ -430,7 +430,7 @@ class Elastic(Sharing):
         why = built.why or self._unlike(built.parts)
         if not why and not is_begun:
             why = "the snapshot before the move could not be begun"
-        told = _tell(self._report(built, why, present))
+        told = self._told(built, why, present)
         reasons = [f"rank {i}: {each['why']}" for i, each in enumerate(told) if each["why"]]
         if not reasons:
             whole, wrong = _together(told, self.stages)
@@ -439,18 +439,20 @@ class Elastic(Sharing):
         filled = None
         if not reasons:
             assert built.parts is not None and present is not None
-            units = self._units_of(built.parts.module, told)
+            holders = _holders_of(told)
+            units = self._units_of(built.parts.module, holders)
             filled = self._filled(client, built.parts, told, present)
         change, placed = self._take(client, self._vote(client))
         if change == _lib.TAKEN:
             assert filled is not None and built.parts is not None
-            self._adopt(step, placed, built, units, filled)
-            self._drop_groups(told)
+            self._holders, self._units = holders, units
+            self._adopt(step, placed, built, placement, filled)
         else:
             job.stay()
             if reasons:
                 hangs = any(each["hangs"] for each in told)
                 self._give_up(step, reasons[0], stops=hangs)
+        self._drop_groups()
 
     def _unlike(self, parts: Optional[Parts]) -> str:
         """Why the next optimizer or scheduler cannot take over from the present one; "": it
@@ -478,6 +480,15 @@ class Elastic(Sharing):
         report["listed"] = present.listed()
         report["state"] = known.plain(present)["state"]
         return report
+
+    def _told(self, built: Built, why: str, present: Optional[Layout]) -> List[Dict[str, Any]]:
+        """The reports of all ranks."""
+        try:
+            data = _encoded(self._report(built, why, present))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            data = _encoded(self._report(built._replace(parts=None), text, present))
+        return _tell(data)
 
     def _filled(
         self, client: _lib.Client, parts: Parts, told: Sequence[Any], present: Layout
@@ -531,7 +542,7 @@ class Elastic(Sharing):
         step: int,
         placed: _lib.Placed,
         built: Built,
-        units: List[Any],
+        placement: Placement,
         filled: Tuple[Known, Layout],
     ) -> None:
         assert built.parts is not None
@@ -542,10 +553,10 @@ class Elastic(Sharing):
             remove()
         shares, split = self.shares, self.split
         self.number, self.shares = placed.number, placed.shares
-        self.split = tuple(map(tuple, placed.layers))
-        self.parts, self.schedule, self._units = built.parts, built.schedule, units
-        self._job.adopt(known, self.parts.module, layout, self.extras(self.parts))
-        self._unhooks = self._hook(self.parts, self._placement(self.split, self.replica))
+        self.split, self.placement = placement.split, placement
+        self.parts, self.schedule = built.parts, built.schedule
+        self._job.adopt(known, self.parts.module, layout, self.parts.scheduler)
+        self._unhooks = self._hook(self.parts)
         self.moves += 1
         self._say_change(step, shares, split)
 

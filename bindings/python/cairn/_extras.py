@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from . import _blob, _lib, _plain
 from ._loaders import Cursor, can_follow
+
+
+def _sequence_of(value: Any) -> List[Any]:
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 class Extras:
@@ -13,19 +17,21 @@ class Extras:
     and lists."""
 
     def __init__(self, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]) -> None:
-        from_sequence: Callable[[Any], List[Any]] = lambda value: (
-            [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
-        )
         self._late: Dict[str, Any] = {
-            f"scheduler{i}": each for i, each in enumerate(from_sequence(scheduler))
+            f"scheduler{i}": each for i, each in enumerate(_sequence_of(scheduler))
         }
         self._early: Dict[str, Any] = {
             f"dataloader{i}": Cursor(f"dataloader{i}", each) if can_follow(each) else each
-            for i, each in enumerate(from_sequence(dataloader))
+            for i, each in enumerate(_sequence_of(dataloader))
         }
         for name, each in (extra or {}).items():
             early = each.__class__.__name__ == "Generator" and hasattr(each, "get_state")
             (self._early if early else self._late)[f"extra.{name}"] = each
+
+    def replace_schedulers(self, scheduler: Any) -> None:
+        """By as many others."""
+        for i, each in enumerate(_sequence_of(scheduler)):
+            self._late[f"scheduler{i}"] = each
 
     def cursors(self) -> List[Cursor]:
         """Of torch's data loaders."""

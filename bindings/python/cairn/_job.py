@@ -421,6 +421,11 @@ class Job:
         return self.elastic.parts
 
     @property
+    def placement(self) -> Any:
+        """Which layers this rank has, and where it stands in its pipeline."""
+        return self.elastic.placement
+
+    @property
     def schedule(self) -> Any:
         """The schedule of the present share."""
         return self.elastic.schedule
@@ -679,11 +684,11 @@ class Job:
         if self._layout is not None and not self._refused:
             self.send(self._layout.capture_pieces())
 
-    def adopt(self, known: Known, module: Any, layout: Layout, extras: Extras) -> None:
+    def adopt(self, known: Known, module: Any, layout: Layout, scheduler: Any) -> None:
         """Switches to the next parts, which all ranks have filled and registered."""
         assert self.client is not None
         self.models.replace(module, known)
-        self.extras = extras
+        self.extras.replace_schedulers(scheduler)
         self._stepped, self._cycle, self._turns, self._kept = {}, None, {}, {}
         self._order, self._orders_learned = {}, 0
         self._layout, self._fence = layout, Fence(self.client, layout)

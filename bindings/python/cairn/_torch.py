@@ -265,16 +265,10 @@ def elastic(
     install()
     job = _job.start()
     job.elastic = job.sharing = placing = Elastic(
-        job,
-        build,
-        layers,
-        stages,
-        microbatches,
-        rng == "counter",
-        build_timeout_s,
-        (dataloader, extra),
+        job, build, layers, stages, microbatches, rng == "counter", build_timeout_s
     )
     job.holders = placing.holders
     parts = placing.parts
-    job.attach({"": parts.module}, [parts.optimizer], placing.extras(parts))
+    extras = Extras(parts.scheduler, dataloader, extra)
+    job.attach({"": parts.module}, [parts.optimizer], extras)
     return job
