@@ -14,8 +14,8 @@ enum { CAIRN_MEMORY_LIMIT_MIN_BYTES = 64 << 20 };
 
 /*
  * Parses argv with exactly `count` words, which may stand before, between and behind the options.
- * `what` says which they are ("SRC and DST"). False: the command ends with *exit_code, and the error
- * is printed.
+ * `what` says which they are ("SRC and DST"). False: the command ends with *exit_code, and the
+ * error is printed.
  */
 bool cairn_words_parse(const struct cairn_usage *usage, int argc, char **argv, const char **words,
                        int count, const char *what, int *exit_code);
