@@ -19,8 +19,8 @@
 
 enum { QUEUE_BYTES = 1 << 20, ANSWER_BYTES_MAX = 64 << 20, TURN_MS = 100 };
 
-struct link {
-    int fd;
+struct cairn_line {
+    int fd; /* -1: not open */
     uint64_t deadline_ns;
     struct cairn_session_reader reader;
     struct cairn_session_writer writer;
@@ -50,7 +50,7 @@ connect_error(int error)
 }
 
 static cairn_err
-link_open(struct link *link, const char *socket_path)
+link_open(struct cairn_line *link, const char *socket_path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
@@ -68,17 +68,18 @@ link_open(struct link *link, const char *socket_path)
 }
 
 static void
-link_close(struct link *link)
+link_close(struct cairn_line *link)
 {
     cairn_session_reader_fini(&link->reader);
     cairn_session_writer_fini(&link->writer);
     if (link->fd >= 0)
         close(link->fd);
+    link->fd = -1;
 }
 
 /* Sends what is queued and receives until a whole frame is here. */
 static cairn_err
-next_frame(struct link *link, struct cairn_session_frame *out)
+next_frame(struct cairn_line *link, struct cairn_session_frame *out)
 {
     for (;;) {
         cairn_err sent = cairn_session_writer_send(&link->writer, link->fd);
@@ -107,7 +108,7 @@ next_frame(struct link *link, struct cairn_session_frame *out)
 }
 
 static cairn_err
-hello(struct link *link)
+hello(struct cairn_line *link)
 {
     struct cairn_session_hello hello = {
         .protocol = CAIRN_SESSION_PROTOCOL, .role = CAIRN_ROLE_OPERATOR, .pid = (uint64_t)getpid()};
@@ -133,7 +134,7 @@ hello(struct link *link)
 bool
 cairn_agent_answers(const char *socket_path, uint32_t timeout_ms)
 {
-    struct link link = {.fd = -1, .deadline_ns = now_ns() + timeout_ms * CAIRN_NS_PER_MS};
+    struct cairn_line link = {.fd = -1, .deadline_ns = now_ns() + timeout_ms * CAIRN_NS_PER_MS};
     cairn_err err = link_open(&link, socket_path);
 
     if (!err)
@@ -159,7 +160,7 @@ put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
 }
 
 static cairn_err
-put_question(struct link *link, const struct cairn_question *question)
+put_question(struct cairn_line *link, const struct cairn_question *question)
 {
     struct cairn_json_writer writer;
     struct cairn_session_operator request;
@@ -201,6 +202,11 @@ put_question(struct link *link, const struct cairn_question *question)
         cairn_json_write_key(&writer, "since_ns");
         cairn_json_write_u64(&writer, question->since_ns);
     }
+    put_text(&writer, "note", question->note);
+    if (question->relaunch)
+        put_u64(&writer, "relaunch", 1);
+    if (question->local)
+        put_u64(&writer, "local", 1);
     put_text(&writer, "decision", question->decision);
     if (question->decision) {
         cairn_json_write_key(&writer, "for_ns");
@@ -227,7 +233,7 @@ put_question(struct link *link, const struct cairn_question *question)
 
 /* Appends the frames of the answer until the final one. */
 static cairn_err
-take_answer(struct link *link, bool is_raw, struct cairn_answer *answer)
+take_answer(struct cairn_line *link, bool is_raw, struct cairn_answer *answer)
 {
     for (;;) {
         struct cairn_session_frame frame;
@@ -262,36 +268,68 @@ take_answer(struct link *link, bool is_raw, struct cairn_answer *answer)
     }
 }
 
+struct cairn_line *
+cairn_line_create(void)
+{
+    struct cairn_line *line = calloc(1, sizeof *line);
+
+    if (line)
+        line->fd = -1;
+    return line;
+}
+
+void
+cairn_line_close(struct cairn_line *line)
+{
+    if (line && line->fd >= 0)
+        link_close(line);
+    free(line);
+}
+
 cairn_err
-cairn_ask(const struct cairn_question *question, struct cairn_answer *out)
+cairn_line_ask(struct cairn_line *line, const struct cairn_question *question,
+               struct cairn_answer *out)
 {
     uint64_t started_ns = now_ns();
-    struct link link = {.fd = -1,
-                        .deadline_ns = started_ns + question->timeout_ms * CAIRN_NS_PER_MS};
     struct cairn_answer answer = {0};
     struct cairn_progress progress;
-    cairn_err err;
+    bool opens = line->fd < 0;
+    cairn_err err = CAIRN_OK;
 
+    line->deadline_ns = started_ns + question->timeout_ms * CAIRN_NS_PER_MS;
     if (question->progress) {
         cairn_progress_start(&progress, question->progress, 0, started_ns);
-        link.progress = &progress;
+        line->progress = &progress;
     }
-    err = link_open(&link, question->socket);
+    if (opens)
+        err = link_open(line, question->socket);
+    if (!err && opens)
+        err = hello(line);
     if (!err)
-        err = hello(&link);
+        err = put_question(line, question);
     if (!err)
-        err = put_question(&link, question);
-    if (!err)
-        err = take_answer(&link, question->is_raw, &answer);
-    if (link.progress)
+        err = take_answer(line, question->is_raw, &answer);
+    if (line->progress)
         cairn_progress_stop(&progress);
-    link_close(&link);
+    line->progress = NULL;
     if (err) {
         cairn_answer_fini(&answer);
+        link_close(line);
         return err;
     }
     *out = answer;
     return CAIRN_OK;
+}
+
+cairn_err
+cairn_ask(const struct cairn_question *question, struct cairn_answer *out)
+{
+    struct cairn_line line = {.fd = -1};
+    cairn_err err = cairn_line_ask(&line, question, out);
+
+    if (line.fd >= 0)
+        link_close(&line);
+    return err;
 }
 
 void

@@ -31,6 +31,9 @@ struct cairn_question {
     uint32_t steps, until; /* trace: the last `steps` steps up to that one (0: the newest) of … */
     uint32_t of;           /* … this node, from `offset` of the parcel with this token on */
     uint64_t token, offset;
+    const char *note;    /* launch: of this launcher, for the others; NULL: it stays */
+    bool relaunch;       /* launch: the launchers begin a new round */
+    bool local;          /* launch: only who is alive, without asking the other agents */
     bool is_raw;         /* the answer is not JSON, unless it is a refusal: there is no tree then */
     uint32_t timeout_ms; /* for the whole answer */
     const char *progress; /* shown on stderr while waiting; NULL: nothing */
@@ -52,6 +55,19 @@ struct cairn_answer {
 CAIRN_MUST_CHECK cairn_err cairn_ask(const struct cairn_question *question,
                                      struct cairn_answer *out);
 void cairn_answer_fini(struct cairn_answer *answer);
+
+/* A session that several questions are asked over, one after the other. */
+struct cairn_line;
+
+/* Makes a line, which cairn_line_close ends, NULL allowed. Nothing is opened yet. NULL: no
+ * memory. */
+struct cairn_line *cairn_line_create(void);
+void cairn_line_close(struct cairn_line *line);
+
+/* As cairn_ask, over the line. It is opened where it is not, and closed if the asking fails. */
+CAIRN_MUST_CHECK cairn_err cairn_line_ask(struct cairn_line *line,
+                                          const struct cairn_question *question,
+                                          struct cairn_answer *out);
 
 /* Asks; where that fails, says why and what to do under the asker's name, and gives the exit code.
  * 0: go on with *out. */
