@@ -322,7 +322,9 @@ parse(const char *text, size_t text_len, struct request *out)
         else if (strcmp(key, "note") == 0) {
             out->note.given = true;
             cairn_json_read_string(&reader, out->note.text, sizeof out->note.text);
-        } else if (strcmp(key, "local") == 0)
+        } else if (strcmp(key, "relaunch") == 0)
+            out->note.relaunch = cairn_json_read_u64(&reader, 1) != 0;
+        else if (strcmp(key, "local") == 0)
             out->note.local = cairn_json_read_u64(&reader, 1) != 0;
         else if (strcmp(key, "rate") == 0)
             out->drill.ask.rate = cairn_json_read_u64(&reader, UINT64_MAX);
@@ -371,6 +373,8 @@ begin_launch(struct cairn_agent *agent, struct request *request)
                        "end");
         return;
     }
+    if (request->note.relaunch)
+        agent->operators->launcher.asked_ns = agent_now_ns(agent);
     if (!(request->note.local ? request_see_peers : request_gather)(agent, request)) {
         request_refuse(agent, request, 75, "the agent is too busy: try again");
         return;
@@ -465,8 +469,9 @@ record_operator(struct cairn_agent *agent, const struct session *session,
     size_t used;
 
     if (request->dry_run || request->verb == VERB_STATUS || request->verb == VERB_SNAPSHOTS ||
-        request->verb == VERB_LAUNCH || request->verb == VERB_HISTORY ||
-        request->verb == VERB_REPORT || (request->verb == VERB_REPLAN && !word))
+        request->verb == VERB_HISTORY || request->verb == VERB_REPORT ||
+        (request->verb == VERB_LAUNCH && !request->note.relaunch) ||
+        (request->verb == VERB_REPLAN && !word))
         return;
     used = (size_t)snprintf(text, sizeof text, "cairn %s%s", verb_names[request->verb],
                             request->fresh ? " --fresh" : "");
@@ -477,7 +482,9 @@ record_operator(struct cairn_agent *agent, const struct session *session,
     if (request->verb == VERB_REPLAN)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s %" PRIu64, decisions[word],
                                  request->plan.decision.number);
-    if (request->verb == VERB_NODE)
+    if (request->verb == VERB_LAUNCH)
+        snprintf(text, sizeof text, "cairn replan --relaunch");
+    else if (request->verb == VERB_NODE)
         snprintf(text + used, sizeof text - used, "%s %s %.64s %.64s",
                  request->change.force ? " --force" : "", request->change.what,
                  request->change.node, request->change.address);

@@ -1,6 +1,8 @@
 /* agent/service/operator_launcher.c - see operator_launcher.h. */
 #include "agent/service/operator_launcher.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
 
 bool
@@ -18,6 +20,12 @@ operator_launcher_leave(struct operator_launcher *launcher, uint64_t serial)
 {
     if (launcher->serial == serial)
         launcher->serial = 0;
+}
+
+uint64_t
+operator_launcher_asked_ms(const struct operator_launcher *launcher, uint64_t now_ns)
+{
+    return launcher->asked_ns ? 1 + (now_ns - launcher->asked_ns) / CAIRN_NS_PER_MS : 0;
 }
 
 static void
@@ -47,6 +55,10 @@ write_node(struct cairn_json_writer *writer, const struct operator_job *job, uin
         put_bool(writer, "launcher", node->launcher != 0);
         cairn_json_write_key(writer, "note");
         cairn_json_write_string(writer, node->launcher_note);
+        if (node->relaunch_asked_ms) {
+            cairn_json_write_key(writer, "relaunch_asked_ms");
+            cairn_json_write_u64(writer, node->relaunch_asked_ms);
+        }
     }
     cairn_json_write_object_end(writer);
 }

@@ -4,8 +4,8 @@
  *
  * A launcher starts and restarts the trainers of a node, as torchrun does. It keeps one operator's
  * session open and leaves a note, which all agents show: so launchers learn who else is there and
- * agree on who trains (bindings/python/cairn/_rendezvous.py), without another service beside the
- * agents. Agents store and show a note; they do not read it.
+ * agree on who trains (bindings/python/cairn/_rendezvous.py, tools/relaunch_plan.h), without
+ * another service beside the agents. Agents store and show a note; they do not read it.
  *
  *   nobody ── note ──► attached ── note: replaced ──► attached
  *                      attached ── the session ends ──► left: the note stays, without a session
@@ -23,6 +23,7 @@
 struct operator_launcher {
     uint64_t serial; /* of the session whose note it is; 0: none, or it has ended */
     char note[OPERATOR_NOTE_BYTES];
+    uint64_t asked_ns; /* when an operator asked the launchers for a relaunch; 0: never */
 };
 
 /* The session leaves a note, or replaces its own. False: the session of another launcher lives. */
@@ -31,6 +32,9 @@ CAIRN_MUST_CHECK bool operator_launcher_take(struct operator_launcher *launcher,
 
 /* The session with this serial has ended. */
 void operator_launcher_leave(struct operator_launcher *launcher, uint64_t serial);
+
+/* Since when an operator has wanted a relaunch, in milliseconds and 1; 0: never. */
+uint64_t operator_launcher_asked_ms(const struct operator_launcher *launcher, uint64_t now_ns);
 
 /* The answer to a launcher: all nodes, which of them hold a part, and their launchers' notes. */
 void operator_write_launchers(struct cairn_json_writer *writer, const struct operator_job *job,

@@ -231,6 +231,8 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->attached_total = agent->attached_total;
     if (agent->operators) {
         out->launcher = agent->operators->launcher.serial != 0;
+        out->relaunch_asked_ms =
+            operator_launcher_asked_ms(&agent->operators->launcher, agent_now_ns(agent));
         memcpy(out->launcher_note, agent->operators->launcher.note, sizeof out->launcher_note);
     }
     fill_poison(&agent->poison, out);

@@ -75,8 +75,9 @@ struct operator_plan {
 
 /* What a launcher wants (operator_launcher.h). */
 struct operator_note {
-    bool given; /* it leaves the note `text`; else it only asks */
-    bool local; /* it wants to know at once who is alive, and not what the others say */
+    bool given;    /* it leaves the note `text`; else it only asks */
+    bool relaunch; /* an operator wants the launchers to begin a new round */
+    bool local;    /* it wants to know at once who is alive, and not what the others say */
     char text[OPERATOR_NOTE_BYTES];
 };
 

@@ -60,17 +60,18 @@ struct operator_part {
     X(peers)              /* that it has a session with */                                         \
     X(sent_bytes)         /* to other agents since its start, as the next */                       \
     X(received_bytes)                                                                              \
-    X(disk_free_bytes) /* for its own directory; OPERATOR_UNKNOWN */                               \
-    X(version_peers)   /* that speak no version of the protocol that it speaks */                  \
-    X(trainers)        /* attached and registered */                                               \
-    X(attached_total)  /* trainers since the agent's start */                                      \
-    X(launcher)        /* the session of a launcher lives; see operator_launcher.h */              \
-    X(local_ranks)     /* that the job runs on this node, 0 unknown */                             \
-    X(world)           /* ranks of the job, 0 unknown */                                           \
-    X(holder_rank)     /* the lowest of this node's trainers, as the next two */                   \
-    X(holder_pid)      /* 0: unknown, or there are no trainers */                                  \
-    X(holder_ms)       /* attached for so long */                                                  \
-    X(local_epoch)     /* of the newest part in local_dir; step 0: none */                         \
+    X(disk_free_bytes)   /* for its own directory; OPERATOR_UNKNOWN */                             \
+    X(version_peers)     /* that speak no version of the protocol that it speaks */                \
+    X(trainers)          /* attached and registered */                                             \
+    X(attached_total)    /* trainers since the agent's start */                                    \
+    X(launcher)          /* the session of a launcher lives; see operator_launcher.h */            \
+    X(relaunch_asked_ms) /* since an operator asked for a relaunch, and 1; 0: never */             \
+    X(local_ranks)       /* that the job runs on this node, 0 unknown */                           \
+    X(world)             /* ranks of the job, 0 unknown */                                         \
+    X(holder_rank)       /* the lowest of this node's trainers, as the next two */                 \
+    X(holder_pid)        /* 0: unknown, or there are no trainers */                                \
+    X(holder_ms)         /* attached for so long */                                                \
+    X(local_epoch)       /* of the newest part in local_dir; step 0: none */                       \
     X(local_step)                                                                                  \
     X(local_err)    /* cairn_err: why the newest write there failed; 0: it did not */              \
     X(scrub_bytes)  /* compared with their checksums since the start, as the next three */         \
