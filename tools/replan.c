@@ -5,6 +5,7 @@
 #include "tools/common.h"
 #include "tools/find_agent.h"
 #include "tools/placement_view.h"
+#include "tools/relaunch_note.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
@@ -271,25 +272,87 @@ parse_number(const char *text, uint64_t *out)
     return *end == '\0' && errno == 0 && *out > 0;
 }
 
+/* Launchers whose command runs, and those that stand by; of one agent's answer. */
+static void
+count_launchers(const struct cairn_tree *tree, uint32_t *run, uint32_t *stand_by)
+{
+    const struct cairn_tree_value *nodes = cairn_tree_find(tree, NULL, "nodes"), *node = NULL;
+    struct cairn_relaunch_note note;
+    char text[CAIRN_RELAUNCH_NOTE_BYTES];
+
+    *run = *stand_by = 0;
+    while ((node = cairn_tree_next(tree, nodes, node))) {
+        cairn_tree_text(tree, node, "note", text, sizeof text);
+        if (!cairn_tree_bool(tree, node, "launcher", false) ||
+            !cairn_relaunch_note_read(text, &note))
+            continue;
+        *run += note.state == CAIRN_RELAUNCH_RUNS;
+        *stand_by += note.state == CAIRN_RELAUNCH_JOINS;
+    }
+}
+
+/* Looks whether a command runs that can be relaunched, then asks for it. */
+static int
+ask_for_relaunch(const char *socket_path, bool dry_run, bool json)
+{
+    struct cairn_question question = {
+        .verb = "launch", .asker = "replan", .socket = socket_path, .timeout_ms = TIMEOUT_MS};
+    struct cairn_answer answer;
+    uint32_t run = 0, stand_by = 0;
+    int exit_code;
+
+    for (uint32_t turn = 0; turn < (dry_run ? 1 : 2); turn++) {
+        question.relaunch = turn == 1;
+        exit_code = cairn_ask_or_say(&question, &answer);
+        if (exit_code)
+            return exit_code;
+        exit_code = answer.exit_code;
+        if (!cairn_answer_refused("replan", &answer))
+            count_launchers(&answer.tree, &run, &stand_by);
+        cairn_answer_fini(&answer);
+        if (exit_code)
+            return exit_code;
+        if (run == 0) {
+            fprintf(stderr, "cairn replan: no command of `cairn run --relaunch` runs; %s\n",
+                    stand_by ? "its nodes wait for a round already: their output tells for what"
+                             : "start one on each node");
+            return CAIRN_EXIT_LOST;
+        }
+    }
+    if (json)
+        printf("{\"schema\": 1, \"decision\": \"relaunch\", \"dry_run\": %s, \"running\": %" PRIu32
+               ", \"standing_by\": %" PRIu32 "}\n",
+               dry_run ? "true" : "false", run, stand_by);
+    else
+        printf("%s the command of %" PRIu32 " nodes after a snapshot; %" PRIu32 " more stand by\n",
+               dry_run ? "would relaunch" : "relaunches", run, stand_by);
+    return CAIRN_EXIT_OK;
+}
+
 int
 cairn_verb_replan(int argc, char **argv)
 {
     const char *agent = NULL, *output = NULL, *approve = NULL, *denial = NULL, *wrong;
     const char *duration = NULL;
-    bool back = false, now = false, dry_run = false, json;
+    bool back = false, now = false, relaunch = false, dry_run = false, json;
     const struct cairn_flag flags[] = {
         {"approve", 0, "N", "offer proposal N to the trainers", &approve, NULL},
         {"deny", 0, "N", "refuse proposal N", &denial, NULL},
         {"for", 0, "DURATION", "with --deny: for 90s, 30m, 24h or 7d", &duration, NULL},
         {"now", 0, NULL, "offer the best plan without waiting until it pays", NULL, &now},
         {"back", 0, NULL, "go back to the home placement", NULL, &back},
+        {"relaunch", 0, NULL,
+         "take a snapshot, and start the command of `cairn run --relaunch` again, also on nodes "
+         "that "
+         "stand by",
+         NULL, &relaunch},
         {"dry-run", 'n', NULL, "check the decision, and do nothing", NULL, &dry_run},
         {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"replan",
-                                      "[--approve N | --deny N [--for DURATION] | --now | --back] "
-                                      "[--dry-run] [--agent SOCKET] [-o table|json]",
+                                      "[--approve N | --deny N [--for DURATION] | --now | --back | "
+                                      "--relaunch] [--dry-run] [--agent SOCKET] [-o table|json]",
                                       about,
                                       examples,
                                       flags,
@@ -305,8 +368,9 @@ cairn_verb_replan(int argc, char **argv)
         return exit_code;
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
-    if ((approve != NULL) + (denial != NULL) + back + now > 1)
-        return cairn_usage_error(&usage, "--approve, --deny, --now and --back exclude each other");
+    if ((approve != NULL) + (denial != NULL) + back + now + relaunch > 1)
+        return cairn_usage_error(
+            &usage, "--approve, --deny, --now, --back and --relaunch exclude each other");
     if (duration && !denial)
         return cairn_usage_error(&usage, "--for needs --deny");
     if (duration && !cairn_duration_parse(duration, &question.for_ns))
@@ -318,12 +382,15 @@ cairn_verb_replan(int argc, char **argv)
         return cairn_usage_error(&usage, "%s takes the number of a proposal, not \"%.40s\"",
                                  approve ? "--approve" : "--deny", wrong);
     question.decision = approve ? "approve" : denial ? "deny" : back ? "back" : now ? "now" : NULL;
-    if (dry_run && !question.decision)
-        return cairn_usage_error(&usage, "--dry-run needs --approve, --deny, --now or --back");
+    if (dry_run && !question.decision && !relaunch)
+        return cairn_usage_error(&usage,
+                                 "--dry-run needs --approve, --deny, --now, --back or --relaunch");
     exit_code = cairn_find_agent("replan", agent, NULL, &found);
     if (exit_code)
         return exit_code;
     question.socket = found.socket;
+    if (relaunch)
+        return ask_for_relaunch(found.socket, dry_run, json);
     question.dry_run = dry_run;
     exit_code = cairn_ask_or_say(&question, &answer);
     if (exit_code)

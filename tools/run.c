@@ -12,6 +12,8 @@
  * If all ranks of the job are attached already, and some are on this node, another launch runs it,
  * and the command does not run: two launches would write to the same files.
  *
+ * With --relaunch the command is run by relaunch.h, which needs an agent: without one nothing runs.
+ *
  * If no process of the command attaches, it trains unprotected. That is reported after a while, or
  * at its end; the agent's count of trainers tells.
  */
@@ -21,48 +23,32 @@
 #include "tools/common.h"
 #include "tools/embedded.h"
 #include "tools/find_agent.h"
+#include "tools/relaunch.h"
 #include "tools/run_agent.h"
-#include "tools/run_grace.h"
+#include "tools/run_command.h"
 #include "tools/run_report.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
     STATUS_MS = 10000,
-    LOOK_MS = 3000, /* at the end, when nobody should have to wait */
-    SNAPSHOT_MS = 5000,
     TAKEN_TRIES = 6,
     RESTORE_MS = 3600 * 1000,
     TRIES_MAX = 120,
-    UNATTACHED_SECONDS = 600,   /* a first step may take minutes */
-    STATE_BYTES_MIN = 64 << 10, /* as the configuration's state_bytes, which is what it becomes */
-    CANNOT_START = 126,         /* exit codes of a shell, of a command that did not run */
-    NOT_FOUND = 127
+    WAIT_SECONDS = 600,
+    RELAUNCHES_MAX = 1000,
+    STATE_BYTES_MIN = 64 << 10 /* as the configuration's state_bytes, which is what it becomes */
 };
 static const uint64_t STATE_BYTES_MAX = UINT64_C(64) << 40;
 
 /* ---- the agent ---- */
-
-/* How the command gets its protection. */
-struct attachment {
-    const char *socket_path;
-    uint64_t attached_before; /* UINT64_MAX: unknown */
-    bool has_binding;         /* Python finds our hooks */
-    const char *named;        /* the socket that the user gave; NULL: none */
-    uint64_t grace_ns;        /* to end in after SIGTERM; 0: SIGTERM is handed on at once */
-    char *const *command;     /* as it was given, to tell how to go on */
-};
 
 /*
  * True if another launch runs the job. One that has just died may still look alive: it is looked at
@@ -78,35 +64,6 @@ is_taken(const char *socket_path, struct cairn_run_look *look)
         *look = cairn_run_look(socket_path, STATUS_MS);
     }
     return cairn_run_is_taken(look);
-}
-
-/* Reports if no process has attached; true if it did. */
-static bool
-say_unattached(const struct attachment *attachment, const char *when)
-{
-    const char *off = getenv("CAIRN_PYTHON");
-    const char *why;
-    struct cairn_run_look now;
-
-    if (attachment->attached_before == UINT64_MAX)
-        return false;
-    now = cairn_run_look(attachment->socket_path, LOOK_MS);
-    if (now.attached != attachment->attached_before) /* or unknown, or the agent restarted */
-        return false;
-    if (!attachment->has_binding)
-        why = "the Python binding is not installed beside this program";
-    else if (off && strcmp(off, "0") == 0)
-        why = "CAIRN_PYTHON=0 turns PyTorch's hooks off";
-    else
-        why = "a PyTorch script attaches at its second step, if it has a torch.optim optimizer "
-              "and Python was not started with -I, -E or -S (otherwise call cairn.attach); any "
-              "other trainer must use libcairn";
-    fprintf(
-        stderr,
-        "cairn run: %s no process of the command has attached; it is NOT protected. Likely reason: "
-        "%s\n",
-        when, why);
-    return true;
 }
 
 /*
@@ -231,132 +188,6 @@ set_python(void)
     return true;
 }
 
-/* Whether the process catches or ignores the signal. A blocked signal does not count: shells block
- * signals for a moment while they start a command. */
-static bool
-takes_signal(pid_t pid, int signal_number)
-{
-    uint64_t taken = 0, mask;
-    char path[64], line[256];
-    FILE *file;
-
-    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
-    file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "SigIgn: %" SCNx64, &mask) == 1 ||
-            sscanf(line, "SigCgt: %" SCNx64, &mask) == 1)
-            taken |= mask;
-    if (file)
-        fclose(file);
-    return taken >> (signal_number - 1) & 1;
-}
-
-/* What `cairn snapshot` does. */
-static void
-ask_for_snapshot(const struct attachment *attachment)
-{
-    struct cairn_question question = {
-        .verb = "snapshot", .asker = "run", .timeout_ms = SNAPSHOT_MS};
-    struct cairn_answer answer;
-
-    if (!attachment) {
-        fprintf(
-            stderr,
-            "cairn run: SIGUSR1: cannot take a snapshot, for the command runs without an agent\n");
-        return;
-    }
-    question.socket = attachment->socket_path;
-    if (cairn_ask_or_say(&question, &answer) != 0)
-        return;
-    if (!cairn_answer_refused("run", &answer))
-        fprintf(stderr, "cairn run: asked for a snapshot at step %" PRIu64 " or soon after\n",
-                cairn_tree_u64(&answer.tree, NULL, "step", 0));
-    cairn_answer_fini(&answer);
-}
-
-/* Signals from the terminal (SI_KERNEL) have reached the command already: it is in our process
- * group. */
-static void
-hand_on(pid_t child, const siginfo_t *info, const struct attachment *attachment)
-{
-    if (info->si_code == SI_KERNEL)
-        return;
-    if (info->si_signo == SIGUSR1 && !takes_signal(child, SIGUSR1))
-        ask_for_snapshot(attachment);
-    else
-        kill(child, info->si_signo);
-}
-
-/* Waits for the command while the signals in `held` are blocked, and reports once if it is not
- * protected. `attachment` NULL: that was reported. */
-static int
-wait_command(pid_t child, const sigset_t *held, const struct attachment *attachment)
-{
-    bool said = !attachment, preempted = false;
-    int status = 0, exit_code;
-    pid_t ended;
-
-    if (!said)
-        alarm(UNATTACHED_SECONDS);
-    while ((ended = waitpid(child, &status, WNOHANG)) == 0) {
-        siginfo_t info;
-        int number = sigwaitinfo(held, &info);
-
-        if (number == SIGTERM && attachment && attachment->grace_ns && info.si_code != SI_KERNEL) {
-            cairn_run_preempt(attachment->socket_path, child, held, attachment->grace_ns, &status);
-            preempted = true;
-            ended = child;
-            break;
-        }
-        if (number == SIGALRM && !said)
-            said = say_unattached(attachment, "so far");
-        else if (number > 0 && number != SIGCHLD && number != SIGALRM)
-            hand_on(child, &info, attachment);
-    }
-    alarm(0);
-    if (ended < 0) { /* somebody else has waited for it */
-        fprintf(stderr, "cairn run: cannot learn how the command ended: %s\n", strerror(errno));
-        return CAIRN_EXIT_FAILED;
-    }
-    exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (attachment && exit_code != CANNOT_START && exit_code != NOT_FOUND &&
-        (said || !say_unattached(attachment, "it has ended, and")))
-        cairn_run_say_kept(attachment->socket_path, LOOK_MS, attachment->named,
-                           attachment->command);
-    return preempted ? CAIRN_EXIT_AGAIN : exit_code;
-}
-
-static int
-run_command(char **command, const struct attachment *attachment)
-{
-    static const int signals[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT,
-                                  SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD};
-    pid_t parent = getpid(), child;
-    sigset_t held, before;
-
-    sigemptyset(&held);
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        sigaddset(&held, signals[i]);
-    sigprocmask(SIG_BLOCK, &held, &before); /* they are waited for, beside the command */
-    fflush(NULL);
-    child = fork();
-    if (child == 0) {
-        sigprocmask(SIG_SETMASK, &before, NULL);
-        signal(SIGPIPE, SIG_DFL);
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) /* it died before that call */
-            _exit(CAIRN_EXIT_FAILED);
-        execvp(command[0], command);
-        fprintf(stderr, "cairn run: %s: cannot start it: %s\n", command[0], strerror(errno));
-        _exit(errno == ENOENT ? NOT_FOUND : CANNOT_START);
-    }
-    if (child < 0) {
-        fprintf(stderr, "cairn run: cannot start a process: %s\n", strerror(errno));
-        return CAIRN_EXIT_FAILED;
-    }
-    return wait_command(child, &held, attachment);
-}
-
 static bool
 is_number(const char *text)
 {
@@ -381,6 +212,13 @@ static const char about[] =
     "snapshot at the next step, its copy on the disks of local_dir or in spill_dir, then the "
     "command's end. Without it the command gets the signal at once.\n"
     "\n"
+    "With --relaunch N, on each node, the command starts again from memory, at most N times, when "
+    "it fails or a node is lost, on the nodes that are left. Its words are filled in each time: "
+    "{nodes}, {node_rank}, {master_addr}, {master_port}, {peers} (host:port of each node) and "
+    "{relaunch}; the environment has them too, as CAIRN_NODES. A command without {nodes} and "
+    "{peers} waits for as many nodes as before. Exit code 75: it was ended with a lost node, and "
+    "no relaunch was left.\n"
+    "\n"
     "If the agent fails, the command runs unprotected. The exit code is the command's, or 128 + "
     "the signal that ended it.";
 
@@ -388,7 +226,9 @@ int
 cairn_verb_run(int argc, char **argv)
 {
     const char *agent = NULL, *every = NULL, *state = NULL, *named = getenv("CAIRN_JOB");
-    const char *grace = NULL;
+    const char *grace = NULL, *relaunch = NULL, *nodes = NULL, *wait = NULL;
+    struct cairn_relaunch_options relaunches = {.least = 1,
+                                                .wait_ns = WAIT_SECONDS * CAIRN_NS_PER_S};
     bool resumed = false, dry_run = false, verbose = false, started = false;
     const struct cairn_flag flags[] = {
         {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
@@ -400,26 +240,33 @@ cairn_verb_run(int argc, char **argv)
         {"grace", 'g', "TIME",
          "at SIGTERM, take a snapshot, keep it on disks, end the command within TIME, and exit 75",
          &grace, NULL},
+        {"relaunch", 0, "N", "start the command again at most N times, on the nodes that are left",
+         &relaunch, NULL},
+        {"nodes", 0, "MIN:MAX",
+         "with --relaunch: how many nodes train (default: 1 to all but the spares)", &nodes, NULL},
+        {"wait", 0, "TIME", "with --relaunch: how long to wait for nodes (default: 10m)", &wait,
+         NULL},
         {"dry-run", 'n', NULL, "show what would run and with which agent", NULL, &dry_run},
         {"verbose", 'v', NULL, "also show what is wrong with the protection at the start", NULL,
          &verbose},
     };
     const struct cairn_usage usage = {
         "run",
-        "[--agent SOCKET] [--every N] [--state SIZE] [--resume] [--grace TIME] [--dry-run] [-v] "
-        "-- CMD "
-        "[ARGUMENT]...",
+        "[--agent SOCKET] [--every N] [--state SIZE] [--resume] [--grace TIME] "
+        "[--relaunch N [--nodes MIN:MAX] [--wait TIME]] [--dry-run] [-v] -- CMD [ARGUMENT]...",
         about,
         "  cairn run -- ./train --steps 1000\n"
-        "  cairn run --resume -- torchrun --nproc-per-node 8 train.py\n",
+        "  cairn run --resume -- torchrun --nproc-per-node 8 train.py\n"
+        "  cairn run --relaunch 5 -- ./train --rank {node_rank} --peers {peers}\n",
         flags,
         sizeof flags / sizeof *flags,
         "CMD",
         NULL};
     struct cairn_embedded embedded;
     char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX], plan[CAIRN_RUN_AGENT_TEXT_BYTES];
-    struct attachment attachment = {.socket_path = socket_path};
+    struct cairn_run_attachment attachment = {.socket_path = socket_path};
     struct cairn_run_look look;
+    struct cairn_run_end end;
     enum cairn_run_agent how;
     bool attached;
     uint64_t state_bytes;
@@ -439,6 +286,18 @@ cairn_verb_run(int argc, char **argv)
     if (grace && (cairn_parse_duration_ns(grace, &attachment.grace_ns) != CAIRN_OK ||
                   attachment.grace_ns < CAIRN_NS_PER_S))
         return cairn_usage_error(&usage, "--grace takes a time such as 20s, not \"%s\"", grace);
+    if (relaunch && (!is_number(relaunch) || strtoul(relaunch, NULL, 10) > RELAUNCHES_MAX))
+        return cairn_usage_error(&usage, "--relaunch %s: expected a number from 1 to %d", relaunch,
+                                 RELAUNCHES_MAX);
+    if (!relaunch && (nodes || wait))
+        return cairn_usage_error(&usage, "--%s needs --relaunch", nodes ? "nodes" : "wait");
+    if (nodes && !cairn_relaunch_parse_nodes(nodes, &relaunches.least, &relaunches.most))
+        return cairn_usage_error(&usage, "--nodes %s: expected MIN:MAX or one number", nodes);
+    if (wait && (cairn_parse_duration_ns(wait, &relaunches.wait_ns) != CAIRN_OK ||
+                 relaunches.wait_ns < CAIRN_NS_PER_S))
+        return cairn_usage_error(&usage, "--wait %s: expected a time such as 10m", wait);
+    if (relaunch && !cairn_relaunch_check(argv + operand, &exit_code))
+        return exit_code;
     if (dry_run) {
         if (cairn_run_agent_foresee(agent, plan, sizeof plan) == CAIRN_RUN_AGENT_SEVERAL)
             return CAIRN_EXIT_USAGE;
@@ -451,6 +310,11 @@ cairn_verb_run(int argc, char **argv)
     if (how == CAIRN_RUN_AGENT_SEVERAL)
         return CAIRN_EXIT_USAGE;
     attached = how == CAIRN_RUN_AGENT_ATTACHED;
+    if (!attached && relaunch) {
+        fprintf(stderr, "cairn run: --relaunch needs the agents, and none answers here; start one "
+                        "on each node with `cairn agent --config FILE`, or leave out --relaunch\n");
+        return CAIRN_EXIT_PEER;
+    }
     if (attached) {
         look = cairn_run_look(socket_path, STATUS_MS);
         if (is_taken(socket_path, &look)) {
@@ -464,7 +328,7 @@ cairn_verb_run(int argc, char **argv)
         attachment.attached_before = look.attached;
         if (!(named && named[0]) && look.job[0])
             set("CAIRN_JOB", look.job);
-        if (resumed)
+        if (resumed && !relaunch)
             resume(socket_path);
     } else {
         fprintf(stderr, "cairn run: the command runs WITHOUT protection\n");
@@ -474,5 +338,15 @@ cairn_verb_run(int argc, char **argv)
     set_plugin();
     attachment.named = agent;
     attachment.command = argv + operand;
-    return run_command(argv + operand, attached ? &attachment : NULL);
+    if (relaunch) {
+        relaunches.budget = strtoul(relaunch, NULL, 10);
+        relaunches.resumes = resumed;
+        attachment.relaunch = relaunch;
+        return cairn_relaunch_run(argv + operand, &attachment, &relaunches);
+    }
+    if (!cairn_run_command(argv + operand, attached ? &attachment : NULL, NULL, &end))
+        return CAIRN_EXIT_FAILED;
+    if (attached)
+        cairn_run_say_end(&attachment, &end);
+    return end.preempted ? CAIRN_EXIT_AGAIN : end.exit_code;
 }

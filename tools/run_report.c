@@ -173,7 +173,7 @@ print_word(const char *word)
 
 void
 cairn_run_say_kept(const char *socket_path, uint32_t timeout_ms, const char *named,
-                   char *const *command)
+                   const char *relaunch, char *const *command)
 {
     char bytes[CAIRN_SHOWN_BYTES], from[16], files[NOTE_BYTES] = "";
     char spill_dir[CAIRN_CONFIG_PATH_BYTES_MAX];
@@ -198,6 +198,8 @@ cairn_run_say_kept(const char *socket_path, uint32_t timeout_ms, const char *nam
             cairn_tree_u64(&answer.tree, NULL, "newest.step", 0),
             cairn_show_bytes(cairn_tree_u64(&answer.tree, NULL, "newest.bytes", 0), bytes),
             cairn_tree_text(&answer.tree, NULL, "newest.from", from, sizeof from), files);
+    if (relaunch)
+        fprintf(stderr, " --relaunch %s", relaunch);
     if (named) {
         fprintf(stderr, " --agent");
         print_word(named);

@@ -35,8 +35,9 @@ void cairn_run_say_taken(const struct cairn_run_look *look);
 void cairn_run_say_protection(const char *socket_path, uint32_t timeout_ms, bool verbose);
 
 /* One line on stderr: the newest generation, and the command that goes on with it. `named`: the
- * socket that the user gave, or NULL. Silent if the agent does not answer. */
+ * socket that the user gave, or NULL; `relaunch`: how often it is relaunched, or NULL. Silent if
+ * the agent does not answer. */
 void cairn_run_say_kept(const char *socket_path, uint32_t timeout_ms, const char *named,
-                        char *const *command);
+                        const char *relaunch, char *const *command);
 
 #endif

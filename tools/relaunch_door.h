@@ -1,0 +1,37 @@
+/*
+ * tools/relaunch_door.h - a port at which a launcher's host answers while the launcher lives, and a
+ * free port for its command.
+ *
+ * The kernel answers at a door also while the launcher is busy. So who gets no answer, or is
+ * refused, knows that the launcher or its host is dead.
+ */
+#ifndef CAIRN_TOOLS_RELAUNCH_DOOR_H
+#define CAIRN_TOOLS_RELAUNCH_DOOR_H
+
+#include "cairn/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cairn_relaunch_door {
+    int listener; /* -1: none */
+    int reserved; /* holds the command's port; -1: none */
+    uint16_t port;
+};
+
+/* Opens a door on a free port of all addresses. CAIRN_IO. */
+CAIRN_MUST_CHECK cairn_err cairn_relaunch_door_open(struct cairn_relaunch_door *out);
+void cairn_relaunch_door_close(struct cairn_relaunch_door *door); /* -1, -1 is allowed */
+
+/* Takes those who have asked out of the queue, which would be full after some thousands. */
+void cairn_relaunch_door_clear(struct cairn_relaunch_door *door);
+
+/* Holds another free port, so that no launcher of this host gets it; 0: there is none. */
+uint16_t cairn_relaunch_door_reserve(struct cairn_relaunch_door *door);
+/* The port is for the command now. */
+void cairn_relaunch_door_release(struct cairn_relaunch_door *door);
+
+/* Whether a host answers at a door, within a second. */
+bool cairn_relaunch_door_answers(const char *host, uint16_t port);
+
+#endif
