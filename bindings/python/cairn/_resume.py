@@ -25,6 +25,7 @@ from ._layout import Layout, blob_piece
 from ._moments import Filling
 from ._naming import few, positional_of, ranks_of
 from ._ranks import Place
+from ._refusal import refuse
 from ._state import collect, named
 
 if TYPE_CHECKING:
@@ -142,12 +143,17 @@ class Resume:
         assert self._listed is not None and self._job.place is not None
         unnamed = [] if self._job.attached else positional_of(self._listed, self._job.place)
         if unnamed and final:
-            self._job.say(
+            self._begin_afresh(
                 f"nothing was restored: the snapshot of step {self._listed_step} has parameters "
                 f"that belong to no module, {few(unnamed)}, and only a script that calls "
                 "cairn.attach before the first step gets them back: a fresh start"
             )
         return bool(unnamed)
+
+    def _begin_afresh(self, why: str) -> None:
+        """Says why this rank starts from its beginning. A relaunch ends instead (Damaged)."""
+        self._job.say(why)
+        refuse(why)
 
     def _forget_state(self) -> None:
         for known in self._job.models.live():
@@ -188,7 +194,7 @@ class Resume:
                 "call cairn.attach before the first step, or start without --resume"
             )
         if late and not problems:
-            self._job.say(
+            self._begin_afresh(
                 f"nothing was restored: {few(late)} belong to no module whose forward was seen, or "
                 "had no shape before it, and gradients were made from their fresh values: call "
                 "cairn.attach before the first step to resume such a script"
@@ -201,7 +207,7 @@ class Resume:
         if problems:
             if final:
                 self.wanted = False
-                self._job.say(
+                self._begin_afresh(
                     f"the model differs from the snapshot of step {self._listed_step}, which stays "
                     "as it is, and starts afresh: "
                     + "; ".join(problems[:6])
@@ -267,7 +273,7 @@ class Resume:
                 return True  # the first update will tell
         unlike = [str(rank) for rank, step in enumerate(steps) if int(step) != self._listed_step]
         if unlike:
-            self._job.say(
+            self._begin_afresh(
                 f"nothing was restored: rank {few(unlike)} cannot resume from step "
                 f"{self._listed_step}, or was not asked to (--resume on every node), and what it "
                 "has said tells why: all ranks make a fresh start"
