@@ -21,7 +21,7 @@
  * Invariants:
  * - A launcher that has accepted a round accepts no other one while its leader offers this one.
  * - A leader begins only what all other seats accept, as it sees them.
- * - Nothing starts again in a job of which a command has ended with success.
+ * - Once a command of the job has ended with success, nothing starts again.
  * - A round needs answers of more than half of the agents, so of a cut network one side goes on.
  */
 #ifndef CAIRN_TOOLS_RELAUNCH_PLAN_H
