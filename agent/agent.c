@@ -27,6 +27,7 @@
 #include "agent/service/replanning.h"
 #include "agent/service/scrub.h"
 #include "agent/service/scrub_files.h"
+#include "agent/service/scrub_spilled.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
 #include "base/crc.h"
@@ -398,6 +399,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = scrub_files_open(agent);
     if (!err)
+        err = scrub_spilled_open(agent);
+    if (!err)
         err = timing_open(agent);
     if (!err)
         err = replanning_open(agent);
@@ -426,8 +429,10 @@ close_all(struct cairn_agent *agent)
     replanning_close(agent);
     timing_close(agent);
     scrub_files_close(agent);
+    scrub_spilled_stop(agent);
     local_close(agent);
     spill_close(agent);
+    scrub_spilled_close(agent);
     fetch_close(agent);
     if (agent->memory)
         cairn_memory_stop_moves(agent->memory);

@@ -570,6 +570,45 @@ cairn_spill_close(struct cairn_spill *spill)
 
 /* ---- reading ---- */
 
+static size_t
+block_bytes(const struct cairn_universal_file *file, uint64_t block)
+{
+    uint64_t left = file->data_bytes - block * CAIRN_BLOCK_BYTES;
+
+    return left < CAIRN_BLOCK_BYTES ? (size_t)left : (size_t)CAIRN_BLOCK_BYTES;
+}
+
+cairn_err
+cairn_spill_check(int dir_fd, const struct cairn_universal_file *file, uint64_t first,
+                  uint32_t count, uint32_t *bad)
+{
+    uint8_t *bytes;
+    int fd = -1;
+    cairn_err err;
+
+    *bad = 0;
+    if (count > CAIRN_SPILL_CHECK_MAX || first > file->block_count ||
+        count > file->block_count - first || (count && !file->block_crcs))
+        return CAIRN_INVAL;
+    bytes = malloc(CAIRN_BLOCK_BYTES);
+    err = bytes ? cairn_file_open(dir_fd, file->name, CAIRN_FILE_READ, &fd) : CAIRN_NOMEM;
+    if (!err)
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    for (uint32_t i = 0; !err && i < count; i++) {
+        size_t got = 0, wanted = block_bytes(file, first + i);
+
+        err = cairn_file_read_at(fd, file->data_offset + (first + i) * CAIRN_BLOCK_BYTES, bytes,
+                                 wanted, &got);
+        if (!err && (got != wanted || cairn_crc64(0, bytes, wanted) != file->block_crcs[first + i]))
+            *bad |= UINT32_C(1) << i;
+    }
+    if (!err)
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* leave the cache to others */
+    (void)cairn_file_close(fd);                             /* only read */
+    free(bytes);
+    return err;
+}
+
 /* Reads one block whole and checks it. */
 static cairn_err
 read_block(int dir_fd, int fd, const struct cairn_universal_file *file, uint64_t block,
@@ -610,8 +649,7 @@ cairn_spill_read(int dir_fd, const struct cairn_universal_file *file, uint64_t o
     err = cairn_file_open(dir_fd, file->name, CAIRN_FILE_READ, &fd);
     for (uint64_t at = offset; err == CAIRN_OK && at < end;) {
         uint64_t block = at / CAIRN_BLOCK_BYTES, start = block * CAIRN_BLOCK_BYTES;
-        uint64_t left = file->data_bytes - start;
-        size_t bytes = left < CAIRN_BLOCK_BYTES ? (size_t)left : (size_t)CAIRN_BLOCK_BYTES;
+        size_t bytes = block_bytes(file, block);
         size_t skip = (size_t)(at - start);
         size_t wanted = end - start < bytes ? (size_t)(end - start) - skip : bytes - skip;
 

@@ -78,6 +78,17 @@ void cairn_spill_close(struct cairn_spill *spill);
 CAIRN_MUST_CHECK cairn_err cairn_spill_read(int dir_fd, const struct cairn_universal_file *file,
                                             uint64_t offset, void *out, size_t bytes_len);
 
+enum { CAIRN_SPILL_CHECK_MAX = 16 };
+
+/*
+ * Compares blocks [first, first + count) of a file with their checksums, from the disk where the
+ * kernel allows that. *bad has a bit for each that differs or is cut off; nothing is logged. count
+ * <= CAIRN_SPILL_CHECK_MAX, and all blocks are there (else CAIRN_INVAL). The errors of base/file.h;
+ * CAIRN_NOMEM. Blocks on the disk. Thread: any.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_spill_check(int dir_fd, const struct cairn_universal_file *file,
+                                             uint64_t first, uint32_t count, uint32_t *bad);
+
 /* ---- the directory of spilled generations: one subdirectory "e<epoch>-s<step>" each ---- */
 
 enum { CAIRN_SPILL_DIR_NAME_BYTES = 48 };
@@ -134,9 +145,14 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd,
 /* Removes a generation: its COMMIT first, durably, then the rest. CAIRN_NOT_FOUND. */
 CAIRN_MUST_CHECK cairn_err cairn_spill_remove(int spill_fd, struct cairn_generation_id generation);
 
+/* Gives a generation the name "<name>.bad": no list has it, and its files stay until retention
+ * removes them. An earlier one of that name is removed. CAIRN_NOT_FOUND. */
+CAIRN_MUST_CHECK cairn_err cairn_spill_mark_bad(int spill_fd,
+                                                struct cairn_generation_id generation);
+
 /*
- * Removes the committed generations that `keep` does not keep, and incomplete generations older
- * than the newest committed one. Newer incomplete generations stay: one may still be being
+ * Removes the committed generations that `keep` does not keep, those marked as bad, and incomplete
+ * generations older than the newest committed one. Newer incomplete generations stay: one may still be being
  * written. *removed counts.
  */
 CAIRN_MUST_CHECK cairn_err cairn_spill_retain(int spill_fd, const struct cairn_spill_keep *keep,

@@ -183,15 +183,14 @@ cairn_spill_dir_begin(int spill_fd, struct cairn_generation_id generation, int *
     return CAIRN_OK;
 }
 
-cairn_err
-cairn_spill_remove(int spill_fd, struct cairn_generation_id generation)
+static cairn_err
+remove_dir(int spill_fd, const char *name)
 {
-    char name[CAIRN_SPILL_DIR_NAME_BYTES], **names = NULL;
+    char **names = NULL;
     size_t count = 0;
     int dir_fd = -1;
     cairn_err err;
 
-    cairn_spill_dir_name(generation, name);
     err = cairn_file_open(spill_fd, name, CAIRN_FILE_DIRECTORY, &dir_fd);
     if (err)
         return err;
@@ -214,6 +213,59 @@ cairn_spill_remove(int spill_fd, struct cairn_generation_id generation)
 done:
     cairn_dir_list_free(names, count);
     (void)cairn_file_close(dir_fd);
+    return err;
+}
+
+cairn_err
+cairn_spill_remove(int spill_fd, struct cairn_generation_id generation)
+{
+    char name[CAIRN_SPILL_DIR_NAME_BYTES];
+
+    cairn_spill_dir_name(generation, name);
+    return remove_dir(spill_fd, name);
+}
+
+/* ---- those that are damaged ---- */
+
+static const char bad_suffix[] = ".bad";
+
+cairn_err
+cairn_spill_mark_bad(int spill_fd, struct cairn_generation_id generation)
+{
+    char name[CAIRN_SPILL_DIR_NAME_BYTES], bad_name[sizeof name + sizeof bad_suffix];
+    cairn_err err;
+
+    cairn_spill_dir_name(generation, name);
+    (void)snprintf(bad_name, sizeof bad_name, "%s%s", name, bad_suffix);
+    err = remove_dir(spill_fd, bad_name);
+    if (!err || err == CAIRN_NOT_FOUND)
+        err = cairn_file_rename(spill_fd, name, bad_name);
+    return err ? err : cairn_file_sync(spill_fd);
+}
+
+static cairn_err
+remove_bad(int spill_fd)
+{
+    char **names = NULL;
+    size_t count = 0;
+    cairn_err err = cairn_dir_list(spill_fd, &names, &count);
+
+    for (size_t i = 0; err == CAIRN_OK && i < count; i++) {
+        char name[CAIRN_SPILL_DIR_NAME_BYTES];
+        size_t length = strlen(names[i]), suffix = sizeof bad_suffix - 1;
+        struct cairn_generation_id unused;
+
+        if (length <= suffix || length - suffix >= sizeof name ||
+            strcmp(names[i] + length - suffix, bad_suffix) != 0)
+            continue;
+        memcpy(name, names[i], length - suffix);
+        name[length - suffix] = '\0';
+        if (cairn_spill_dir_parse(name, &unused))
+            err = remove_dir(spill_fd, names[i]);
+        if (err == CAIRN_NOT_FOUND)
+            err = CAIRN_OK; /* another agent removes the same */
+    }
+    cairn_dir_list_free(names, count);
     return err;
 }
 
@@ -307,6 +359,8 @@ cairn_spill_retain(int spill_fd, const struct cairn_spill_keep *keep, uint32_t *
         }
     }
     free(list);
+    if (err == CAIRN_OK)
+        err = remove_bad(spill_fd);
     if (err == CAIRN_OK)
         *removed = gone;
     return err;

@@ -250,13 +250,6 @@ take_pin(struct cairn_core *core, const struct cairn_event_pin *pin)
             core->parts.list[i].spilling = pin->keep;
 }
 
-static void
-take_spilled(struct cairn_core *core, const struct cairn_event_pin *spilled)
-{
-    if (generation_is_older(core->spilled, spilled->generation))
-        core->spilled = spilled->generation;
-}
-
 /* ---- time ---- */
 
 /* A member that makes no progress tells the leader what it waits for. */
@@ -382,7 +375,7 @@ dispatch(struct cairn_core *core, const struct cairn_event *event)
         take_pin(core, &event->as.pin);
         break;
     case CAIRN_EVENT_SPILLED:
-        take_spilled(core, &event->as.pin);
+        core->spilled = event->as.pin.generation;
         break;
     }
 }

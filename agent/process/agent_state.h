@@ -92,6 +92,7 @@ struct cairn_agent {
     struct local_state *local;
     struct scrub_state *scrub;
     struct scrub_files *scrub_files;
+    struct scrub_spilled *scrub_spilled;
     struct probe *probe; /* NULL: none is under way, as the next */
     struct drill *drill; /* that this agent runs for an operator */
     struct timing_state *timing;

@@ -15,6 +15,7 @@
 #include "agent/service/replanning.h"
 #include "agent/service/scrub.h"
 #include "agent/service/scrub_files.h"
+#include "agent/service/scrub_spilled.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
 #include "base/text.h"
@@ -149,18 +150,21 @@ fill_poison(const struct poison *poison, struct operator_node *out)
 static void
 fill_scrub(const struct cairn_agent *agent, struct operator_node *out)
 {
-    struct scrub_report memory, files;
+    struct scrub_report reports[3];
 
-    scrub_read(agent, &memory);
-    scrub_files_read(agent, &files);
-    out->scrub_bytes = memory.read_bytes + files.read_bytes;
-    out->scrub_passes = memory.passes;
-    out->scrub_pass_age_ns = memory.pass_age_ns;
-    if (files.passes > 0 && files.pass_age_ns > memory.pass_age_ns)
-        out->scrub_pass_age_ns = files.pass_age_ns;
-    out->scrub_found = memory.found + files.found;
-    out->scrub_repaired = memory.repaired + files.repaired;
-    out->scrub_unrepairable = memory.unrepairable + files.unrepairable;
+    scrub_read(agent, &reports[0]);
+    scrub_files_read(agent, &reports[1]);
+    scrub_spilled_read(agent, &reports[2]);
+    out->scrub_passes = reports[0].passes;
+    out->scrub_pass_age_ns = reports[0].pass_age_ns;
+    for (size_t i = 0; i < sizeof reports / sizeof reports[0]; i++) {
+        if (reports[i].passes > 0 && reports[i].pass_age_ns > out->scrub_pass_age_ns)
+            out->scrub_pass_age_ns = reports[i].pass_age_ns;
+        out->scrub_bytes += reports[i].read_bytes;
+        out->scrub_found += reports[i].found;
+        out->scrub_repaired += reports[i].repaired;
+        out->scrub_unrepairable += reports[i].unrepairable;
+    }
 }
 
 void

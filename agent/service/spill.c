@@ -133,6 +133,9 @@ spill_message(struct cairn_agent *agent, const struct cairn_service_message *mes
     case SPILL_UNPIN:
         spill_unpin(agent, message->request);
         break;
+    case SPILL_BAD:
+        spill_bad_told(agent, message);
+        break;
     case SPILL_PINNED:
         spill_export_message(agent, message);
         break;

@@ -8,6 +8,7 @@
 #include "base/worker.h"
 #include "snapshot/spill.h"
 
+#include <stdio.h>
 #include <string.h>
 
 uint64_t
@@ -44,6 +45,44 @@ spill_learn(struct cairn_agent *agent, struct cairn_generation_id generation)
         return;
     agent->spill->newest = generation;
     agent_step(agent, &event, NULL);
+}
+
+static void
+forget(struct cairn_agent *agent, struct cairn_generation_id bad, struct cairn_generation_id left)
+{
+    struct cairn_event event = {.type = CAIRN_EVENT_SPILLED, .as.pin = {.generation = left}};
+
+    if (cairn_spill_compare(bad, agent->spill->newest) != 0)
+        return;
+    agent->spill->newest = left;
+    agent_step(agent, &event, NULL);
+}
+
+void
+spill_forget_everywhere(struct cairn_agent *agent, struct cairn_generation_id bad,
+                        struct cairn_generation_id left, const char *text)
+{
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_SPILL,
+                                            .from = agent->config.node,
+                                            .generation = bad,
+                                            .verb = SPILL_BAD,
+                                            .offset = left.epoch,
+                                            .total = left.step};
+
+    forget(agent, bad, left);
+    if (!agent->spill->failed_ns)
+        agent->spill->failed_ns = agent_now_ns(agent);
+    snprintf(agent->spill->failure, sizeof agent->spill->failure, "%s", text);
+    for (message.to = 0; message.to < agent->config.node_count; message.to++)
+        if (message.to != agent->config.node)
+            mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
+}
+
+void
+spill_bad_told(struct cairn_agent *agent, const struct cairn_service_message *message)
+{
+    forget(agent, message->generation,
+           (struct cairn_generation_id){.epoch = message->offset, .step = message->total});
 }
 
 /* ---- a disk that hangs ---- */

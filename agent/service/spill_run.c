@@ -113,6 +113,8 @@ read_cost(void *context, uint32_t source_container, uint32_t target_container)
 static bool
 is_own(const struct spill_run *run, uint32_t file)
 {
+    if (run->options.again)
+        return file == run->options.own_file;
     return run->options.own_writer == SPILL_ALL_FILES ||
            run->plan.files[file].writer == run->options.own_writer;
 }
@@ -206,6 +208,26 @@ plan_run(struct cairn_job *job)
     free(writers);
 }
 
+/* CAIRN_STALE: the file that is written again was another one. */
+static cairn_err
+compare_file(const struct spill_run *run, const uint8_t *header, size_t header_bytes)
+{
+    const struct cairn_universal *again = run->options.again;
+    uint8_t *expected = NULL;
+    size_t expected_bytes = 0;
+    cairn_err err;
+
+    if (run->file >= again->file_count ||
+        strcmp(run->plan.files[run->file].name, again->files[run->file].name) != 0 ||
+        run->plan.files[run->file].data_bytes != again->files[run->file].data_bytes)
+        return CAIRN_STALE;
+    err = cairn_universal_header_pack(again, run->file, &expected, &expected_bytes);
+    if (!err && (expected_bytes != header_bytes || memcmp(expected, header, header_bytes) != 0))
+        err = CAIRN_STALE;
+    free(expected);
+    return err;
+}
+
 static void
 open_run(struct cairn_job *job)
 {
@@ -217,6 +239,8 @@ open_run(struct cairn_job *job)
     cairn_err err = cairn_universal_header_pack(&run->plan, run->file, &header, &header_bytes);
 
     (void)cairn_file_errno_take();
+    if (!err && run->options.again)
+        err = compare_file(run, header, header_bytes);
     if (!err)
         err = fill_create(&run->moves, run->file, &run->fill);
     if (!err)

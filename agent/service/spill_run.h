@@ -38,6 +38,10 @@ struct spill_run_options {
     const char *dir;            /* that the files go to; exists */
     uint32_t writer_count;      /* writers are the containers 0 … writer_count - 1 */
     uint32_t own_writer;        /* whose files are written here; SPILL_ALL_FILES */
+    /* Not NULL: own_file of this checkpoint is written again, alone. CAIRN_STALE if it would become
+     * another one than it was. Borrowed until the disk thread was stopped. */
+    const struct cairn_universal *again;
+    uint32_t own_file;
     struct cairn_workers *disk; /* for what may block; outlives the run */
     spill_run_done_fn *done;
     void *context;

@@ -26,6 +26,9 @@
  *   END (err 0: committed) ──────────►   unpins, forgets; all agents: the newest spilled one
  *         ◄───────────────────────────   ENDED
  *
+ * The agent that finds a generation on the disk damaged and marks it as bad tells all agents once
+ * (BAD). One that misses it offers a generation that does not open, until it starts again.
+ *
  * Invariants:
  *  1. An agent takes part in one spill at a time, and never twice in the same generation or in an
  *     older one. So at most one process writes a file, and no late thread of an earlier attempt
@@ -51,7 +54,8 @@ enum spill_row {
     SPILL_ENDED,
     SPILL_PIN,    /* keep the generation for SPILL_LEASE_NS from now on */
     SPILL_PINNED, /* err: it is not here */
-    SPILL_UNPIN
+    SPILL_UNPIN,
+    SPILL_BAD /* the generation was marked as bad; offset, total: epoch and step of the newest left */
 };
 
 enum {

@@ -3,6 +3,7 @@
 runs, a drill proves that the loss of nodes is survivable, and a doctor looks at the peers."""
 import os
 import re
+import tempfile
 import time
 import unittest
 
@@ -146,6 +147,105 @@ class Trust(unittest.TestCase):
             bytes_now = file.read()
         self.assertEqual(len(bytes_now), len(damaged))
         return [i for i, (a, b) in enumerate(zip(bytes_now, damaged)) if a != b]
+
+    def spilled(self):
+        """Directories of whole generations in spill_dir, oldest first."""
+        names = [n for n in os.listdir(self.spill) if re.fullmatch(r"e\d+-s\d+", n)]
+        whole = [n for n in names if os.path.exists(os.path.join(self.spill, n, "COMMIT"))]
+        return sorted(whole, key=lambda n: [int(x) for x in re.findall(r"\d+", n)])
+
+    def counted(self, name):
+        """By the scrubs of all nodes."""
+        return sum(node["scrub"][name] for node in self.cluster.status(0)["nodes"])
+
+    def listed(self):
+        """Steps that `cairn snapshots` lists as spilled."""
+        _, answer, error = cairn("snapshots", "--agent", self.cluster.socket(0))
+        self.assertIsNotNone(answer, error)
+        return {
+            entry["step"]
+            for entry in answer["generations"]
+            if entry["state"] == "spilled"
+        }
+
+    def damage(self, name):
+        """Flips a byte of the last block of a file's data; its path and its bytes before."""
+        folder = os.path.join(self.spill, name)
+        path = os.path.join(folder, min(n for n in os.listdir(folder) if n.startswith("param-")))
+        with open(path, "rb") as file:
+            before = file.read()
+        flip(path, [len(before) - 5])
+        return path, before
+
+    def test_scrub_of_spilled_generations(self):
+        folder = tempfile.TemporaryDirectory(prefix="cairn-spill-")
+        self.addCleanup(folder.cleanup)
+        self.spill = folder.name
+        self.cluster = cluster = Cluster(
+            3,
+            1,
+            options=f"scrub_interval_ms: {int(PERIOD_S * 1000)}\nspill_dir: {self.spill}\n"
+            "spill_every_generations: 1\nspill_keep: 3\nslots: 3",
+        )
+        self.addCleanup(cluster.close)
+        cluster.start()
+
+        def newest_is_spilled():
+            return self.spilled() and self.spilled()[-1].endswith(f"-s{cluster.committed()[1]}")
+
+        while not newest_is_spilled() or len(self.spilled()) < 3:
+            cluster.train(resume=bool(self.spilled()), step_us=100000)
+            wait_for("three are spilled", lambda: len(self.spilled()) >= 3)
+            wait_for("the newest is spilled", newest_is_spilled)
+            cluster.stop_trainers()
+            wait_for(
+                "no spill is under way",
+                lambda: not [
+                    n
+                    for n in os.listdir(self.spill)
+                    if n.startswith("e") and n not in self.spilled()
+                ],
+            )
+        oldest, older, newest = self.spilled()
+
+        # Memory holds it: the file is written again, by one agent.
+        path, before = self.damage(newest)
+        wait_for("it is repaired", lambda: self.counted("repaired") > 0)
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(), before)
+        self.assertEqual((self.counted("found"), self.counted("repaired")), (1, 1))
+        logs = "".join(cluster.log(node) for node in range(3))
+        self.assertEqual(logs.count("scrub: damaged spill"), 1, "one agent reads a generation")
+
+        # Memory holds a newer one: it is marked as bad, and not listed any more.
+        step = int(older.split("-s")[1])
+        self.assertIn(step, self.listed())
+        path, _ = self.damage(older)
+        wait_for("it is marked", lambda: os.path.exists(os.path.join(self.spill, older + ".bad")))
+        wait_for("a status tells it", lambda: "spill-failed" in codes(cluster.status(1)))
+        self.assertEqual(self.spilled(), [oldest, newest])
+        self.assertNotIn(step, self.listed())
+        logs = "".join(cluster.log(node) for node in range(3))
+        self.assertRegex(logs, rf"(?m) warn .* epoch=1 step={step} path={self.spill}/{older}\.bad")
+        code, _, error = cairn(
+            "restore", "--generation", f"1:{step}", "--dry-run", "--agent", cluster.socket(0)
+        )
+        self.assertNotEqual(code, OK, error)
+        _, answer, _ = cairn("history", "--agent", cluster.socket(0))
+        events = [e for e in answer["events"] if e["kind"] == "spill"]
+        self.assertEqual([e["generation_step"] for e in events], [step], events)
+
+        # Nothing holds it any more: the one before is taken.
+        for node in range(3):
+            cluster.kill_node(node)
+        self.damage(newest)
+        cluster.start()
+        wait_for("it is marked", lambda: os.path.exists(os.path.join(self.spill, newest + ".bad")))
+        code, answer, error = cluster.restore(0)
+        self.assertEqual(code, OK, error)
+        self.assertEqual(answer["from"], "files")
+        self.assertEqual(answer["generation"]["step"], int(oldest.split("-s")[1]))
+        self.check()
 
     def drill(self, nodes, agent=0):
         code, answer, error = cairn("drill", "--node", nodes, "--agent", self.cluster.socket(agent))

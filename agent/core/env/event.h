@@ -105,7 +105,7 @@ struct cairn_event_operator {
 };
 
 /* PIN: a spill reads the generation: keep it until it is unpinned. SPILLED: the newest generation
- * that is whole on durable storage. */
+ * that is whole on durable storage; step 0: there is none any more. */
 struct cairn_event_pin {
     struct cairn_generation_id generation;
     bool keep;

@@ -272,8 +272,9 @@ a_failing_spill_is_named(void **state)
     check = check_of(&scene->health, "spill-failed");
     assert_non_null(check);
     assert_int_equal(check->level, OPERATOR_WARN);
-    assert_string_equal(check->what, "node 4: spills fail since 5 s: /new cannot be written to "
-                                     "(errno 30: Read-only file system)");
+    assert_string_equal(check->what,
+                        "node 4: trouble with spills since 5 s: /new cannot be written to "
+                        "(errno 30: Read-only file system)");
 }
 
 static void
