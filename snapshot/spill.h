@@ -152,8 +152,8 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_mark_bad(int spill_fd,
 
 /*
  * Removes the committed generations that `keep` does not keep, those marked as bad, and incomplete
- * generations older than the newest committed one. Newer incomplete generations stay: one may still be being
- * written. *removed counts.
+ * generations older than the newest committed one. Newer incomplete generations stay: one may still
+ * be being written. *removed counts.
  */
 CAIRN_MUST_CHECK cairn_err cairn_spill_retain(int spill_fd, const struct cairn_spill_keep *keep,
                                               uint32_t *removed);

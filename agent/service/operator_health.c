@@ -495,8 +495,9 @@ check_run(const struct operator_job *job, struct operator_health *health)
         add_check(health, OPERATOR_WARN, "spill-failed",
                   "mend what is named; commits in memory go on, and a spill is tried again each "
                   "minute",
-                  "node %u: trouble with spills since %" PRIu64 " s: %s", (unsigned)(failed - job->nodes),
-                  failed->spill_failed_ms / 1000, failed->spill_failure);
+                  "node %u: trouble with spills since %" PRIu64 " s: %s",
+                  (unsigned)(failed - job->nodes), failed->spill_failed_ms / 1000,
+                  failed->spill_failure);
     if (unwritten)
         add_check(health, OPERATOR_WARN, "local-failed",
                   "look at that disk; commits in memory go on, and it is tried again each minute",

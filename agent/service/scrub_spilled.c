@@ -176,7 +176,7 @@ locate(const struct cairn_universal *universal, uint64_t *block)
     return file;
 }
 
-/* Compares the run's blocks, up to the end of the first file that has damaged ones. */
+/* Compares the run's blocks, up to the end of the first file with damaged blocks. */
 static cairn_err
 read_blocks(struct spilled_job *job, int dir_fd, const struct cairn_universal *universal)
 {

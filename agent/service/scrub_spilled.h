@@ -3,19 +3,19 @@
  * background, and repairs what is damaged.
  *
  * All nodes share spill_dir, so each generation has one keeper among the live agents: the agent
- * whose number and the generation hash highest. Only its keeper reads it. Pace and period are those
+ * whose number and the generation hash highest. Only that agent reads it. Pace and period are those
  * of the scrub of memory (scrub_plan.h); the disk thread of the spills reads.
  *
- *   damage in a file ─ memory holds the generation ─► the file is written again, as a spill does
- *                                                      ─ as the index says ─► repaired
+ *   a file is damaged, memory holds the generation ─► the file is written again as the index says
  *   anything else, or that failed ──────────────────► the generation is marked as bad
  *
- * What is marked as bad is not listed any more, and no restore takes it. All agents hear of it, and
+ * What is marked as bad is not listed any more, and no restore takes it. All agents are told, and
  * spill the ready generation if that is newer than what is left.
  *
  * Invariants:
  *  1. What differs is read again from the disk before it counts as damage.
- *  2. A file that is written again gets its name when it is whole; until then the damaged one stays.
+ *  2. A file that is written again gets its name when it is whole; until then the damaged file
+ *     stays.
  *
  * Thread: loop.
  */

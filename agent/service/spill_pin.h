@@ -20,7 +20,7 @@ void spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint
 void spill_learn(struct cairn_agent *agent, struct cairn_generation_id generation);
 
 /* A generation was marked as bad on durable storage, where `left` is the newest one now (step 0:
- * there is none). `text` says so to operators, until a spill succeeds. */
+ * there is none). Operators read `text` until a spill succeeds. */
 void spill_forget_everywhere(struct cairn_agent *agent, struct cairn_generation_id bad,
                              struct cairn_generation_id left, const char *text);
 /* A SPILL_BAD arrived. */

@@ -34,10 +34,10 @@ typedef void spill_run_done_fn(void *context, cairn_err err, const char *text);
 
 struct spill_run_options {
     struct cairn_generation_id generation;
-    bool from_files;            /* it is read from its directory below spill_dir */
-    const char *dir;            /* that the files go to; exists */
-    uint32_t writer_count;      /* writers are the containers 0 … writer_count - 1 */
-    uint32_t own_writer;        /* whose files are written here; SPILL_ALL_FILES */
+    bool from_files;       /* it is read from its directory below spill_dir */
+    const char *dir;       /* that the files go to; exists */
+    uint32_t writer_count; /* writers are the containers 0 … writer_count - 1 */
+    uint32_t own_writer;   /* whose files are written here; SPILL_ALL_FILES */
     /* Not NULL: own_file of this checkpoint is written again, alone. CAIRN_STALE if it would become
      * another one than it was. Borrowed until the disk thread was stopped. */
     const struct cairn_universal *again;

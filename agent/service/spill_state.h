@@ -55,7 +55,7 @@ enum spill_row {
     SPILL_PIN,    /* keep the generation for SPILL_LEASE_NS from now on */
     SPILL_PINNED, /* err: it is not here */
     SPILL_UNPIN,
-    SPILL_BAD /* the generation was marked as bad; offset, total: epoch and step of the newest left */
+    SPILL_BAD /* the generation was marked as bad; offset, total: epoch, step of the newest left */
 };
 
 enum {

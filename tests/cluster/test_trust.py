@@ -162,11 +162,7 @@ class Trust(unittest.TestCase):
         """Steps that `cairn snapshots` lists as spilled."""
         _, answer, error = cairn("snapshots", "--agent", self.cluster.socket(0))
         self.assertIsNotNone(answer, error)
-        return {
-            entry["step"]
-            for entry in answer["generations"]
-            if entry["state"] == "spilled"
-        }
+        return {entry["step"] for entry in answer["generations"] if entry["state"] == "spilled"}
 
     def damage(self, name):
         """Flips a byte of the last block of a file's data; its path and its bytes before."""

@@ -264,6 +264,7 @@ test_damage_is_found(void **state)
                                         .data_offset = HEADER_BYTES,
                                         .data_bytes = 3 * CAIRN_BLOCK_BYTES + 100};
     uint8_t *data = malloc(file.data_bytes);
+    uint32_t bad_blocks;
     int fd;
 
     (void)state;
@@ -281,11 +282,18 @@ test_damage_is_found(void **state)
             cairn_spill_read(root_fd, &file, at / CAIRN_BLOCK_BYTES * CAIRN_BLOCK_BYTES, data, 1),
             CAIRN_CORRUPT);
         assert_non_null(strstr(last_line, "d.safetensors"));
+        assert_int_equal(cairn_spill_check(root_fd, &file, 0, 4, &bad_blocks), CAIRN_OK);
+        assert_int_equal(bad_blocks, 1u << at / CAIRN_BLOCK_BYTES);
         assert_int_equal(cairn_file_write_at(fd, HEADER_BYTES + at, &good, 1), CAIRN_OK);
     }
+    assert_int_equal(cairn_spill_check(root_fd, &file, 1, 3, &bad_blocks), CAIRN_OK);
+    assert_int_equal(bad_blocks, 0);
+    assert_int_equal(cairn_spill_check(root_fd, &file, 1, 4, &bad_blocks), CAIRN_INVAL);
     assert_int_equal(cairn_spill_read(root_fd, &file, 0, data, file.data_bytes), CAIRN_OK);
     assert_int_equal(cairn_file_resize(fd, HEADER_BYTES + file.data_bytes - 1), CAIRN_OK);
     assert_int_equal(cairn_spill_read(root_fd, &file, 0, data, file.data_bytes), CAIRN_CORRUPT);
+    assert_int_equal(cairn_spill_check(root_fd, &file, 2, 2, &bad_blocks), CAIRN_OK);
+    assert_int_equal(bad_blocks, 2); /* the last block is cut off */
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);
     free(data);
     free(file.block_crcs);
@@ -695,6 +703,36 @@ test_retention(void **state)
     assert_int_equal(cairn_file_close(spill_fd), CAIRN_OK);
 }
 
+/* A damaged generation leaves all lists; its files stay until retention runs. */
+static void
+test_marked_as_bad(void **state)
+{
+    const struct cairn_generation_id damaged = {.epoch = 1, .step = 2};
+    char path[128];
+    uint32_t removed = 0;
+    int spill_fd;
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/bad", root);
+    assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
+    assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &spill_fd), CAIRN_OK);
+    assert_int_equal(cairn_spill_mark_bad(spill_fd, damaged), CAIRN_NOT_FOUND);
+    for (uint64_t step = 1; step <= 3; step++)
+        make_generation(spill_fd, 1, step, true);
+    for (int times = 0; times < 2; times++) { /* written and damaged again */
+        make_generation(spill_fd, 1, 2, true);
+        assert_int_equal(cairn_spill_mark_bad(spill_fd, damaged), CAIRN_OK);
+        expect_list(spill_fd, "1/3 1/1");
+        assert_true(is_there(spill_fd, "e1-s2.bad/COMMIT"));
+    }
+    assert_int_equal(cairn_dir_make(spill_fd, "own.bad"), CAIRN_OK);
+    assert_int_equal(keep_last(spill_fd, 3, &removed), CAIRN_OK);
+    assert_false(is_there(spill_fd, "e1-s2.bad"));
+    assert_true(is_there(spill_fd, "own.bad"));
+    expect_list(spill_fd, "1/3 1/1");
+    assert_int_equal(cairn_file_close(spill_fd), CAIRN_OK);
+}
+
 /* Somebody who may write to the directory of generations plants a link with an old generation's
  * name, to a folder of someone else: retention, removal and the next spill leave that alone. */
 static void
@@ -745,6 +783,7 @@ main(void)
         cmocka_unit_test(test_hanging_disk_blocks_nobody),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_retention),
+        cmocka_unit_test(test_marked_as_bad),
         cmocka_unit_test(test_retention_by_hour_and_day),
         cmocka_unit_test(test_rules_of_retention),
         cmocka_unit_test(test_planted_generation),
