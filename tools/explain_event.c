@@ -37,6 +37,7 @@ static const struct {
     {"skip", {"death", "poison", "trainer"}},
     {"start", {"stop", "death"}},
     {"placement", {"verdict", "operator"}},
+    {"cause", {"verdict"}},
     {"stop", {"operator"}},
 };
 
@@ -76,7 +77,8 @@ is_such_command(const struct events *events, uint32_t cause, const char *kind)
     return strncmp(text, "cairn ", 6) == 0 && strncmp(text + 6, kind, strlen(kind)) == 0;
 }
 
-/* Deaths, starts and stops lead to what happens to the same node only. */
+/* Deaths, starts and stops lead to what happens to the same node only; a cause that a node finds is
+ * of one verdict. */
 static bool
 is_about_same(const struct events *events, uint32_t cause, uint32_t index)
 {
@@ -90,6 +92,9 @@ is_about_same(const struct events *events, uint32_t cause, uint32_t index)
         return is_such_command(events, cause, kind);
     if (strcmp(cause_kind, "start") == 0 || strcmp(cause_kind, "stop") == 0)
         left = cairn_tree_u64(events->tree, events->list[cause], "node", UINT64_MAX);
+    if (strcmp(kind, "cause") == 0)
+        return cairn_tree_u64(events->tree, events->list[cause], "subject", UINT64_MAX) ==
+               cairn_tree_u64(events->tree, events->list[index], "subject", UINT64_MAX);
     if (strcmp(kind, "start") == 0)
         return left == cairn_tree_u64(events->tree, events->list[index], "node", UINT64_MAX);
     return (strcmp(kind, "death") != 0 && strcmp(kind, "return") != 0) || left == right;

@@ -14,7 +14,8 @@ enum { TIMEOUT_MS = 20000 };
 
 static const char about[] =
     "Shows what happened to the job: commits, skipped generations and who blocked them, deaths, "
-    "repairs and restores with their reasons, verdicts, placements, operators' commands, changes "
+    "repairs and restores with their reasons, verdicts and their causes, placements, operators' "
+    "commands, changes "
     "of "
     "the configuration, starts and stops of agents, poison, and failed spills. The agents' "
     "histories are merged in causal order: by epoch and step and each agent's own order. Clocks "

@@ -324,6 +324,11 @@ add_kind(struct line *line, const struct history_event *event)
         add_generation(line, event->generation);
         add(line, " failed");
         break;
+    case HISTORY_CAUSE:
+        add(line, "cause of verdict %" PRIu64, event->subject);
+        if (event->rank != HISTORY_NONE)
+            add(line, ", for rank %u", event->rank);
+        break;
     case HISTORY_KIND_END:
         break;
     }

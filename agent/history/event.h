@@ -47,13 +47,14 @@ enum {
     X(OPERATOR, 16, "operator", 2, false)                                                          \
     X(CONFIG, 17, "config", 1, false)                                                              \
     X(POISON, 18, "poison", 2, false)                                                              \
-    X(SPILL, 19, "spill", 2, false)
+    X(SPILL, 19, "spill", 2, false)                                                                \
+    X(CAUSE, 20, "cause", 2, false)
 
 enum history_kind {
 #define HISTORY_KIND_ENUM(symbol, value, name, weight, shared) HISTORY_##symbol = value,
     HISTORY_KIND_LIST(HISTORY_KIND_ENUM)
 #undef HISTORY_KIND_ENUM
-        HISTORY_KIND_END = 20
+        HISTORY_KIND_END = 21
 };
 
 /* `change` of VERDICT, PLACEMENT and TRAINING. */
@@ -86,8 +87,8 @@ struct history_event {
     uint64_t last_step; /* COMMIT, SKIP, TRAINING: the newest; 0 else */
     uint64_t count;    /* COMMIT, SKIP: generations; TRAINING: steps; REPAIR, RESTORE: lost parts */
     uint64_t captures; /* TRAINING: snapshots that the slowest rank copied */
-    uint64_t subject;  /* DEATH, RETURN, START: incarnation; VERDICT, PLACEMENT: number; TRAINER,
-                        * OPERATOR: process */
+    uint64_t subject;  /* DEATH, RETURN, START: incarnation; VERDICT, PLACEMENT: number; CAUSE: of a
+                        * verdict; TRAINER, OPERATOR: process */
     uint64_t bytes;    /* COMMIT: of this node's part; REPAIR, RESTORE: rebuilt */
     uint64_t took_ns;  /* COMMIT: to protect all of `count`; TRAINING: its slowest rank waited for
                         * snapshots; VERDICT: lost so far; REPAIR, RESTORE, VERIFY: it took */
@@ -96,7 +97,7 @@ struct history_event {
                         * enum cairn_abort; START: memory was adopted */
     uint32_t node;     /* DEATH, RETURN: who; SKIP: who blocked; PLACEMENT, OPERATOR: asked */
     uint32_t other;    /* SKIP: whom `node` waited for; OPERATOR: user */
-    uint32_t rank;     /* TRAINER, POISON */
+    uint32_t rank;     /* TRAINER, POISON, CAUSE */
     uint32_t err;      /* cairn_err of REPAIR, RESTORE, VERIFY, RESUME, SPILL */
     const char *text;  /* plain (base/text.h); why and how; never NULL; borrowed or owned */
 };

@@ -470,6 +470,7 @@ record_operator(struct cairn_agent *agent, const struct session *session,
 
     if (request->dry_run || request->verb == VERB_STATUS || request->verb == VERB_SNAPSHOTS ||
         request->verb == VERB_HISTORY || request->verb == VERB_REPORT ||
+        request->verb == VERB_TRACE || request->verb == VERB_PEERS ||
         (request->verb == VERB_LAUNCH && !request->note.relaunch) ||
         (request->verb == VERB_REPLAN && !word))
         return;

@@ -2,6 +2,7 @@
 #include "agent/service/timing_causes.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/recorder.h"
 #include "agent/service/cause.h"
 #include "agent/service/operator_stacks.h"
 #include "agent/service/operator_view.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { READ_AGAIN_S = 5, BASE_EVERY_S = 60, STACKS_EVERY_S = 60 };
+enum { READ_AGAIN_S = 5, BASE_EVERY_S = 60, STACKS_EVERY_S = 60, TOLD_MAX = 64 };
 
 struct rank_stack {
     uint32_t rank;
@@ -29,6 +30,12 @@ struct timing_causes {
     uint64_t read_ns; /* when the last reading began; 0: never */
     struct cause causes[CAUSES_MAX];
     uint32_t cause_count;
+    struct {
+        uint64_t verdict;
+        enum cause_kind kind;
+        uint32_t rank;
+    } told[TOLD_MAX]; /* to the history; the newest replace the oldest */
+    uint64_t told_count;
     uint64_t stacks_ns; /* when the stacks were asked for; 0: no rank hangs */
     struct rank_stack stacks[READING_RANKS_MAX];
     uint32_t stack_count;
@@ -109,6 +116,38 @@ log_new(const struct timing_causes *causes, const struct cause *found, uint32_t 
     }
 }
 
+/* Tells the history what is new for a verdict. */
+static void
+record_new(struct cairn_agent *agent, uint64_t verdict, const struct cause *found)
+{
+    struct timing_causes *causes = agent->timing->causes;
+    struct history_event event = history_event_of(HISTORY_CAUSE);
+    uint32_t at;
+
+    for (at = 0; at < TOLD_MAX; at++)
+        if (causes->told[at].verdict == verdict && causes->told[at].kind == found->kind &&
+            causes->told[at].rank == found->rank)
+            return;
+    at = (uint32_t)(causes->told_count++ % TOLD_MAX);
+    causes->told[at].verdict = verdict;
+    causes->told[at].kind = found->kind;
+    causes->told[at].rank = found->rank;
+    event.subject = verdict;
+    event.rank = found->rank;
+    event.text = found->what;
+    recorder_add(agent, &event);
+}
+
+static void
+record_all(struct cairn_agent *agent, const struct cause *found, uint32_t count)
+{
+    const struct cairn_ledger *ledger = &agent->timing->ledger;
+
+    for (uint32_t i = 0; i < ledger->count; i++)
+        for (uint32_t c = 0; c < count && names_us(agent, &ledger->entries[i]); c++)
+            record_new(agent, ledger->entries[i].number, &found[c]);
+}
+
 static void
 keep_stacks(struct timing_causes *causes)
 {
@@ -145,6 +184,7 @@ done(struct cairn_job *job)
         return;
     count = cause_find(&causes->base, &causes->now, found);
     log_new(causes, found, count);
+    record_all(causes->agent, found, count);
     memcpy(causes->causes, found, count * sizeof *found);
     causes->cause_count = count;
 }

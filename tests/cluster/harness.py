@@ -433,7 +433,47 @@ class Cluster:
             trainer.kill()
         self.trainers = []
 
+    def events(self, *kinds, node=0):
+        """Events of the history in causal order, of these kinds or all, as an agent tells them."""
+        code, answer, error = cairn("history", "--agent", self.socket(node))
+        assert code == OK, f"cairn history of node {node}: exit {code}: {answer} {error}"
+        return [each for each in answer["events"] if not kinds or each["kind"] in kinds]
+
+    def check_history(self):
+        """At the end of every test: if an agent still answers, its history tells what the agents'
+        logs tell, in order. A stopped process would only make it wait."""
+        running = [i for i in range(self.nodes) if self.agents[i] and not self.ended(i)]
+        if not running or self.programs != [CAIRN] * self.nodes:
+            return
+        if not all(map(self.runs, running)) or "agent: serves" not in self.log(running[0]):
+            return
+        events = self.events(node=running[0])
+        last = {}  # of a node: the number and the epoch
+        for event in events:
+            node, number = map(int, event["id"].split("."))
+            assert node == event["node"] and event["text"] and event["seen_by"], event
+            assert event["wall_ns"] <= event.get("until_wall_ns", event["wall_ns"]), event
+            assert (number, event["epoch"]) >= last.get(node, (0, 0)), f"{event} after {last[node]}"
+            assert event["epoch"] >= last.get(node, (0, 0))[1], f"{event} after {last[node]}"
+            last[node] = (number, event["epoch"])
+        kinds = {event["kind"] for event in events}
+        assert "start" in kinds, kinds
+        log = self.log(running[0])
+        for line, told in (
+            ("epoch: active epoch=", {"epoch"}),
+            ("save: committed epoch=", {"commit"}),
+            ("repair: ended result=", {"repair", "restore", "verify"}),
+            ("run: assembled", {"training", "commit", "skip"}),
+        ):
+            assert kinds & told or line not in log, f"the history has none of {told}: {kinds}"
+
     def close(self):
+        try:
+            self.check_history()
+        finally:
+            self.end()
+
+    def end(self):
         self.stop_trainers()
         for agent in self.agents:
             if agent:

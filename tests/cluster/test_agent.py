@@ -302,6 +302,9 @@ class Agents(unittest.TestCase):
 
             cluster.configure(1, log_level="warn", dead_after_ms=2000)
             reload("reload: log_level: debug is warn now")
+            told = [(each["node"], each["why"]) for each in cluster.events("config")]
+            self.assertIn((1, "log_level: debug is warn now"), told)
+            self.assertIn((1, "dead_after_ms stays 1000 until a restart makes it 2000"), told)
             self.assertIn(
                 "reload: dead_after_ms stays 1000: restart this agent to make it 2000",
                 cluster.log(1),

@@ -113,6 +113,13 @@ class Causes(unittest.TestCase):
         self.assertIn(code, (OK, WARN), talk)
         story = "\n".join(answer["story"])
         self.assertIn("runs at 1200 of 1980 MHz", story)
+        _, history, _ = cairn("history", "--agent", cluster.socket(0))
+        told = [each for each in history["events"] if each["kind"] == "cause"]
+        self.assertEqual(len(told), len(causes), told)
+        self.assertEqual({(e["node"], e["subject"]) for e in told}, {(SLOW, verdict["verdict"])})
+        code, shown, error = run("explain", told[0]["id"], "--agent", cluster.socket(1))
+        self.assertEqual(code, OK, error)
+        self.assertRegex(shown, rf"because .* verdict {verdict['verdict']} opened")
         self.assertIn("detect: cause=clocks_throttled on this node: ", cluster.log(SLOW))
         self.assertNotIn("cause=", cluster.log(0))
 

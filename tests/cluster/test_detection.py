@@ -270,6 +270,15 @@ class Detection(unittest.TestCase):
         )
         self.assertIn(f"detect: verdict={verdict['verdict']} closed", cluster.log(0))
 
+        def told():
+            events = cluster.events("verdict", node=3)
+            return [e for e in events if e["subject"] == verdict["verdict"]]
+
+        wait_for("the history has its end", lambda: told()[-1]["change"] == 3)
+        opened = told()[0]
+        self.assertEqual((opened["change"], opened["rate"] > 1.5), (1, True), opened)
+        self.assertIn("rank 2 computes", opened["why"])
+
     def test_advice_is_kept(self):
         """The agent that gave it dies, and says it again when it is back, while the job stands."""
         cluster = self.job(f"verdict_policy: advise\nproblem: {self.problem_file()}")

@@ -35,7 +35,11 @@ class Poison(unittest.TestCase):
     def go_bad(self, code="poisoned"):
         """What status says then."""
         os.kill(self.cluster.trainers[BAD].process.pid, signal.SIGHUP)
-        return self.check_of(code)
+        said = self.check_of(code)
+        events = self.cluster.events("poison")
+        self.assertEqual({(each["node"], each["rank"]) for each in events}, {(BAD, BAD)}, events)
+        self.assertIn(self.first_bad_step(said), [each["generation_step"] for each in events])
+        return said
 
     def first_bad_step(self, said):
         step, rank = re.search(r"^steps? (\d+) .* rank (\d+)", said["what"]).groups()

@@ -2,6 +2,7 @@
 """`cairn replan` under plan_policy approve and enforce: trainers get no placement before an
 operator approves it, what was denied stays denied, an operator can go back, and a decision that
 comes too late, twice or for nothing is refused while training goes on as before."""
+import os
 import signal
 import subprocess
 import unittest
@@ -108,6 +109,13 @@ class Replan(SharesJob):
         self.assertEqual(self.changes(cluster), [SHARED])
         self.assertEqual(self.replan(cluster, "--approve", "2", node=0)[0], OK)
         wait_for("the shares go back", lambda: self.changes(cluster)[-1] == HOME, 40)
+        told = [(e["why"], e["of_node"], e["user"]) for e in cluster.events("operator", node=2)]
+        self.assertIn(("cairn replan --approve 1", 1, os.getuid()), told)
+        self.assertIn(("cairn replan --approve 2", 0, os.getuid()), told)
+        told = [(e["subject"], e["change"]) for e in cluster.events("placement", node=2)]
+        proposed, offered, taken = (1, 1), (1, 2), (1, 3)
+        self.assertEqual(told[:3], [proposed, offered, taken])
+        self.assertIn((2, 2), told)
         digests = self.ends(cluster, ranks)
         self.assertEqual(self.changes(cluster), [SHARED, HOME])
         self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))

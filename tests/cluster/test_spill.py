@@ -511,6 +511,9 @@ class Spill(unittest.TestCase):
                 self.assertEqual(found["level"], "WARN")
                 self.assertIn(self.spill, found["what"])
                 self.assertIn(said, found["what"])
+            event = cluster.events("spill", node=1)[-1]
+            self.assertEqual((event["node"], event["generation_step"] > last[1]), (0, True), event)
+            self.assertRegex(event["why"], rf"{self.spill}.* \(errno 30: Read-only")
             cluster.wait_committed(cluster.committed())
             wait_for("the disk can be written", lambda: remounted("rw"))
             self.assertEqual(self.found(doctor, "spill_dir")["level"], "OK")
