@@ -54,7 +54,8 @@ take_message(struct cairn_agent *agent, const struct cairn_service_message *mess
         spill_message(agent, message);
         break;
     case CAIRN_SERVICE_OPERATOR:
-        operator_message(agent, message);
+        if (!session_claim_message(agent, message))
+            operator_message(agent, message);
         break;
     case CAIRN_SERVICE_TIMING:
     case CAIRN_SERVICE_TIMING_ACK:

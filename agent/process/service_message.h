@@ -11,7 +11,8 @@
  *   SPILL       agent/service/spill_state.h
  *   OPERATOR    agent/service/operator_gather.c: a node's view of itself;
  *               agent/service/operator_plan.c: an operator's decision about the plan;
- *               agent/service/operator_drill.c: a rehearsal of a loss, and how far it is
+ *               agent/service/operator_drill.c: a rehearsal of a loss, and how far it is;
+ *               agent/process/session_claim.c: who holds a rank
  *   TIMING      bytes: reports; request: their stream; offset: the number of this part
  *   TIMING_ACK  offset: parts received so far; UINT64_MAX: begin a new stream
  *   VERDICTS    bytes: the ledger of verdicts

@@ -24,6 +24,7 @@
 #include "client/session.h"
 #include "snapshot/manifest.h"
 
+struct cairn_service_message;
 struct cairn_agent;
 struct fetcher;
 
@@ -61,6 +62,8 @@ struct session {
     bool is_answered;     /* REGISTERED was sent */
     bool registers_again; /* its trainer had other tensors before */
     uint64_t registered_ns;
+    uint32_t asked_agents; /* that have not answered whether another launch has the rank */
+    uint64_t asked_until_ns;
     uint32_t own_slots;  /* a bit each: it holds a generation with this very region of this rank */
     uint32_t local_rank; /* index in the core's events */
     uint64_t region_block;
@@ -104,6 +107,18 @@ void session_refuse(struct session *session, uint32_t request, cairn_err err, co
  */
 CAIRN_MUST_CHECK cairn_err session_claim_rank(struct cairn_agent *agent, struct session *session,
                                               char *text, size_t text_bytes);
+
+/*
+ * A node that is no member of the epoch has no ranks that could refuse a second launch. So its
+ * agent asks all others who holds the rank of a trainer that registers; the trainer waits for that,
+ * a second at most. If a live process of another launch does, the trainer is refused with
+ * CAIRN_AGAIN.
+ */
+void session_claim_elsewhere(struct cairn_agent *agent, struct session *session);
+/* Not all agents have answered. */
+bool session_claim_is_open(const struct cairn_agent *agent, const struct session *session);
+/* Another agent's question or answer. False: the message is something else. */
+bool session_claim_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* Sends REGISTERED, and grants, to the trainers whose memory has been cut. A handler
  * (handlers.h). */

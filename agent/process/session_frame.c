@@ -239,6 +239,8 @@ take_register(struct cairn_agent *agent, struct session *session,
     session->registers_again = again;
     session->registered_ns = agent_now_ns(agent);
     session->said_refused = false;
+    if (!again)
+        session_claim_elsewhere(agent, session);
     session_tell_ranks(agent);
     sessions_answer(agent);
 }

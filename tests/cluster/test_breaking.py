@@ -148,7 +148,8 @@ class Breaking(unittest.TestCase):
         cluster.wait_committed(newest)
 
     def test_launched_again_on_a_node_without_ranks(self):
-        """Nobody there refuses the second launch by its rank. The first goes on all the same."""
+        """Its agent asks the others: the second launch is refused by name there too, until the first
+        one has ended. The first goes on all the same."""
         cluster = self.cluster(3, 1)
         cluster.start()
         options = {"world": 2, "step_us": 5000}
@@ -164,13 +165,33 @@ class Breaking(unittest.TestCase):
         )
         newest = cluster.wait_committed(max(newest, cluster.committed()))
         runs = cluster.log(0).count("run: assembled")
-        second = Trainer(cluster, 0, barrier=cluster.path("second"), node=2, launch=2, **options)
-        cluster.trainers.append(second)
-        wait_for("the leader knows it", lambda: "trainers of another launch" in cluster.log(0))
-        for _ in range(2):
+        for rank in range(2):
+            second = Trainer(
+                cluster, rank, barrier=cluster.path("second"), node=2, launch=2, **options
+            )
+            cluster.trainers.append(second)
+            self.assertEqual(second.process.wait(timeout=30 * PATIENCE), AGAIN, second.err())
+            self.assertIn(f"already runs on node {rank}: process", second.err())
+            self.assertIn(str(first[rank].process.pid), second.err(), "who has the rank?")
             newest = cluster.wait_committed(max(newest, cluster.committed()))
         self.assertEqual(cluster.log(0).count("run: assembled"), runs)
         self.assertTrue(all(trainer.process.poll() is None for trainer in first))
+        cluster.stop_trainers()
+        code, _, error = cluster.restore(0)
+        self.assertEqual(code, OK, error)
+        cluster.trainers = [
+            Trainer(
+                cluster,
+                rank,
+                barrier=cluster.path("third"),
+                node=2 - rank,
+                launch=3,
+                resume=True,
+                **options,
+            )
+            for rank in range(2)
+        ]
+        cluster.wait_committed(max(newest, cluster.committed()))
 
     def test_two_launches_are_never_mixed(self):
         """Two launches at once, at the same steps, killed at any moment: what is restored is all of
