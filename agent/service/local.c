@@ -51,8 +51,11 @@ struct local_state {
 cairn_err
 local_open(struct cairn_agent *agent)
 {
-    struct local_state *state = calloc(1, sizeof *state);
+    struct local_state *state;
 
+    if (!agent->config.local_dir[0])
+        return CAIRN_OK; /* no thread for nothing */
+    state = calloc(1, sizeof *state);
     if (!state)
         return CAIRN_NOMEM;
     agent->local = state;

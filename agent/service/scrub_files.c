@@ -231,8 +231,11 @@ on_timer(void *context)
 cairn_err
 scrub_files_open(struct cairn_agent *agent)
 {
-    struct scrub_files *state = calloc(1, sizeof *state);
+    struct scrub_files *state;
 
+    if (!agent->config.local_dir[0])
+        return CAIRN_OK; /* no thread for nothing */
+    state = calloc(1, sizeof *state);
     if (!state)
         return CAIRN_NOMEM;
     agent->scrub_files = state;

@@ -225,6 +225,7 @@ class Cluster:
         self.dir = tempfile.mkdtemp(prefix="cairn-test-")
         self.nodes = nodes
         self.agents = [None] * nodes
+        self.wiped = set()  # nodes that have lost the history of what their logs tell
         self.prefixes = prefixes or [()] * nodes
         self.programs = [CAIRN] * nodes
         self.trainers = []
@@ -319,6 +320,7 @@ class Cluster:
             if trainer.agent == node:
                 trainer.kill()
         shutil.rmtree(self.state(node), ignore_errors=True)
+        self.wiped.add(node)
 
     def committed(self):
         """Newest (epoch, step) that any agent has seen committed."""
@@ -458,7 +460,7 @@ class Cluster:
             last[node] = (number, event["epoch"])
         kinds = {event["kind"] for event in events}
         assert "start" in kinds, kinds
-        log = self.log(running[0])
+        log = next((self.log(node) for node in running if node not in self.wiped), "")
         for line, told in (
             ("epoch: active epoch=", {"epoch"}),
             ("save: committed epoch=", {"commit"}),
@@ -523,6 +525,7 @@ class Trainer:
         steps=None,
         restore_ms=60000,
         timing=False,
+        waits=None,
         misplaced=None,
         salt=0,
         wait_us=None,
@@ -557,6 +560,7 @@ class Trainer:
         command += ["--resume"] if resume else []
         command += ["--check"] if check else []
         command += ["--timing"] if timing else []
+        command += [f"--slow-{waits}"] if waits else []
         command += ["--misplaced"] if misplaced == rank else []
         command += ["--salt", salt] if salt else []
         command += ["--wait-us", wait_us] if wait_us else []

@@ -276,7 +276,7 @@ class Detection(unittest.TestCase):
 
         wait_for("the history has its end", lambda: told()[-1]["change"] == 3)
         opened = told()[0]
-        self.assertEqual((opened["change"], opened["rate"] > 1.5), (1, True), opened)
+        self.assertEqual((opened["change"], opened["rate"] > 1), (1, True), opened)
         self.assertIn("rank 2 computes", opened["why"])
 
     def test_advice_is_kept(self):

@@ -9,14 +9,16 @@
  *   trainer --rank R --world W --parts P --agent SOCKET --barrier FILE [--elements N] [--steps N]
  * [--step-us T]
  *           [--restore-ms T] [--resume | --check] [--timing] [--salt N] [--wait-us T]
- *           [--launch N] [--weights | --rejects]
+ *           [--launch N] [--weights | --rejects] [--slow-storage | --slow-loader]
  *
  * P is the number of ranks that train: the size of the tensor follows from it, and with W = P the
  * uneven parts. --check restores, compares, and ends. Lines on stdout: "begun S" after a snapshot
  * was begun, "restored E S" (the epoch as people name it), "fresh", "torn …". Exit: 0 done, 3 torn,
  * 75 an error of the client, 64 wrong usage. SIGTERM ends it in good order. With --timing the wait
  * for the others is timed as a collective; SIGUSR1 makes the rank's steps four times as long,
- * SIGUSR2 as long as before. All values of two jobs with different salts differ. --wait-us is the
+ * SIGUSR2 as long as before. With --slow-storage it spends the longer steps in the state of a
+ * process that waits for a disk; with --slow-loader a child process does, for which it waits.
+ * All values of two jobs with different salts differ. --wait-us is the
  * pause between two looks at the others. With --weights or --rejects the ranks also hold parts of a
  * tensor of bfloat16, and a mask of infinities. From a SIGHUP on a weight of that rank is NaN, or
  * it rejects its steps. "finite" or "not finite", of the weights, follows "restored". Where the
@@ -25,6 +27,7 @@
 #include "cairn/client.h"
 #include "cairn/timing.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -33,6 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -226,6 +230,10 @@ open_board(struct trainer *trainer)
     return true;
 }
 
+enum { WAITS_NOT, WAITS_FOR_STORAGE, WAITS_FOR_LOADER };
+static int waits;
+static int loader_ask = -1, loader_answer = -1;
+
 static void
 nap(uint64_t us)
 {
@@ -283,12 +291,67 @@ wait_timed(struct trainer *trainer, uint64_t step)
         (void)cairn_timing_write(trainer->timing, &record);
 }
 
+/* Waits in state D, "disk sleep", as the kernel has the parent of a vfork wait. */
+static void
+nap_as_for_disk(uint64_t us)
+{
+    pid_t child = vfork();
+
+    if (child == 0) {
+        nap(us);
+        _exit(0);
+    }
+    if (child > 0)
+        (void)waitpid(child, NULL, 0);
+}
+
+/* A process that makes batches: for each it is told how long that takes. It ends with its trainer,
+ * whose end of the pipe closes. */
+static bool
+start_loader(void)
+{
+    int ask[2], answer[2];
+    uint64_t us;
+    pid_t child;
+
+    if (pipe(ask) != 0 || pipe(answer) != 0)
+        return false;
+    child = fork();
+    if (child != 0) {
+        close(ask[0]);
+        close(answer[1]);
+        loader_ask = ask[1];
+        loader_answer = answer[0];
+        return child > 0;
+    }
+    close(ask[1]);
+    close(answer[0]);
+    while (read(ask[0], &us, sizeof us) == sizeof us) {
+        nap_as_for_disk(us);
+        if (write(answer[1], &us, sizeof us) != sizeof us)
+            break;
+    }
+    _exit(0);
+}
+
+static void
+load_batch(uint64_t us)
+{
+    if (write(loader_ask, &us, sizeof us) == sizeof us)
+        while (read(loader_answer, &us, sizeof us) < 0 && errno == EINTR && !ended)
+            ;
+}
+
 /* Computes, in a way that leaves the processor to others. Signals do not make it shorter. */
 static void
 compute(const struct trainer *trainer)
 {
-    uint64_t until_ns = now_ns() + trainer->step_us * (slow ? 4000 : 1000);
+    uint64_t until_ns = now_ns() + trainer->step_us * (slow && !waits ? 4000 : 1000);
 
+    if (slow && waits == WAITS_FOR_STORAGE)
+        nap_as_for_disk(3 * trainer->step_us);
+    else if (slow && waits == WAITS_FOR_LOADER)
+        load_batch(3 * trainer->step_us);
     for (uint64_t at_ns = now_ns(); at_ns < until_ns && !ended; at_ns = now_ns())
         nap((until_ns - at_ns) / 1000 + 1);
 }
@@ -357,6 +420,8 @@ run(struct trainer *trainer)
     int code = 0;
 
     trainer->misplaced = false;
+    if (waits == WAITS_FOR_LOADER && !start_loader())
+        return EXIT_CLIENT;
     divide(trainer);
     trainer->divided = malloc(trainer->count * sizeof *trainer->divided);
     if (!trainer->divided || !open_board(trainer))
@@ -418,6 +483,10 @@ parse(int argc, char **argv, struct trainer *trainer)
             trainer->check = true;
         else if (strcmp(name, "--timing") == 0)
             trainer->timed = true;
+        else if (strcmp(name, "--slow-storage") == 0)
+            waits = WAITS_FOR_STORAGE;
+        else if (strcmp(name, "--slow-loader") == 0)
+            waits = WAITS_FOR_LOADER;
         else if (strcmp(name, "--misplaced") == 0)
             trainer->misplaced = true;
         else if (strcmp(name, "--weights") == 0)
