@@ -109,7 +109,7 @@ CAIRN_MUST_CHECK cairn_err session_claim_rank(struct cairn_agent *agent, struct 
                                               char *text, size_t text_bytes);
 
 /*
- * A node that is no member of the epoch has no ranks that could refuse a second launch. So its
+ * A node outside the epoch holds no ranks that could refuse a second launch. So its
  * agent asks all others who holds the rank of a trainer that registers; the trainer waits for that,
  * a second at most. If a live process of another launch does, the trainer is refused with
  * CAIRN_AGAIN.

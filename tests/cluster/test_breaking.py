@@ -148,8 +148,8 @@ class Breaking(unittest.TestCase):
         cluster.wait_committed(newest)
 
     def test_launched_again_on_a_node_without_ranks(self):
-        """Its agent asks the others: the second launch is refused by name there too, until the first
-        one has ended. The first goes on all the same."""
+        """Its agent asks the others: the second launch is refused by name there too, until the
+        first one has ended. The first goes on all the same."""
         cluster = self.cluster(3, 1)
         cluster.start()
         options = {"world": 2, "step_us": 5000}
