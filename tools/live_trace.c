@@ -33,6 +33,7 @@ struct gathered {
     struct cairn_merge *merge;
     uint32_t node_count;
     uint32_t missing[OPERATOR_TRACE_STATES];
+    uint32_t listed[OPERATOR_TRACE_STATES][LISTED_MAX]; /* the first of them */
     uint32_t malformed;
 };
 
@@ -115,6 +116,8 @@ gather_node(const char *verb, const char *socket, struct cairn_question *questio
         }
         gathered->node_count = part.node_count;
         if (part.state != OPERATOR_TRACE_HERE) {
+            if (gathered->missing[part.state] < LISTED_MAX)
+                gathered->listed[part.state][gathered->missing[part.state]] = question->of;
             gathered->missing[part.state]++;
             cairn_answer_fini(&answer);
             goto done;
@@ -218,6 +221,18 @@ write_line(const struct cairn_topology *topology, const struct cairn_record *rec
 
 /* ---- what is missing ---- */
 
+/* Writes " (nodes 1, 2, …)". */
+static void
+print_nodes(const struct gathered *gathered, enum operator_trace_state state)
+{
+    uint32_t count = gathered->missing[state];
+
+    fprintf(stderr, " (node%s", count == 1 ? "" : "s");
+    for (uint32_t i = 0; i < count && i < LISTED_MAX; i++)
+        fprintf(stderr, "%s %" PRIu32, i ? "," : "", gathered->listed[state][i]);
+    fputs(count > LISTED_MAX ? ", …)" : ")", stderr);
+}
+
 /* Says what the trace lacks. CAIRN_EXIT_OK: nothing. */
 static int
 say_missing(const char *verb, const struct gathered *gathered)
@@ -232,8 +247,10 @@ say_missing(const char *verb, const struct gathered *gathered)
 
     for (uint32_t state = OPERATOR_TRACE_DEAD; state < OPERATOR_TRACE_STATES; state++)
         if (gathered->missing[state] > 0) {
-            fprintf(stderr, "cairn %s: %" PRIu32 " of %" PRIu32 " agents %s\n", verb,
-                    gathered->missing[state], gathered->node_count, why[state]);
+            fprintf(stderr, "cairn %s: %" PRIu32 " of %" PRIu32 " agents", verb,
+                    gathered->missing[state], gathered->node_count);
+            print_nodes(gathered, state);
+            fprintf(stderr, " %s\n", why[state]);
             exit_code = CAIRN_EXIT_WARN;
         }
     if (gathered->malformed > 0) {

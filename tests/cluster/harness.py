@@ -449,7 +449,11 @@ class Cluster:
             return
         if not all(map(self.runs, running)) or "agent: serves" not in self.log(running[0]):
             return
-        events = self.events(node=running[0])
+        answering = (node for node in running if self.status(node))
+        first = next(answering, None)
+        if first is None:
+            return
+        events = self.events(node=first)
         last = {}  # of a node: the number and the epoch
         for event in events:
             node, number = map(int, event["id"].split("."))

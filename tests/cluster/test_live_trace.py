@@ -162,6 +162,17 @@ class LiveTrace(unittest.TestCase):
         self.assertIn("1 of 3 ranks are not in the trace", talk)
         self.assertEqual(self.trace(cluster)[0], PEER)
 
+    def test_an_agent_that_does_not_answer(self):
+        """As one does whose version knows no traces: it lives, and is named after some seconds."""
+        cluster = Cluster(nodes=2, parity=1, dead_after_ms=60000)
+        self.addCleanup(cluster.close)
+        cluster.start()
+        cluster.wait_met(0)
+        os.kill(cluster.agents[1].pid, signal.SIGSTOP)
+        code, _, _, talk = self.trace(cluster)
+        self.assertEqual(code, AGAIN, talk)
+        self.assertRegex(talk, r"1 of 2 agents \(node 1\) did not answer: .* older")
+
 
 if __name__ == "__main__":
     unittest.main()
