@@ -186,6 +186,16 @@ cairn_output_add_box(struct cairn_output *output, uint32_t tensor, uint32_t file
 }
 
 cairn_err
+cairn_output_add_whole(struct cairn_output *output, const struct cairn_output_options *options,
+                       const struct cairn_tensor *tensor, uint32_t file, uint64_t offset_bytes)
+{
+    uint32_t index = 0;
+    cairn_err err = cairn_output_add_tensor(output, options, tensor, &index);
+
+    return err ? err : cairn_output_add_box(output, index, file, NULL, NULL, offset_bytes, NULL);
+}
+
+cairn_err
 cairn_output_add_flat(struct cairn_output *output, uint32_t tensor, uint32_t file,
                       const uint64_t *start, const uint64_t *extent, uint64_t flat_begin,
                       uint64_t flat_end, uint64_t offset_bytes)

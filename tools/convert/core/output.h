@@ -144,6 +144,11 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_box(struct cairn_output *output, uin
                                                 uint32_t file, const uint64_t *start,
                                                 const uint64_t *extent, uint64_t offset_bytes,
                                                 const uint64_t *stride_bytes);
+/* The tensor and a box that is all of it, row-major. */
+CAIRN_MUST_CHECK cairn_err cairn_output_add_whole(struct cairn_output *output,
+                                                  const struct cairn_output_options *options,
+                                                  const struct cairn_tensor *tensor, uint32_t file,
+                                                  uint64_t offset_bytes);
 CAIRN_MUST_CHECK cairn_err cairn_output_add_flat(struct cairn_output *output, uint32_t tensor,
                                                  uint32_t file, const uint64_t *start,
                                                  const uint64_t *extent, uint64_t flat_begin,

@@ -171,7 +171,7 @@ match_leaves(struct reading *reading, bool *fits)
         const struct cairn_torch_leaf *leaf = &reading->leaves.leaves[i];
         uint32_t entry;
 
-        if (leaf->groups || !cairn_pickle_tensor_name(leaf->node))
+        if (leaf->groups || !cairn_pickle_tensor_name(leaf->node, NULL))
             continue;
         entry = entry_of_leaf(reading, sorted, leaf);
         *fits = entry != UINT32_MAX && metadata->entries[entry].tensor;
@@ -211,7 +211,7 @@ take_kept_tree(struct reading *reading)
     for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
         struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
 
-        if (cairn_pickle_tensor_name(reading->leaves.leaves[i].node))
+        if (cairn_pickle_tensor_name(reading->leaves.leaves[i].node, NULL))
             cairn_state_roots_see(&reading->roots, &path);
     }
     reading->first_of = calloc((size_t)reading->kept.tree.node_count + 1, sizeof(uint32_t));
@@ -324,9 +324,7 @@ add_all_again(struct reading *reading)
 
     for (uint32_t i = 0; i < reading->metadata.entry_count && !err; i++)
         if (reading->leaf_of && reading->leaf_of[i] != 0 && !reading->named[i].name &&
-            cairn_pickle_copy_text(
-                cairn_pickle_tensor_name(reading->leaves.leaves[reading->leaf_of[i] - 1].node), of,
-                sizeof(of)))
+            cairn_pickle_tensor_name(reading->leaves.leaves[reading->leaf_of[i] - 1].node, of))
             err = add_again(reading, i, of);
     return err;
 }
@@ -357,7 +355,7 @@ name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
 
             if (!is_first(reading, leaf))
                 continue;
-            if (!cairn_pickle_copy_text(cairn_pickle_tensor_name(leaf->node), name, sizeof(name)))
+            if (!cairn_pickle_tensor_name(leaf->node, name))
                 return CAIRN_CORRUPT;
             err = add_named(reading, i, name,
                             place.class == CAIRN_STATE_MOMENT || place.class == CAIRN_STATE_GROUP

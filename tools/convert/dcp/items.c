@@ -310,7 +310,6 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
         err = cairn_torch_source_add_sums(checkpoint, source->container, &file, complaint);
     for (uint32_t i = 0; i < file.tensor_count && !err; i++) {
         const struct cairn_torch_tensor *tensor = &file.tensors[i];
-        uint64_t stride_bytes[CAIRN_DIMS_MAX];
         char tensor_name[CAIRN_STATE_NAME_BYTES_MAX];
         uint32_t index;
 
@@ -329,14 +328,8 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
             err = cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "duplicate tensor %.200s",
                                tensor_name);
         if (!err)
-            err = cairn_checkpoint_add_tensor(checkpoint, tensor_name, tensor->view.dtype->dtype,
-                                              CAIRN_BUFFER, tensor->view.dims, tensor->view.shape,
-                                              &index, complaint);
-        for (uint32_t d = 0; d < tensor->view.dims; d++)
-            stride_bytes[d] = tensor->view.stride[d] * tensor->view.dtype->element_bytes;
-        if (!err)
-            err = cairn_checkpoint_add_box(checkpoint, index, source->container, NULL, NULL,
-                                           tensor->at, stride_bytes, complaint);
+            err = cairn_torch_add_view(checkpoint, source->container, tensor, tensor_name,
+                                       CAIRN_BUFFER, &index, complaint);
         if (!err)
             err = cairn_pickle_replace(&file.tree, tensor->node,
                                        cairn_pickle_tensor(&file.tree, tensor_name));

@@ -62,7 +62,7 @@ add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
     struct cairn_dcp_frame frame = {0};
     struct cairn_dcp_spot spot;
     struct cairn_zip_planned pickle;
-    uint32_t file, target;
+    uint32_t file;
     cairn_err err;
 
     err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0, dcp->complaint);
@@ -89,10 +89,8 @@ add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
         frame.tail = NULL;
     }
     if (!err)
-        err = cairn_output_add_tensor(dcp->output, dcp->options, known, &target);
-    if (!err)
-        err = cairn_output_add_box(dcp->output, target, file, NULL, NULL,
-                                   spot.offset_bytes + frame.hole_begin, NULL);
+        err = cairn_output_add_whole(dcp->output, dcp->options, known, file,
+                                     spot.offset_bytes + frame.hole_begin);
     if (!err)
         cairn_dcp_index_add_object(&dcp->index, name, path, &spot);
     free(frame.head);

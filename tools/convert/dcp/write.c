@@ -35,9 +35,7 @@ cairn_dcp_release(void *kept)
 static uint32_t
 next_alias(const struct cairn_checkpoint *source, uint32_t of, const bool *named)
 {
-    for (uint32_t i = 0; i < source->alias_count; i++)
-        if (source->aliases[i].tensor == of)
-            of = source->aliases[i].of;
+    of = cairn_checkpoint_past_alias(source, of);
     for (uint32_t i = 0; i < source->alias_count; i++)
         if (source->aliases[i].of == of && !named[source->aliases[i].tensor])
             return source->aliases[i].tensor;
@@ -48,16 +46,13 @@ static cairn_err
 take_leaf(struct planning *planning, struct cairn_torch_leaf *leaf, bool again, bool *named)
 {
     const struct cairn_layout *layout = planning->source->layout;
-    const struct cairn_pickle_node *id =
-        leaf->node && leaf->node->kind == CAIRN_PICKLE_PERSISTENT ? leaf->node->items[0] : NULL;
     struct cairn_state_path path = cairn_torch_leaf_path(leaf);
     char joined[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
+    char word[CAIRN_PICKLE_WORD_BYTES_MAX];
     uint32_t tensor;
 
-    if (leaf->groups || path.count == 0 || !id || id->kind != CAIRN_PICKLE_TUPLE ||
-        id->count != 2 || cairn_pickle_is_text(id->items[0], "carried") ||
-        !cairn_pickle_copy_text(id->items[1], name, sizeof(name)) ||
-        !cairn_state_join(&path, joined, sizeof(joined)))
+    if (leaf->groups || path.count == 0 || !cairn_pickle_read_named(leaf->node, word, name) ||
+        strcmp(word, "carried") == 0 || !cairn_state_join(&path, joined, sizeof(joined)))
         return CAIRN_OK;
     tensor = cairn_layout_tensor_find(layout, name);
     if (tensor == UINT32_MAX || named[tensor] != again)
@@ -195,7 +190,7 @@ add_groups(struct planning *planning, struct cairn_param_groups *groups)
             for (uint32_t k = 0; k < dict->count && !err; k++) {
                 if (!cairn_pickle_copy_text(dict->items[2 * k], key, sizeof(key)))
                     return CAIRN_INVAL;
-                if (cairn_pickle_tensor_name(dict->items[2 * k + 1]) ||
+                if (cairn_pickle_tensor_name(dict->items[2 * k + 1], NULL) ||
                     (flat && strcmp(key, "params") == 0))
                     continue; /* a tensor has an item of its own */
                 path.count = prefix_count;

@@ -321,7 +321,7 @@ static cairn_err
 add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
 {
     struct cairn_deepspeed_target *target = context;
-    uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout), index = 0;
+    uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout);
     const struct cairn_tensor *tensor;
     cairn_err err;
 
@@ -355,8 +355,7 @@ add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
     }
     if (target->cut_at && target->cut_at[identity])
         return cairn_deepspeed_tensor_add(target, identity, file, at);
-    err = cairn_output_add_tensor(target->output, target->options, tensor, &index);
-    return err ? err : cairn_output_add_box(target->output, index, file, NULL, NULL, at, NULL);
+    return cairn_output_add_whole(target->output, target->options, tensor, file, at);
 }
 
 cairn_err

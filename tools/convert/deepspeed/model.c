@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tools/convert/core/name_set.h"
+#include "tools/convert/state/param_groups.h"
 
 /* The names in `buffer_names`. */
 static cairn_err
@@ -70,9 +71,7 @@ add_twin(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node
     char first[CAIRN_NAME_BYTES_MAX];
     uint32_t of;
 
-    if (reading->rank > 0 || node->kind != CAIRN_PICKLE_PERSISTENT ||
-        !cairn_pickle_is_text(node->items[0]->items[0], "tensor") ||
-        !cairn_pickle_copy_text(node->items[0]->items[1], first, sizeof(first)))
+    if (reading->rank > 0 || !cairn_pickle_tensor_name(node, first))
         return CAIRN_OK;
     of = cairn_layout_tensor_find(reading->checkpoint->layout, first);
     if (of == UINT32_MAX || strcmp(first, name) == 0)

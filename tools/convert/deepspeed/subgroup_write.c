@@ -149,12 +149,10 @@ copy_state(struct cairn_pickle *tree, const struct cairn_pickle_node *state, uin
 
     for (uint32_t i = 0; pairs && i < pairs->count; i++) {
         struct cairn_pickle_node *value = pairs->items[2 * i + 1];
-        const struct cairn_pickle_node *named =
-            value->kind == CAIRN_PICKLE_PERSISTENT ? value->items[0] : NULL;
-        char word[16], key[CAIRN_DEEPSPEED_KEY_BYTES_MAX], name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
+        char word[CAIRN_PICKLE_WORD_BYTES_MAX], key[CAIRN_DEEPSPEED_KEY_BYTES_MAX],
+            name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
 
-        if (named && named->kind == CAIRN_PICKLE_TUPLE && named->count == 2 &&
-            cairn_pickle_copy_text(named->items[0], word, sizeof(word)) &&
+        if (cairn_pickle_read_named(value, word, NULL) &&
             (strcmp(word, "flat") == 0 || strcmp(word, "scalar") == 0) &&
             cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key))) {
             (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, number);

@@ -8,6 +8,7 @@
 
 #include "tools/convert/state/job_file.h"
 #include "tools/convert/core/numbers.h"
+#include "tools/convert/state/param_groups.h"
 
 static cairn_err
 refuse(const struct cairn_deepspeed_target *target, const char *path, const char *why)
@@ -113,20 +114,6 @@ cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
 
 /* ---- objects ---- */
 
-/* The tensor that a node of a carried object stands for; UINT32_MAX. */
-static uint32_t
-tensor_of(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *node)
-{
-    char name[CAIRN_NAME_BYTES_MAX];
-
-    if (!node || node->kind != CAIRN_PICKLE_PERSISTENT ||
-        node->items[0]->kind != CAIRN_PICKLE_TUPLE || node->items[0]->count != 2 ||
-        !cairn_pickle_is_text(node->items[0]->items[0], "tensor") ||
-        !cairn_pickle_copy_text(node->items[0]->items[1], name, sizeof(name)))
-        return UINT32_MAX;
-    return cairn_layout_tensor_find(target->checkpoint->layout, name);
-}
-
 /* Notes which tensors are parameters of the module, and their parts. A tied parameter counts as
  * what it is tied to. */
 static cairn_err
@@ -143,12 +130,14 @@ note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
     if (!target->cut_at || !target->pieces)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; pairs && i < pairs->count; i++) {
-        uint32_t index = tensor_of(target, pairs->items[2 * i + 1]);
+        uint32_t index = UINT32_MAX;
         struct cairn_deepspeed_piece *piece = &target->pieces[count];
         const struct cairn_tensor *tensor;
-        char path[CAIRN_NAME_BYTES_MAX];
+        char path[CAIRN_NAME_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
         const char *why;
 
+        if (cairn_pickle_tensor_name(pairs->items[2 * i + 1], name))
+            index = cairn_layout_tensor_find(target->checkpoint->layout, name);
         if (index == UINT32_MAX || target->alias_of[index] != UINT32_MAX ||
             target->cut_at[index] > 0 ||
             !cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) ||

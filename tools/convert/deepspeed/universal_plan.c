@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/state/param_groups.h"
 
 /* DeepSpeed before this read ZeRO 3's tensors without shapes only. */
 enum { DICT_MAJOR = 0, DICT_MINOR = 19, DICT_PATCH = 4 };
@@ -92,8 +93,9 @@ group_state(const struct writing *writing, uint32_t group)
 static bool
 is_word(const struct cairn_pickle_node *node, const char *word)
 {
-    return node->kind == CAIRN_PICKLE_PERSISTENT && node->items[0]->kind == CAIRN_PICKLE_TUPLE &&
-           node->items[0]->count == 2 && cairn_pickle_is_text(node->items[0]->items[0], word);
+    char found[CAIRN_PICKLE_WORD_BYTES_MAX];
+
+    return cairn_pickle_read_named(node, found, NULL) && strcmp(found, word) == 0;
 }
 
 static cairn_err

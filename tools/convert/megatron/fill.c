@@ -136,8 +136,6 @@ add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
 {
     struct cairn_megatron_fill *fill = context;
     struct cairn_megatron_target *target = fill->target;
-    uint32_t index = 0;
-    cairn_err err;
 
     if (identity < target->part_count)
         return add_part(target, target->part_tensor[identity], &target->parts[identity], file, at);
@@ -145,10 +143,9 @@ add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
         return add_flat(target, &fill->flats[identity - target->part_count], file, at);
     identity -= tensors_begin(fill);
     cairn_megatron_target_place(target, identity);
-    err =
-        cairn_output_add_tensor(target->output, target->options,
-                                cairn_layout_tensor(target->checkpoint->layout, identity), &index);
-    return err ? err : cairn_output_add_box(target->output, index, file, NULL, NULL, at, NULL);
+    return cairn_output_add_whole(target->output, target->options,
+                                  cairn_layout_tensor(target->checkpoint->layout, identity), file,
+                                  at);
 }
 
 /* ---- files ---- */

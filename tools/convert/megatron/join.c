@@ -32,13 +32,13 @@ refuse(const struct cairn_megatron_target *target, cairn_err err, const char *na
 
 /* A tensor that the object names is written with it. */
 static cairn_err
-place_named(void *context, const struct cairn_pickle_node *node)
+place_named(void *context, struct cairn_pickle_node *node)
 {
     struct cairn_megatron_target *target = context;
     char name[CAIRN_NAME_BYTES_MAX];
     uint32_t tensor = UINT32_MAX;
 
-    if (cairn_pickle_copy_text(cairn_pickle_tensor_name(node), name, sizeof(name)))
+    if (cairn_pickle_tensor_name(node, name))
         tensor = cairn_megatron_target_find(target, name);
     if (tensor != UINT32_MAX)
         cairn_megatron_target_place(target, tensor);

@@ -72,13 +72,11 @@ place_tensors(const struct filling *filling, bool *inside, struct cairn_output *
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; i < added->storage_count && !err; i++) {
-        uint32_t tensor = added->storages[i].identity, target;
+        uint32_t tensor = added->storages[i].identity;
         const struct cairn_tensor *known = cairn_layout_tensor(filling->source->layout, tensor);
 
-        err = cairn_output_add_tensor(output, filling->options, known, &target);
-        if (!err)
-            err = cairn_output_add_box(output, target, added->file, NULL, NULL,
-                                       cairn_torch_output_at(added, i), NULL);
+        err = cairn_output_add_whole(output, filling->options, known, added->file,
+                                     cairn_torch_output_at(added, i));
         if (known->kind == CAIRN_BUFFER)
             inside[tensor] = true; /* what the model has is an array as well */
     }

@@ -10,18 +10,24 @@
 
 /* ---- ("tensor", name) ---- */
 
-const struct cairn_pickle_node *
-cairn_pickle_tensor_name(const struct cairn_pickle_node *node)
+bool
+cairn_pickle_read_named(const struct cairn_pickle_node *node,
+                        char word[CAIRN_PICKLE_WORD_BYTES_MAX], char *name)
 {
-    const struct cairn_pickle_node *id;
+    const struct cairn_pickle_node *id =
+        node && node->kind == CAIRN_PICKLE_PERSISTENT ? node->items[0] : NULL;
 
-    if (!node || node->kind != CAIRN_PICKLE_PERSISTENT)
-        return NULL;
-    id = node->items[0];
-    if (id->kind != CAIRN_PICKLE_TUPLE || id->count != 2 ||
-        !cairn_pickle_is_text(id->items[0], "tensor") || id->items[1]->kind != CAIRN_PICKLE_TEXT)
-        return NULL;
-    return id->items[1];
+    return id && id->kind == CAIRN_PICKLE_TUPLE && id->count == 2 &&
+           cairn_pickle_copy_text(id->items[0], word, CAIRN_PICKLE_WORD_BYTES_MAX) &&
+           (!name || cairn_pickle_copy_text(id->items[1], name, CAIRN_NAME_BYTES_MAX));
+}
+
+bool
+cairn_pickle_tensor_name(const struct cairn_pickle_node *node, char *name)
+{
+    char word[CAIRN_PICKLE_WORD_BYTES_MAX];
+
+    return cairn_pickle_read_named(node, word, name) && strcmp(word, "tensor") == 0;
 }
 
 struct cairn_pickle_node *

@@ -11,6 +11,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_STATE_PARAM_GROUPS_H
 #define CAIRN_TOOLS_CONVERT_STATE_PARAM_GROUPS_H
 
+#include "cairn/types.h"
 #include "tools/convert/pickle/pickle.h"
 
 #define CAIRN_PARAM_GROUPS_NAME "optimizer.param_groups.pickle"
@@ -55,8 +56,14 @@ void cairn_param_groups_close(struct cairn_param_groups *groups);
 const struct cairn_pickle_node *cairn_param_group_members(const struct cairn_param_groups *groups,
                                                           uint32_t group);
 
-/* The name of a ("tensor", name) node; NULL for any other. */
-const struct cairn_pickle_node *cairn_pickle_tensor_name(const struct cairn_pickle_node *node);
+enum { CAIRN_PICKLE_WORD_BYTES_MAX = 16 };
+
+/* Reads a persistent id (word, name); name[CAIRN_NAME_BYTES_MAX] may be NULL. False for any other
+ * node. */
+bool cairn_pickle_read_named(const struct cairn_pickle_node *node,
+                             char word[CAIRN_PICKLE_WORD_BYTES_MAX], char *name);
+/* The same where the word is "tensor". */
+bool cairn_pickle_tensor_name(const struct cairn_pickle_node *node, char *name);
 /* Makes such a node; or one of another word than "tensor". */
 struct cairn_pickle_node *cairn_pickle_tensor(struct cairn_pickle *pickle, const char *name);
 struct cairn_pickle_node *cairn_pickle_named(struct cairn_pickle *pickle, const char *word,

@@ -9,28 +9,17 @@
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/torch/parts.h"
 
-/* The node becomes what `made` is, but for its number: visits are noted by it. */
-static void
-become(struct cairn_pickle_node *node, const struct cairn_pickle_node *made)
+void
+cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node, const char *word,
+                      const char *name)
 {
-    uint32_t index = node->index;
+    const struct cairn_pickle_node *made = cairn_pickle_named(tree, word, name);
+    uint32_t index = node->index; /* visits are noted by it */
 
     if (!made) /* the arena says why */
         return;
     *node = *made;
     node->index = index;
-}
-
-void
-cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node, const char *word,
-                      const char *name)
-{
-    struct cairn_pickle_node *items[2], *made;
-
-    items[0] = cairn_pickle_text(tree, word);
-    items[1] = cairn_pickle_text(tree, name);
-    made = cairn_pickle_persistent(tree, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, items, 2));
-    become(node, made);
 }
 
 void
@@ -112,19 +101,17 @@ make_tensor(struct filler *filler, const struct cairn_torch_view *view, uint32_t
 }
 
 static cairn_err
-fill_node(struct filler *filler, struct cairn_pickle_node *node)
+fill_node(void *context, struct cairn_pickle_node *node)
 {
-    const struct cairn_pickle_node *id = node->items[0];
-    char word[CAIRN_TORCH_WORD_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
+    struct filler *filler = context;
+    char word[CAIRN_PICKLE_WORD_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
     struct cairn_torch_filling filling = {0};
     struct cairn_torch_view view = {0};
     uint32_t storage = 0;
     uint64_t bytes, stride = 1;
     cairn_err err;
 
-    if (id->kind != CAIRN_PICKLE_TUPLE || id->count != 2 ||
-        !cairn_pickle_copy_text(id->items[0], word, sizeof(word)) ||
-        !cairn_pickle_copy_text(id->items[1], name, sizeof(name)))
+    if (!cairn_pickle_read_named(node, word, name))
         return cairn_complain(filler->complaint, CAIRN_CORRUPT,
                               "carried state refers to an object outside that is not a tensor");
     err = filler->fill->resolve(filler->fill->context, word, name, &filling, filler->complaint);
@@ -145,54 +132,11 @@ fill_node(struct filler *filler, struct cairn_pickle_node *node)
                                       make_tensor(filler, &view, storage));
 }
 
-struct level {
-    struct cairn_pickle_node *node;
-    uint64_t slot;
-};
-
-static cairn_err
-walk(struct filler *filler, struct level *levels, uint8_t *seen)
-{
-    size_t depth = 0;
-    cairn_err err = CAIRN_OK;
-
-    levels[depth++].node = filler->fill->root;
-    while (depth > 0) {
-        struct level *level = &levels[depth - 1];
-        struct cairn_torch_child child;
-
-        if (level->slot == 0 && level->node->kind == CAIRN_PICKLE_PERSISTENT) {
-            err = fill_node(filler, level->node);
-            if (err)
-                return err;
-            depth--;
-            continue;
-        }
-        if (!cairn_torch_next_child(level->node, &level->slot, &child)) {
-            depth--;
-            continue;
-        }
-        level->slot++;
-        if (seen[child.node->index])
-            continue;
-        seen[child.node->index] = 1;
-        if (depth == CAIRN_PICKLE_DEPTH_MAX)
-            return cairn_complain(filler->complaint, CAIRN_CORRUPT,
-                                  "carried state is nested more than %d deep",
-                                  CAIRN_PICKLE_DEPTH_MAX);
-        /* the tree is ours to change, only its walkers have no need to */
-        levels[depth++] = (struct level){(struct cairn_pickle_node *)child.node, 0};
-    }
-    return err;
-}
-
 cairn_err
 cairn_torch_carry_fill(const struct cairn_torch_fill *fill, struct cairn_torch_filled **storages,
                        uint32_t *storage_count, struct cairn_complaint *complaint)
 {
     struct filler filler = {.fill = fill, .complaint = complaint};
-    struct level *levels = calloc(CAIRN_PICKLE_DEPTH_MAX, sizeof(*levels));
-    uint8_t *seen = calloc((size_t)fill->tree->node_count + 1, 1);
     cairn_err err = CAIRN_NOMEM;
 
     filler.storage_of = calloc((size_t)fill->identity_count + 1, sizeof(*filler.storage_of));
@@ -200,15 +144,16 @@ cairn_torch_carry_fill(const struct cairn_torch_fill *fill, struct cairn_torch_f
         filler.builder = *fill->builder;
     else
         cairn_torch_builder_init(&filler.builder, fill->tree);
-    if (levels && seen && filler.storage_of)
-        err = walk(&filler, levels, seen);
-    free(levels);
-    free(seen);
+    if (filler.storage_of)
+        err = cairn_torch_visit_persistent(fill->tree, fill->root, fill_node, &filler);
     free(filler.storage_of);
     free(filler.keys);
     if (err) {
         free(filler.storages);
-        return err;
+        return err == CAIRN_CORRUPT
+                   ? cairn_complain(complaint, err, "carried state is nested more than %d deep",
+                                    CAIRN_PICKLE_DEPTH_MAX)
+                   : err;
     }
     *storages = filler.storages;
     *storage_count = filler.storage_count;

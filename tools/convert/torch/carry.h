@@ -12,7 +12,14 @@
 #include "base/complaint.h"
 #include "tools/convert/torch/tree.h"
 
-enum { CAIRN_TORCH_WORD_BYTES_MAX = 16 };
+/* Called for each persistent id below a root once; may change the node. */
+typedef cairn_err cairn_torch_visit_fn(void *context, struct cairn_pickle_node *node);
+
+/* CAIRN_CORRUPT: the tree is too deep; CAIRN_NOMEM; the errors of `visit`. What a visit puts in the
+ * place of a node is not visited. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickle *tree,
+                                                        const struct cairn_pickle_node *root,
+                                                        cairn_torch_visit_fn *visit, void *context);
 
 /* Puts `made` in the place of what a dict has under a text key; does nothing where it has none. */
 void cairn_torch_carry_replace(struct cairn_pickle_node *dict, const char *key,

@@ -137,7 +137,7 @@ open_zip(struct cairn_torch_opening *opening)
 }
 
 static cairn_err
-open_legacy(const struct cairn_torch_opening *opening)
+open_legacy(struct cairn_torch_opening *opening)
 {
     const struct cairn_pickle_node *keys = NULL;
     uint64_t data_at = 0;

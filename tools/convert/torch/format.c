@@ -65,8 +65,7 @@ add_tensor(struct cairn_torch_reading *reading, uint32_t index, const char *name
     struct cairn_checkpoint *checkpoint = reading->checkpoint;
     const struct cairn_torch_tensor *tensor = &reading->file.tensors[index];
     const struct cairn_torch_view *view = &tensor->view;
-    uint64_t stride_bytes[CAIRN_DIMS_MAX];
-    uint32_t known, tied = UINT32_MAX;
+    uint32_t known = 0, tied = UINT32_MAX;
     cairn_err err;
 
     if (!view->dtype->dtype || view->conjugate || view->negate)
@@ -85,17 +84,14 @@ add_tensor(struct cairn_torch_reading *reading, uint32_t index, const char *name
         tied = find_tied(reading, index, kind);
     if (tied != UINT32_MAX)
         return cairn_checkpoint_add_alias(checkpoint, name, tied, reading->complaint);
-    for (uint32_t d = 0; d < view->dims; d++)
-        stride_bytes[d] = view->stride[d] * view->dtype->element_bytes;
-    err = cairn_checkpoint_add_tensor(checkpoint, name, view->dtype->dtype, kind, view->dims,
-                                      view->shape, &known, reading->complaint);
+    err = cairn_torch_add_view(checkpoint, reading->container, tensor, name, kind, &known,
+                               reading->complaint);
     if (err)
         return err;
     reading->layout_of[index] = known + 1;
     reading->before[index] = reading->last_in[tensor->storage];
     reading->last_in[tensor->storage] = index + 1;
-    return cairn_checkpoint_add_box(checkpoint, known, reading->container, NULL, NULL, tensor->at,
-                                    stride_bytes, reading->complaint);
+    return CAIRN_OK;
 }
 
 /* A second name of a tensor that the tree holds twice. */
@@ -107,7 +103,7 @@ add_second_name(struct cairn_torch_reading *reading, const struct cairn_pickle_n
     char first[CAIRN_NAME_BYTES_MAX];
     uint32_t of = UINT32_MAX;
 
-    if (cairn_pickle_copy_text(cairn_pickle_tensor_name(node), first, sizeof(first)))
+    if (cairn_pickle_tensor_name(node, first))
         of = cairn_layout_tensor_find(checkpoint->layout, first);
     of = cairn_checkpoint_past_alias(checkpoint, of);
     return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
@@ -130,7 +126,6 @@ gather_group(struct cairn_torch_reading *reading, const struct cairn_torch_leaf 
              struct cairn_group_value *value)
 {
     struct cairn_state_path path = cairn_torch_leaf_path(leaf);
-    const struct cairn_pickle_node *name = cairn_pickle_tensor_name(leaf->node);
     struct cairn_state_place place;
     char *text;
 
@@ -139,9 +134,9 @@ gather_group(struct cairn_torch_reading *reading, const struct cairn_torch_leaf 
         return CAIRN_CORRUPT; /* deeper than a value: the list stays as it is */
     value->group = place.group;
     value->key = leaf->keys[leaf->key_count - 1].text;
-    if (name) {
+    if (cairn_pickle_tensor_name(leaf->node, NULL)) {
         text = cairn_pickle_alloc(&reading->file.names, CAIRN_NAME_BYTES_MAX);
-        if (!text || !cairn_pickle_copy_text(name, text, CAIRN_NAME_BYTES_MAX))
+        if (!text || !cairn_pickle_tensor_name(leaf->node, text))
             return CAIRN_NOMEM;
         value->tensor = text;
         return CAIRN_OK;
@@ -243,13 +238,13 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
         struct cairn_state_path path = cairn_torch_leaf_path(leaf);
         const struct cairn_torch_tensor *tensor;
         enum cairn_kind kind = CAIRN_OPTIMIZER;
-        const struct cairn_pickle_node *second;
         uint32_t index = 0;
+        bool second;
 
         if (!leaf->node)
             continue;
         tensor = leaf->groups ? NULL : cairn_torch_reading_tensor(reading, leaf->node, &index);
-        second = leaf->groups || tensor ? NULL : cairn_pickle_tensor_name(leaf->node);
+        second = !leaf->groups && !tensor && cairn_pickle_tensor_name(leaf->node, NULL);
         if (!tensor && !second)
             continue;
         if (path.count == 0) /* the file is one tensor */
@@ -354,7 +349,7 @@ add_objects(struct cairn_torch_reading *reading)
         struct cairn_state_path path = cairn_torch_leaf_path(leaf);
         bool taken = false;
 
-        if (!leaf->node || leaf->groups || cairn_pickle_tensor_name(leaf->node))
+        if (!leaf->node || leaf->groups || cairn_pickle_tensor_name(leaf->node, NULL))
             continue;
         err = take_carried(reading, leaf, &taken);
         if (err || taken)

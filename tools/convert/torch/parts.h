@@ -38,7 +38,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_place_legacy(const struct cairn_torch_ope
                                                     uint64_t data_at);
 
 /* Lists every storage that the tree names, without a place. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_list_storages(const struct cairn_torch_opening *opening);
+CAIRN_MUST_CHECK cairn_err cairn_torch_list_storages(struct cairn_torch_opening *opening);
 
 /* Lists every tensor, once the storages have their places. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_list_tensors(const struct cairn_torch_opening *opening);

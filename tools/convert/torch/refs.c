@@ -6,56 +6,9 @@
 
 #include "base/array.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/torch/parts.h"
-
-/* One step of the walk down: a node, and which way down it is taken next. */
-struct step {
-    const struct cairn_pickle_node *node;
-    uint64_t slot;
-};
-
-cairn_err
-cairn_torch_visit_persistent(const struct cairn_pickle *tree, const struct cairn_pickle_node *root,
-                             cairn_torch_visit_fn *visit, void *context)
-{
-    struct step *steps = calloc(CAIRN_PICKLE_DEPTH_MAX, sizeof(*steps));
-    uint32_t node_count = tree->node_count; /* what a visit makes is not visited */
-    uint8_t *seen = calloc((size_t)node_count + 1, 1);
-    struct cairn_torch_child child;
-    size_t depth = 0;
-    cairn_err err = steps && seen ? CAIRN_OK : CAIRN_NOMEM;
-
-    if (!err && root->kind == CAIRN_PICKLE_PERSISTENT)
-        err = visit(context, root);
-    else if (!err)
-        steps[depth++] = (struct step){root, 0};
-    while (depth > 0 && !err) {
-        struct step *step = &steps[depth - 1];
-
-        if (!cairn_torch_next_child(step->node, &step->slot, &child)) {
-            depth--;
-            continue;
-        }
-        step->slot++;
-        if (!child.node || child.node->index >= node_count || seen[child.node->index])
-            continue;
-        seen[child.node->index] = 1;
-        if (child.node->kind == CAIRN_PICKLE_PERSISTENT)
-            err = visit(context, child.node);
-        else if (depth == CAIRN_PICKLE_DEPTH_MAX)
-            err = CAIRN_INVAL;
-        else
-            steps[depth++] = (struct step){child.node, 0};
-    }
-    free(steps);
-    free(seen);
-    return err;
-}
-
-/* ---- storages that are left ---- */
 
 static cairn_err
-note_storage(void *context, const struct cairn_pickle_node *node)
+note_storage(void *context, struct cairn_pickle_node *node)
 {
     const struct cairn_pickle_node *id = node->items[0];
     bool *found = context;
@@ -131,15 +84,13 @@ find(const struct finding *finding, const char *name)
 }
 
 static cairn_err
-note(void *context, const struct cairn_pickle_node *node)
+note(void *context, struct cairn_pickle_node *node)
 {
     struct finding *finding = context;
     struct cairn_torch_refs *refs = finding->refs;
     char name[CAIRN_NAME_BYTES_MAX];
-    uint32_t tensor = UINT32_MAX;
+    uint32_t tensor = cairn_pickle_tensor_name(node, name) ? find(finding, name) : UINT32_MAX;
 
-    if (cairn_pickle_copy_text(cairn_pickle_tensor_name(node), name, sizeof(name)))
-        tensor = find(finding, name);
     if (tensor == UINT32_MAX)
         return CAIRN_NOT_FOUND;
     if (finding->seen[tensor])
@@ -224,12 +175,9 @@ cairn_torch_refs_place(const struct cairn_checkpoint *source,
     for (uint32_t i = 0; i < added->storage_count && !err; i++) {
         const struct cairn_tensor *tensor =
             cairn_layout_tensor(source->layout, added->storages[i].identity);
-        uint32_t target;
 
-        err = cairn_output_add_tensor(output, options, tensor, &target);
-        if (!err)
-            err = cairn_output_add_box(output, target, file, NULL, NULL,
-                                       cairn_torch_output_at(added, i), NULL);
+        err =
+            cairn_output_add_whole(output, options, tensor, file, cairn_torch_output_at(added, i));
     }
     return err;
 }

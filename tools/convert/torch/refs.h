@@ -18,7 +18,7 @@ struct cairn_torch_refs {
 /*
  * Finds them below `root`; an alias is what it is tied to, where `options` give both one dtype.
  * CAIRN_NOT_FOUND: a persistent id is of another kind, or names no tensor
- * of the source; CAIRN_INVAL: the tree is too deep or has too many paths; CAIRN_NOMEM. The caller
+ * of the source; CAIRN_CORRUPT: the tree is too deep; CAIRN_NOMEM. The caller
  * ends *refs with cairn_torch_refs_fini, also on failure.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_find(const struct cairn_checkpoint *source,
@@ -42,15 +42,6 @@ void cairn_torch_refs_fini(struct cairn_torch_refs *refs);
 CAIRN_MUST_CHECK cairn_err cairn_torch_has_storage(const struct cairn_pickle *tree,
                                                    const struct cairn_pickle_node *node,
                                                    bool *found);
-
-/* Called for each persistent id below a root once; may change the node. */
-typedef cairn_err cairn_torch_visit_fn(void *context, const struct cairn_pickle_node *node);
-
-/* CAIRN_INVAL: the tree is too deep; CAIRN_NOMEM; the errors of `visit`. What a visit puts in the
- * place of a node is not visited. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickle *tree,
-                                                        const struct cairn_pickle_node *root,
-                                                        cairn_torch_visit_fn *visit, void *context);
 
 /* Puts tensors in the place of the names, and lays the tree out as an archive of torch.save.
  * `builder`: NULL, or that of the tree. CAIRN_NOT_FOUND, complained about, as

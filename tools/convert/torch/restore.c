@@ -10,25 +10,23 @@
 #include "tools/convert/torch/refs.h"
 
 static cairn_err
-put_opaque(void *context, const struct cairn_pickle_node *node)
+put_opaque(void *context, struct cairn_pickle_node *node)
 {
     struct cairn_torch_building *building = context;
-    const struct cairn_pickle_node *id = node->items[0];
     struct cairn_pickle_node *read = NULL;
-    char name[CAIRN_NAME_BYTES_MAX];
+    char word[CAIRN_PICKLE_WORD_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
     uint32_t tensor;
     cairn_err err;
 
-    if (id->kind != CAIRN_PICKLE_TUPLE || id->count != 2 ||
-        !cairn_pickle_copy_text(id->items[1], name, sizeof(name)))
+    if (!cairn_pickle_read_named(node, word, name))
         return CAIRN_NOT_FOUND;
     tensor = cairn_layout_tensor_find(building->source->layout, name);
     if (tensor == UINT32_MAX)
         return CAIRN_NOT_FOUND;
     building->used[tensor] = true;
-    if (cairn_pickle_is_text(id->items[0], "carried"))
+    if (strcmp(word, "carried") == 0)
         err = cairn_torch_building_bytes(building, name, &read);
-    else if (cairn_pickle_is_text(id->items[0], "opaque"))
+    else if (strcmp(word, "opaque") == 0)
         err = cairn_torch_building_read(building, name, &read);
     else
         return CAIRN_OK; /* a tensor */
@@ -38,13 +36,13 @@ put_opaque(void *context, const struct cairn_pickle_node *node)
 }
 
 static cairn_err
-note_tensor(void *context, const struct cairn_pickle_node *node)
+note_tensor(void *context, struct cairn_pickle_node *node)
 {
     struct cairn_torch_building *building = context;
     char name[CAIRN_NAME_BYTES_MAX];
     uint32_t tensor = UINT32_MAX;
 
-    if (cairn_pickle_copy_text(cairn_pickle_tensor_name(node), name, sizeof(name)))
+    if (cairn_pickle_tensor_name(node, name))
         tensor = cairn_layout_tensor_find(building->source->layout, name);
     if (tensor == UINT32_MAX)
         return CAIRN_NOT_FOUND;

@@ -75,12 +75,29 @@ cairn_torch_source_tensor(const struct cairn_torch_source *source,
 }
 
 cairn_err
+cairn_torch_add_view(struct cairn_checkpoint *checkpoint, uint32_t container,
+                     const struct cairn_torch_tensor *tensor, const char *name,
+                     enum cairn_kind kind, uint32_t *index, struct cairn_complaint *complaint)
+{
+    const struct cairn_torch_view *view = &tensor->view;
+    uint64_t stride_bytes[CAIRN_DIMS_MAX];
+    cairn_err err;
+
+    for (uint32_t d = 0; d < view->dims; d++)
+        stride_bytes[d] = view->stride[d] * view->dtype->element_bytes;
+    err = cairn_checkpoint_add_tensor(checkpoint, name, view->dtype->dtype, kind, view->dims,
+                                      view->shape, index, complaint);
+    return err ? err
+               : cairn_checkpoint_add_box(checkpoint, *index, container, NULL, NULL, tensor->at,
+                                          stride_bytes, complaint);
+}
+
+cairn_err
 cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
                        const struct cairn_torch_tensor *tensor, const char *name,
                        enum cairn_kind kind, struct cairn_complaint *complaint)
 {
     const struct cairn_torch_view *view = &tensor->view;
-    uint64_t stride_bytes[CAIRN_DIMS_MAX];
     uint32_t index = 0;
     cairn_err err;
 
@@ -91,13 +108,8 @@ cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_s
                               source->path, tensor->name, view->dtype->name,
                               view->conjugate || view->negate ? ", a lazy conjugate or negative"
                                                               : "");
-    for (uint32_t d = 0; d < view->dims; d++)
-        stride_bytes[d] = view->stride[d] * view->dtype->element_bytes;
-    err = cairn_checkpoint_add_tensor(checkpoint, name, view->dtype->dtype, kind, view->dims,
-                                      view->shape, &index, complaint);
-    if (!err)
-        err = cairn_checkpoint_add_box(checkpoint, index, source->container, NULL, NULL, tensor->at,
-                                       stride_bytes, complaint);
+    err =
+        cairn_torch_add_view(checkpoint, source->container, tensor, name, kind, &index, complaint);
     if (!err) /* the tree is this source's own to change, only its walkers have no need to */
         cairn_torch_carry_out(&source->torch.tree, (struct cairn_pickle_node *)tensor->node,
                               "tensor", name);

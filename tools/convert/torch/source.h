@@ -25,6 +25,13 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_source_add_sums(struct cairn_checkpoint *
                                                        const struct cairn_torch_file *file,
                                                        struct cairn_complaint *complaint);
 
+/* Adds a tensor of an archive in a container, as it is stored. Errors of adding a piece. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_add_view(struct cairn_checkpoint *checkpoint,
+                                                uint32_t container,
+                                                const struct cairn_torch_tensor *tensor,
+                                                const char *name, enum cairn_kind kind,
+                                                uint32_t *index, struct cairn_complaint *complaint);
+
 /* Opens a file of the checkpoint's place. Errors of cairn_checkpoint_add_file and cairn_torch_open,
  * complained about; *out is for the caller to end in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_open(struct cairn_checkpoint *checkpoint,

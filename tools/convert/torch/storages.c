@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "tools/convert/torch/carry.h"
 #include "tools/convert/torch/parts.h"
 
 static uint32_t
@@ -81,8 +82,9 @@ modernize(struct cairn_pickle_node *node)
 }
 
 static cairn_err
-add_storage(const struct cairn_torch_opening *opening, struct cairn_pickle_node *node)
+add_storage(void *context, struct cairn_pickle_node *node)
 {
+    const struct cairn_torch_opening *opening = context;
     struct cairn_torch_file *file = opening->file;
     struct cairn_torch_storage_id id;
     struct cairn_torch_stored *known;
@@ -115,42 +117,13 @@ add_storage(const struct cairn_torch_opening *opening, struct cairn_pickle_node 
     return CAIRN_OK;
 }
 
-struct level {
-    struct cairn_pickle_node *node;
-    uint64_t slot;
-};
-
 cairn_err
-cairn_torch_list_storages(const struct cairn_torch_opening *opening)
+cairn_torch_list_storages(struct cairn_torch_opening *opening)
 {
-    struct cairn_torch_file *file = opening->file;
-    struct level *levels = malloc(CAIRN_PICKLE_DEPTH_MAX * sizeof(*levels));
-    uint8_t *seen = calloc(file->tree.node_count, 1);
-    size_t depth = 0;
-    cairn_err err = levels && seen ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err = cairn_torch_visit_persistent(&opening->file->tree, opening->file->root,
+                                                 add_storage, opening);
 
-    if (err == CAIRN_OK)
-        levels[depth++] = (struct level){file->root, 0};
-    while (depth > 0 && err == CAIRN_OK) {
-        struct level *level = &levels[depth - 1];
-        struct cairn_torch_child child;
-
-        if (level->slot == 0 && level->node->kind == CAIRN_PICKLE_PERSISTENT)
-            err = add_storage(opening, level->node);
-        if (err != CAIRN_OK || !cairn_torch_next_child(level->node, &level->slot, &child)) {
-            depth--;
-            continue;
-        }
-        level->slot++;
-        if (seen[child.node->index])
-            continue;
-        seen[child.node->index] = 1;
-        if (depth == CAIRN_PICKLE_DEPTH_MAX)
-            err = cairn_torch_refuse(opening, "its object is nested more than 1000 deep");
-        else
-            levels[depth++] = (struct level){child.node, 0};
-    }
-    free(levels);
-    free(seen);
-    return err;
+    return err == CAIRN_CORRUPT
+               ? cairn_torch_refuse(opening, "its object is nested more than 1000 deep")
+               : err;
 }

@@ -1,6 +1,8 @@
-/* tools/convert/torch/walk.c - every way down a tree of torch.save. */
+/* tools/convert/torch/walk.c - every way down a tree of torch.save, and a walk over all of them. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/torch/carry.h"
 #include "tools/convert/torch/parts.h"
 
 static uint64_t
@@ -81,4 +83,47 @@ cairn_torch_next_child(const struct cairn_pickle_node *node, uint64_t *slot,
     default:
         return false;
     }
+}
+
+struct step {
+    const struct cairn_pickle_node *node;
+    uint64_t slot; /* the way down that is taken next */
+};
+
+cairn_err
+cairn_torch_visit_persistent(const struct cairn_pickle *tree, const struct cairn_pickle_node *root,
+                             cairn_torch_visit_fn *visit, void *context)
+{
+    struct step *steps = calloc(CAIRN_PICKLE_DEPTH_MAX, sizeof(*steps));
+    uint32_t node_count = tree->node_count; /* what a visit makes is not visited */
+    uint8_t *seen = calloc((size_t)node_count + 1, 1);
+    struct cairn_torch_child child;
+    size_t depth = 0;
+    cairn_err err = steps && seen ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (!err && root->kind == CAIRN_PICKLE_PERSISTENT) /* the arena's, and so ours to change */
+        err = visit(context, (struct cairn_pickle_node *)(uintptr_t)root);
+    else if (!err)
+        steps[depth++] = (struct step){root, 0};
+    while (depth > 0 && !err) {
+        struct step *step = &steps[depth - 1];
+
+        if (!cairn_torch_next_child(step->node, &step->slot, &child)) {
+            depth--;
+            continue;
+        }
+        step->slot++;
+        if (!child.node || child.node->index >= node_count || seen[child.node->index])
+            continue;
+        seen[child.node->index] = 1;
+        if (child.node->kind == CAIRN_PICKLE_PERSISTENT)
+            err = visit(context, child.node);
+        else if (depth == CAIRN_PICKLE_DEPTH_MAX)
+            err = CAIRN_CORRUPT;
+        else
+            steps[depth++] = (struct step){child.node, 0};
+    }
+    free(steps);
+    free(seen);
+    return err;
 }
