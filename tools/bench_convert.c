@@ -135,8 +135,6 @@ finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
 
 static const struct cairn_format shards = {.name = "shards",
                                            .about = "a matrix in files, for measuring",
-                                           .reads = true,
-                                           .writes = true,
                                            .probe = probe,
                                            .read = read_shards,
                                            .plan = plan_shards,

@@ -1,7 +1,6 @@
 /* tools/convert.c - `cairn convert`: from one checkpoint to another, with the proof that they are
  * equal. */
 #include "tools/convert/formats.h"
-#include "tools/convert/deepspeed/format.h"
 #include "tools/convert/engine/conversion.h"
 #include "tools/convert/maps/language.h"
 #include "tools/checkpoint_verbs.h"
@@ -112,10 +111,10 @@ find_target(const struct cairn_usage *usage, const char *name, int *exit_code)
     char all[512] = "";
     size_t used = 0;
 
-    if (format && format->writes)
+    if (format)
         return format;
     for (size_t i = 0; cairn_formats[i]; i++)
-        if (cairn_formats[i]->writes && used < sizeof(all))
+        if (used < sizeof(all))
             used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", used ? ", " : "",
                                      cairn_formats[i]->name);
     *exit_code =
@@ -152,12 +151,11 @@ static void
 list_formats(char text[ABOUT_BYTES])
 {
     size_t used =
-        (size_t)snprintf(text, ABOUT_BYTES, "%s\n\nformats (r: can read, w: can write):", about);
+        (size_t)snprintf(text, ABOUT_BYTES, "%s\n\nformats, all of which are read and written:", about);
 
     for (size_t i = 0; cairn_formats[i] && used < ABOUT_BYTES; i++)
-        used += (size_t)snprintf(text + used, ABOUT_BYTES - used, "\n  %-20s %c%c  %s",
-                                 cairn_formats[i]->name, cairn_formats[i]->reads ? 'r' : '-',
-                                 cairn_formats[i]->writes ? 'w' : '-', cairn_formats[i]->about);
+        used += (size_t)snprintf(text + used, ABOUT_BYTES - used, "\n  %-20s %s",
+                                 cairn_formats[i]->name, cairn_formats[i]->about);
 }
 
 /* ---- showing ---- */

@@ -49,8 +49,7 @@ cairn_words_print(const char *name, FILE *out)
         print_generations(out);
     else if (strcmp(name, "FORMAT") == 0)
         for (size_t i = 0; cairn_formats[i]; i++)
-            fprintf(out, "%s%s", cairn_formats[i]->writes ? cairn_formats[i]->name : "",
-                    cairn_formats[i]->writes ? "\n" : "");
+            fprintf(out, "%s\n", cairn_formats[i]->name);
     else if (strcmp(name, "MAP") == 0)
         for (uint32_t i = 0; cairn_map_preset_name(i); i++)
             fprintf(out, "%s\n", cairn_map_preset_name(i));

@@ -14,11 +14,6 @@
 #include <string.h>
 
 #include "tools/convert/formats.h"
-#include "tools/convert/dcp/format.h"
-#include "tools/convert/deepspeed/format.h"
-#include "tools/convert/megatron/format.h"
-#include "tools/convert/megatron_dist/format.h"
-#include "tools/convert/torch/format.h"
 #include "tools/convert/engine/conversion.h"
 
 #include "base/log.h"

@@ -220,7 +220,7 @@ fuzz_folder_try(const struct cairn_format *format, const uint8_t *bytes, size_t 
     }
     while (cairn_formats[targets])
         targets++;
-    if (!err && cairn_formats[(bytes[0] & 0x7f) % targets]->writes)
+    if (!err)
         fuzz_lay_out(&checkpoint, cairn_formats[(bytes[0] & 0x7f) % targets], bytes[1]);
     cairn_checkpoint_close(&checkpoint);
     for (size_t i = 0; i < count; i++)

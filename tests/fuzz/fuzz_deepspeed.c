@@ -21,7 +21,6 @@
 #include "tests/fuzz/require.h"
 #include "tests/support/quiet_log.h"
 #include "tools/convert/core/format.h"
-#include "tools/convert/deepspeed/format.h"
 
 enum { HEAD_BYTES = 5 };
 

@@ -4,7 +4,7 @@
  * again.
  */
 #include "tests/fuzz/folder.h"
-#include "tools/convert/deepspeed/format.h"
+#include "tools/convert/core/format.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 

@@ -3,7 +3,7 @@
  * Megatron-Core: `.metadata`, common.pt, and the items in the files of ranks.
  */
 #include "tests/fuzz/folder.h"
-#include "tools/convert/megatron_dist/format.h"
+#include "tools/convert/core/format.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 

@@ -3,7 +3,7 @@
  * tree: names of folders, the iteration's file, the objects of model and optimizer.
  */
 #include "tests/fuzz/folder.h"
-#include "tools/convert/megatron/format.h"
+#include "tools/convert/core/format.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 

@@ -474,8 +474,6 @@ marker_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *ou
 static const struct cairn_format marker_format = {
     .name = "marker",
     .about = "for tests",
-    .reads = true,
-    .writes = true,
     .probe = marker_probe,
     .read = marker_read,
     .plan = marker_plan,

@@ -7,13 +7,6 @@
 
 #include <string.h>
 
-#include "tools/convert/dcp/format.h"
-#include "tools/convert/deepspeed/format.h"
-#include "tools/convert/megatron/format.h"
-#include "tools/convert/megatron_dist/format.h"
-#include "tools/convert/safetensors/format.h"
-#include "tools/convert/torch/format.h"
-#include "tools/convert/universal/format.h"
 
 const struct cairn_format *const cairn_formats[] = {
     &cairn_format_universal, &cairn_format_ds_universal, &cairn_format_deepspeed,

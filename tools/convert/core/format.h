@@ -17,7 +17,6 @@
 struct cairn_format {
     const char *name;  /* as in --to: "dcp" */
     const char *about; /* one line, for `cairn convert --help` */
-    bool reads, writes;
     bool target_is_file; /* DST is one file unless it is a directory or ends in '/' */
 
     /* True if the place has this format, judged by names and by the first bytes of few files. Never
@@ -51,6 +50,11 @@ struct cairn_format {
 
     void (*release)(void *state); /* NULL if `state` is never set */
 };
+
+/* The rows, each defined in format.c of its room; tools/convert/formats.c makes a table of them. */
+extern const struct cairn_format cairn_format_universal, cairn_format_ds_universal,
+    cairn_format_deepspeed, cairn_format_megatron, cairn_format_safetensors,
+    cairn_format_megatron_dist, cairn_format_dcp, cairn_format_torch;
 
 /*
  * Opens a place and reads its metadata as `format`, on at most thread_count threads (0: the

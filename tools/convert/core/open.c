@@ -70,7 +70,7 @@ cairn_checkpoint_detect(const char *path, const struct cairn_format *const forma
     if (err)
         return err;
     for (size_t i = 0; formats[i]; i++)
-        if (formats[i]->reads && formats[i]->probe(&place))
+        if (formats[i]->probe(&place))
             return read_place(&place, formats[i], thread_count, out, complaint);
     cairn_place_close(&place);
     return cairn_complain(complaint, CAIRN_NOT_FOUND,

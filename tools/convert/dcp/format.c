@@ -5,7 +5,7 @@
  * What has no tensors in it is one pickle within its item, and its piece is that pickle, unread.
  * Only parameter groups are read: they get one form for all formats.
  */
-#include "tools/convert/dcp/format.h"
+#include "tools/convert/core/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -729,8 +729,6 @@ const struct cairn_format cairn_format_dcp = {
     .name = "dcp",
     .about = "PyTorch distributed checkpoint: .metadata and .distcp files (FSDP2, torchtitan, "
              "Accelerate)",
-    .reads = true,
-    .writes = true,
     .probe = probe,
     .read = read_checkpoint,
     .plan = cairn_dcp_plan,

@@ -10,7 +10,7 @@
  * laid out for another number of ranks deepspeed/plan.c's. Written with the ZeRO stage that the
  * source had, or, where it did not come from DeepSpeed, with what deepspeed/make.h makes.
  */
-#include "tools/convert/deepspeed/format.h"
+#include "tools/convert/core/format.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -147,8 +147,6 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 const struct cairn_format cairn_format_deepspeed = {
     .name = "deepspeed",
     .about = "DeepSpeed's checkpoint: ZeRO 0 to 3, a folder per step with files per rank",
-    .reads = true,
-    .writes = true,
     .probe = probe,
     .read = read_all,
     .prepare = cairn_deepspeed_prepare,

@@ -12,7 +12,7 @@
  * in the model_states. Read into the same canonical names and carried objects as DeepSpeed's own
  * checkpoints (deepspeed/state.h), so that either can be made of the other.
  */
-#include "tools/convert/deepspeed/format.h"
+#include "tools/convert/core/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -320,8 +320,6 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
 const struct cairn_format cairn_format_ds_universal = {
     .name = "deepspeed-universal",
     .about = "DeepSpeed's universal checkpoint: a folder per parameter, for any number of ranks",
-    .reads = true,
-    .writes = true,
     .probe = probe,
     .read = read_all,
     .prepare = prepare,

@@ -3,7 +3,6 @@
 #include "tools/convert/megatron/fill.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/core/numbers.h"

@@ -6,7 +6,7 @@
  * Which file is whose is megatron/files.h's, what it holds megatron/state.h's, where parameters lie
  * megatron/parts.h's, and how files are laid out for another parallelism megatron/plan.c's.
  */
-#include "tools/convert/megatron/format.h"
+#include "tools/convert/core/format.h"
 
 #include "tools/convert/megatron/files.h"
 #include "tools/convert/megatron/plan.h"
@@ -28,8 +28,6 @@ probe(const struct cairn_place *place)
 const struct cairn_format cairn_format_megatron = {
     .name = "megatron",
     .about = "Megatron-LM's checkpoint (ckpt_format torch): a folder per model-parallel rank",
-    .reads = true,
-    .writes = true,
     .probe = probe,
     .read = cairn_megatron_read,
     .prepare = cairn_megatron_prepare,

@@ -1,7 +1,6 @@
 /* tools/convert/megatron_dist/common_write.c - see megatron_dist/common.h. */
 #include "tools/convert/megatron_dist/common.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/pickle/read.h"

@@ -2,7 +2,7 @@
  * tools/convert/megatron_dist/format.c - checkpoints of Megatron-Core's dist_checkpointing, backend
  * torch_dist: the table's row. mdist.h says what is in them.
  */
-#include "tools/convert/megatron_dist/format.h"
+#include "tools/convert/core/format.h"
 
 #include <stdio.h>
 
@@ -87,8 +87,6 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
 const struct cairn_format cairn_format_megatron_dist = {
     .name = "megatron-dist",
     .about = "Megatron-Core's torch_dist checkpoint: .metadata, common.pt and .distcp files",
-    .reads = true,
-    .writes = true,
     .probe = probe,
     .read = read_checkpoint,
     .prepare = prepare,

@@ -375,8 +375,6 @@ read_metadata(struct cairn_checkpoint *checkpoint, struct cairn_complaint *compl
 const struct cairn_format cairn_format_safetensors = {
     .name = "safetensors",
     .about = "one file, or a directory as Hugging Face has it",
-    .reads = true,
-    .writes = true,
     .target_is_file = true,
     .probe = probe,
     .read = read_metadata,

@@ -1,13 +1,8 @@
-/* tools/convert/safetensors/format.h - the row of the format "safetensors", and what reading and
- * writing share. */
+/* tools/convert/safetensors/format.h - what reading and writing safetensors share. */
 #ifndef CAIRN_TOOLS_CONVERT_SAFETENSORS_FORMAT_H
 #define CAIRN_TOOLS_CONVERT_SAFETENSORS_FORMAT_H
 
 #include "tools/convert/core/format.h"
-
-extern const struct cairn_format cairn_format_safetensors;
-
-/* ---- for safetensors/format.c and safetensors/plan.c ---- */
 
 #define CAIRN_SAFETENSORS_SUFFIX ".safetensors"
 #define CAIRN_SAFETENSORS_INDEX_SUFFIX ".safetensors.index.json"

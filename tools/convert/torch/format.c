@@ -2,7 +2,7 @@
  * tools/convert/torch/format.c - one file of torch.save: a state dict, or a dict of them with an
  * optimizer's and anything else beside.
  */
-#include "tools/convert/torch/format.h"
+#include "tools/convert/core/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -486,8 +486,6 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
 const struct cairn_format cairn_format_torch = {
     .name = "torch",
     .about = "one file of torch.save: a state dict, or a dict with model, optimizer and more",
-    .reads = true,
-    .writes = true,
     .target_is_file = true,
     .probe = probe,
     .read = read_file,

@@ -5,7 +5,7 @@
  * twice, since a safetensors file cannot express ties. The job's name and epoch are those of a
  * running job, which a conversion is not: they are "converted" and 0.
  */
-#include "tools/convert/universal/format.h"
+#include "tools/convert/core/format.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -242,8 +242,6 @@ finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
 const struct cairn_format cairn_format_universal = {
     .name = "universal",
     .about = "Cairn's own: whole tensors in safetensors files, an index with checksums",
-    .reads = true,
-    .writes = true,
     .probe = probe,
     .read = read_metadata,
     .plan = plan,

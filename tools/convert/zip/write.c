@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "base/file.h"
 #include "base/wire.h"
 #include "tools/convert/zip/format.h"
 #include "tools/convert/zip/read.h"

@@ -15,7 +15,6 @@
 #include "base/log.h"
 #include "tools/convert/dcp/dcp.h"
 #include "tools/convert/formats.h"
-#include "tools/convert/dcp/format.h"
 #include "tools/convert/state/param_groups.h"
 #include "tests/support/cmocka.h"
 #include "tests/support/quiet_log.h"
