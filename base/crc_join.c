@@ -7,6 +7,8 @@
  */
 #include "base/crc_join.h"
 
+#include "base/crc.h"
+
 static const struct {
     uint64_t polynomial; /* reflected, without its highest term */
     uint64_t one;        /* x^0 */
@@ -40,4 +42,23 @@ cairn_crc_factor(enum cairn_crc_kind kind, uint64_t bytes)
         power = cairn_crc_multiply(kind, power, power);
     }
     return factor;
+}
+
+uint64_t
+cairn_crc_of(enum cairn_crc_kind kind, uint64_t seed, const void *bytes, size_t bytes_len)
+{
+    switch (kind) {
+    case CAIRN_CRC_ZIP:
+        return cairn_crc32((uint32_t)seed, bytes, bytes_len);
+    case CAIRN_CRC_JONES:
+        return cairn_crc64_jones(seed, bytes, bytes_len);
+    default:
+        return cairn_crc64(seed, bytes, bytes_len);
+    }
+}
+
+uint64_t
+cairn_crc_shift(enum cairn_crc_kind kind, uint64_t crc, uint64_t bytes)
+{
+    return bytes > 0 ? cairn_crc_multiply(kind, crc, cairn_crc_factor(kind, bytes)) : crc;
 }

@@ -8,9 +8,16 @@
 #ifndef CAIRN_BASE_CRC_JOIN_H
 #define CAIRN_BASE_CRC_JOIN_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum cairn_crc_kind { CAIRN_CRC_ECMA = 0, CAIRN_CRC_JONES = 1, CAIRN_CRC_ZIP = 2 };
+
+/* The CRC of bytes, continued from `seed`. Thread: any. */
+uint64_t cairn_crc_of(enum cairn_crc_kind kind, uint64_t seed, const void *bytes, size_t bytes_len);
+
+/* What a part whose CRC is `crc` adds to that of a whole if `bytes` follow it. Thread: any. */
+uint64_t cairn_crc_shift(enum cairn_crc_kind kind, uint64_t crc, uint64_t bytes);
 
 /* What a CRC is multiplied by when `bytes` more bytes follow: x^(8 * bytes). Thread: any. */
 uint64_t cairn_crc_factor(enum cairn_crc_kind kind, uint64_t bytes);

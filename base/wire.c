@@ -44,15 +44,29 @@ cairn_read_bytes(struct cairn_reader *reader, void *out, size_t bytes_len)
         memset(out, 0, bytes_len);
 }
 
+uint64_t
+cairn_little_get(const uint8_t *bytes, size_t bytes_len)
+{
+    uint64_t value = 0;
+
+    for (size_t i = bytes_len; i-- > 0;)
+        value = value << 8 | bytes[i];
+    return value;
+}
+
+void
+cairn_little_put(uint8_t *bytes, size_t bytes_len, uint64_t value)
+{
+    for (size_t i = 0; i < bytes_len; i++)
+        bytes[i] = (uint8_t)(value >> (8 * i));
+}
+
 static uint64_t
 read_little(struct cairn_reader *reader, size_t bytes_len)
 {
     const uint8_t *bytes = cairn_read_borrow(reader, bytes_len);
-    uint64_t value = 0;
 
-    for (size_t i = 0; bytes && i < bytes_len; i++)
-        value |= (uint64_t)bytes[i] << (8 * i);
-    return value;
+    return bytes ? cairn_little_get(bytes, bytes_len) : 0;
 }
 
 uint8_t
@@ -126,8 +140,7 @@ write_little(struct cairn_writer *writer, uint64_t value, size_t bytes_len)
 {
     uint8_t bytes[8];
 
-    for (size_t i = 0; i < bytes_len; i++)
-        bytes[i] = (uint8_t)(value >> (8 * i));
+    cairn_little_put(bytes, bytes_len, value);
     cairn_write_bytes(writer, bytes, bytes_len);
 }
 

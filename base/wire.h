@@ -15,6 +15,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A little-endian number of at most 8 bytes, for formats of one or two numbers. */
+uint64_t cairn_little_get(const uint8_t *bytes, size_t bytes_len);
+void cairn_little_put(uint8_t *bytes, size_t bytes_len, uint64_t value);
+
 struct cairn_reader {
     const uint8_t *at;
     const uint8_t *end;

@@ -72,6 +72,27 @@ cairn_box_add_tensor(struct cairn_layout *layout, const char *name, enum cairn_d
 }
 
 cairn_err
+cairn_box_copy_tensor(struct cairn_layout *layout, const struct cairn_tensor *tensor,
+                      enum cairn_dtype dtype, uint32_t *index)
+{
+    return cairn_box_add_tensor(layout, tensor->name, dtype, tensor->kind, tensor->dims,
+                                tensor->shape, index, NULL);
+}
+
+cairn_err
+cairn_box_copy_whole(struct cairn_layout *layout, const struct cairn_tensor *tensor,
+                     uint64_t offset_bytes)
+{
+    struct cairn_piece piece;
+    uint32_t index;
+    cairn_err err = cairn_box_copy_tensor(layout, tensor, tensor->dtype, &index);
+
+    if (err || !cairn_box_make(tensor, index, 0, NULL, NULL, offset_bytes, NULL, &piece))
+        return err;
+    return cairn_layout_add_piece(layout, &piece);
+}
+
+cairn_err
 cairn_box_add_flat(struct cairn_layout *layout, uint32_t tensor, uint32_t container,
                    const uint64_t *start, const uint64_t *extent, uint64_t flat_begin,
                    uint64_t flat_end, uint64_t offset_bytes, const char **why)

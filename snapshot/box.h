@@ -27,6 +27,15 @@ CAIRN_MUST_CHECK cairn_err cairn_box_add_tensor(struct cairn_layout *layout, con
                                                 uint32_t dims, const uint64_t *shape,
                                                 uint32_t *index, const char **why);
 
+/* Adds a tensor as another layout has it, but of this dtype and without pieces; or with all of it
+ * row-major at offset_bytes of container 0. Errors as above. */
+CAIRN_MUST_CHECK cairn_err cairn_box_copy_tensor(struct cairn_layout *layout,
+                                                 const struct cairn_tensor *tensor,
+                                                 enum cairn_dtype dtype, uint32_t *index);
+CAIRN_MUST_CHECK cairn_err cairn_box_copy_whole(struct cairn_layout *layout,
+                                                const struct cairn_tensor *tensor,
+                                                uint64_t offset_bytes);
+
 /* Adds the elements [flat_begin, flat_end), not none, of the row-major box [start, start + extent)
  * of a tensor of the layout; NULL and errors as above. */
 CAIRN_MUST_CHECK cairn_err cairn_box_add_flat(struct cairn_layout *layout, uint32_t tensor,

@@ -19,6 +19,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "snapshot/universal_index.h"
+#include "base/wire.h"
 
 static const char *const class_names[] = {[CAIRN_CLASS_PARAM] = "param",
                                           [CAIRN_CLASS_OPTIMIZER] = "optimizer",
@@ -158,8 +159,7 @@ cairn_universal_header_pack(const struct cairn_universal *universal, uint32_t fi
         free(text);
         return total - 8 > CAIRN_UNIVERSAL_HEADER_BYTES_MAX ? CAIRN_INVAL : CAIRN_NOMEM;
     }
-    for (int i = 0; i < 8; i++)
-        header[i] = (uint8_t)((uint64_t)(total - 8) >> (8 * i));
+    cairn_little_put(header, 8, total - 8);
     memcpy(header + 8, text, text_bytes);
     memset(header + 8 + text_bytes, ' ', total - 8 - text_bytes);
     free(text);

@@ -151,7 +151,7 @@ static void
 list_formats(char text[ABOUT_BYTES])
 {
     size_t used =
-        (size_t)snprintf(text, ABOUT_BYTES, "%s\n\nformats, all of which are read and written:", about);
+        (size_t)snprintf(text, ABOUT_BYTES, "%s\n\nformats, each for reading and writing:", about);
 
     for (size_t i = 0; cairn_formats[i] && used < ABOUT_BYTES; i++)
         used += (size_t)snprintf(text + used, ABOUT_BYTES - used, "\n  %-20s %s",

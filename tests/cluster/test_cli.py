@@ -101,7 +101,7 @@ class Usage(unittest.TestCase):
 
     def test_convert_lists_the_formats(self):
         out = run("convert", "--help")[1]
-        formats = out.split("formats, all of which are read and written:\n")[1].split("\n\n")[0]
+        formats = out.split("formats, each for reading and writing:\n")[1].split("\n\n")[0]
         self.assertEqual(
             sorted(re.findall(r"^  ([a-z-]+) +\w", formats, re.M)),
             [

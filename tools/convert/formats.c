@@ -7,7 +7,6 @@
 
 #include <string.h>
 
-
 const struct cairn_format *const cairn_formats[] = {
     &cairn_format_universal, &cairn_format_ds_universal, &cairn_format_deepspeed,
     &cairn_format_megatron,  &cairn_format_safetensors,  &cairn_format_megatron_dist,

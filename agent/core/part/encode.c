@@ -2,6 +2,7 @@
 #include "agent/core/part/encode.h"
 
 #include "base/crc.h"
+#include "base/wire.h"
 
 /* The own stripe has the number of its encoder's position. */
 static uint32_t
@@ -49,8 +50,7 @@ chunk_chain(const struct seal *seal, uint64_t start, uint64_t length)
     for (uint64_t i = 0; i < length; i++) {
         uint8_t bytes[8];
 
-        for (int b = 0; b < 8; b++)
-            bytes[b] = (uint8_t)(seal->crcs[start + i] >> (8 * b));
+        cairn_little_put(bytes, 8, seal->crcs[start + i]);
         chain = cairn_crc64(chain, bytes, 8);
     }
     return chain;

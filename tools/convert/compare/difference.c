@@ -325,15 +325,8 @@ plan_side(struct comparing *comparing, int side, char *report)
     for (uint32_t i = 0; !err && i < comparing->count; i++) {
         const struct cairn_tensor *tensor =
             cairn_layout_tensor(comparing->sides[0].layout, comparing->differences[i].left);
-        struct cairn_slice slice = {.name = tensor->name,
-                                    .dtype = tensor->dtype,
-                                    .kind = tensor->kind,
-                                    .dims = tensor->dims,
-                                    .replica_count = 1};
 
-        memcpy(slice.shape, tensor->shape, sizeof(slice.shape));
-        memcpy(slice.extent, tensor->shape, sizeof(slice.extent));
-        err = cairn_layout_add(target, 0, &slice, 0, 0, comparing->base[i], NULL);
+        err = cairn_box_copy_whole(target, tensor, comparing->base[i]);
     }
     if (!err)
         err = cairn_reshard_plan(comparing->sides[side].layout, target, NULL,

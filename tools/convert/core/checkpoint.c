@@ -145,7 +145,7 @@ cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint, const void *byte
 
 cairn_err
 cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
-                          enum cairn_sum_kind kind, uint64_t offset_bytes, uint64_t bytes,
+                          enum cairn_crc_kind kind, uint64_t offset_bytes, uint64_t bytes,
                           uint64_t block_bytes, const uint64_t *values,
                           struct cairn_complaint *complaint)
 {
@@ -186,8 +186,8 @@ cairn_checkpoint_add_storage_sum(struct cairn_checkpoint *checkpoint, uint32_t c
     if (bytes == 0)
         return CAIRN_OK;
     if (crc32 != 0)
-        return cairn_checkpoint_add_sums(checkpoint, container, CAIRN_SUM_CRC32, offset_bytes,
-                                         bytes, bytes, &value, complaint);
+        return cairn_checkpoint_add_sums(checkpoint, container, CAIRN_CRC_ZIP, offset_bytes, bytes,
+                                         bytes, &value, complaint);
     if (checkpoint->unsummed_count++ == 0)
         checkpoint->unsummed_first = container;
     return CAIRN_OK;

@@ -58,6 +58,7 @@
 #include "cairn/types.h"
 #include "snapshot/layout.h"
 #include "base/complaint.h"
+#include "base/crc_join.h"
 #include "tools/convert/core/place.h"
 
 enum {
@@ -80,16 +81,11 @@ struct cairn_container {
     struct cairn_file_mark mark; /* when metadata was read; the file is refused if it changes */
 };
 
-/* Checksums that a checkpoint has of its own bytes. If one does not match what was read, the
- * checkpoint is damaged. */
-enum cairn_sum_kind {
-    CAIRN_SUM_CRC64 = 1, /* base/crc.h */
-    CAIRN_SUM_CRC32 = 2  /* of zip */
-};
-
+/* Checksums that a checkpoint has of its own bytes: CAIRN_CRC_ECMA, or CAIRN_CRC_ZIP. If one does
+ * not match what was read, the checkpoint is damaged. */
 struct cairn_source_sum {
     uint32_t container;
-    enum cairn_sum_kind kind;
+    enum cairn_crc_kind kind;
     uint64_t offset_bytes;
     uint64_t bytes;
     uint64_t block_bytes; /* one value for each; the last may be shorter */
@@ -222,7 +218,7 @@ uint32_t cairn_checkpoint_past_alias(const struct cairn_checkpoint *checkpoint, 
  * block may be shorter; >= bytes: one in all). The engine compares them with what it reads. Ranges
  * do not overlap. `values` are copied. CAIRN_CORRUPT if the range leaves its container. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint,
-                                                     uint32_t container, enum cairn_sum_kind kind,
+                                                     uint32_t container, enum cairn_crc_kind kind,
                                                      uint64_t offset_bytes, uint64_t bytes,
                                                      uint64_t block_bytes, const uint64_t *values,
                                                      struct cairn_complaint *complaint);

@@ -15,8 +15,8 @@
 #include "tools/convert/core/output.h"
 
 struct cairn_format {
-    const char *name;  /* as in --to: "dcp" */
-    const char *about; /* one line, for `cairn convert --help` */
+    const char *name;    /* as in --to: "dcp" */
+    const char *about;   /* one line, for `cairn convert --help` */
     bool target_is_file; /* DST is one file unless it is a directory or ends in '/' */
 
     /* True if the place has this format, judged by names and by the first bytes of few files. Never

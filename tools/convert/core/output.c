@@ -77,7 +77,7 @@ cairn_output_add_literal(struct cairn_output *output, uint32_t file, uint64_t of
 }
 
 cairn_err
-cairn_output_add_sum(struct cairn_output *output, uint32_t file, enum cairn_sum_kind kind,
+cairn_output_add_sum(struct cairn_output *output, uint32_t file, enum cairn_crc_kind kind,
                      uint64_t offset_bytes, uint64_t bytes, uint64_t block_bytes, uint32_t *sum)
 {
     struct cairn_output_sum added = {.file = file,
@@ -161,9 +161,8 @@ cairn_output_add_tensor(struct cairn_output *output, const struct cairn_output_o
     if (!output->layout)
         err = cairn_layout_create(&output->layout);
     if (!err)
-        err =
-            cairn_box_add_tensor(output->layout, tensor->name, cairn_output_dtype(options, tensor),
-                                 tensor->kind, tensor->dims, tensor->shape, index, NULL);
+        err = cairn_box_copy_tensor(output->layout, tensor, cairn_output_dtype(options, tensor),
+                                    index);
     return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
 }
 

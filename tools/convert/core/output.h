@@ -56,7 +56,7 @@ struct cairn_output_literal {
  * be shorter) of the range. Ranges of a file do not overlap, and hold no literal of `finish`. */
 struct cairn_output_sum {
     uint32_t file;
-    enum cairn_sum_kind kind;
+    enum cairn_crc_kind kind;
     uint64_t offset_bytes;
     uint64_t bytes;
     uint64_t block_bytes; /* >= bytes: one sum of all */
@@ -112,7 +112,7 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_literal(struct cairn_output *output,
                                                     uint64_t offset_bytes, uint8_t *bytes,
                                                     size_t bytes_len);
 CAIRN_MUST_CHECK cairn_err cairn_output_add_sum(struct cairn_output *output, uint32_t file,
-                                                enum cairn_sum_kind kind, uint64_t offset_bytes,
+                                                enum cairn_crc_kind kind, uint64_t offset_bytes,
                                                 uint64_t bytes, uint64_t block_bytes,
                                                 uint32_t *sum);
 /* Takes over `bytes` (from malloc), also on failure. */

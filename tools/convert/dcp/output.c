@@ -166,7 +166,7 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
     }
     chunk.begin = spot.offset_bytes;
     if (!err && data->bytes > 0)
-        err = cairn_output_add_sum(output, chunk.file, CAIRN_SUM_CRC32, chunk.begin + data->at,
+        err = cairn_output_add_sum(output, chunk.file, CAIRN_CRC_ZIP, chunk.begin + data->at,
                                    data->bytes, data->bytes, &chunk.sum);
     if (!err)
         err = cairn_output_add_box(output, target, chunk.file, start, extent,

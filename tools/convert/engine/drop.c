@@ -63,8 +63,7 @@ copy_kept(const struct cairn_layout *from, const uint32_t *numbers, const uint32
 
         if (numbers[t] == UINT32_MAX)
             continue;
-        err = cairn_box_add_tensor(to, tensor->name, tensor->dtype, tensor->kind, tensor->dims,
-                                   tensor->shape, &index, NULL);
+        err = cairn_box_copy_tensor(to, tensor, tensor->dtype, &index);
     }
     for (size_t i = 0; !err && i < cairn_layout_piece_count(from); i++) {
         struct cairn_piece piece = *cairn_layout_piece(from, i);

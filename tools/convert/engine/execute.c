@@ -6,6 +6,7 @@
  */
 #include "tools/convert/engine/execute.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -70,6 +71,31 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
     return err == CAIRN_IO
                ? cairn_refuse_file(checkpoint, expected->path, complaint, err, "cannot be examined")
                : cairn_checkpoint_complain_changed(checkpoint, expected->path, complaint);
+}
+
+cairn_err
+cairn_execute_read(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
+                   uint32_t container, uint64_t at, uint8_t *buffer, size_t bytes,
+                   struct cairn_complaint *complaint)
+{
+    const struct cairn_container *source = &checkpoint->containers[container];
+    size_t got = 0;
+    cairn_err err;
+    int fd = -1;
+
+    if (!source->path) {
+        memcpy(buffer, source->literal + at, bytes);
+        return CAIRN_OK;
+    }
+    err = cairn_handles_acquire(handles, container, &fd, complaint);
+    if (err)
+        return err;
+    err = cairn_file_read_at(fd, at, buffer, bytes, &got);
+    cairn_handles_release(handles, container);
+    if (!err && got < bytes)
+        err = CAIRN_CORRUPT;
+    return cairn_complain_failed(complaint, err, "%s: cannot be read at byte %" PRIu64 "",
+                                 cairn_checkpoint_container_name(checkpoint, container), at);
 }
 
 cairn_err

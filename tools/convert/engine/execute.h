@@ -78,6 +78,13 @@ CAIRN_MUST_CHECK cairn_err cairn_execute(const struct cairn_execution *execution
 cairn_err cairn_execute_open(void *checkpoint, uint32_t container, int *fd,
                              struct cairn_complaint *complaint);
 
+/* Reads bytes [at, at + bytes) of a container, from memory or its file. CAIRN_CORRUPT if the file
+ * is shorter now; complained about. Thread: any. */
+CAIRN_MUST_CHECK cairn_err cairn_execute_read(const struct cairn_checkpoint *checkpoint,
+                                              struct cairn_handles *handles, uint32_t container,
+                                              uint64_t at, uint8_t *buffer, size_t bytes,
+                                              struct cairn_complaint *complaint);
+
 /* After all was read: CAIRN_CORRUPT where a file is not any more what it was when it was opened
  * first; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint,

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "snapshot/box.h"
 #include "tools/convert/engine/cast.h"
 #include "tools/convert/engine/memory_limit.h"
 
@@ -108,23 +109,15 @@ lay_out(const struct cairn_layout *layout, struct reading *reading, struct cairn
     reading->base[0] = 0;
     for (uint32_t t = 0; !err && t < all; t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, t);
-        uint64_t bytes = cairn_dtype_bytes(tensor->dtype), base = reading->base[reading->count];
-        struct cairn_slice slice = {.name = tensor->name,
-                                    .dtype = tensor->dtype,
-                                    .kind = tensor->kind,
-                                    .dims = tensor->dims,
-                                    .replica_count = 1};
+        uint64_t base = reading->base[reading->count];
 
         if (reading->options->wanted && !reading->options->wanted[t])
             continue;
         reading->out[t] = (struct cairn_fingerprint){0, 0};
-        for (uint32_t d = 0; d < tensor->dims; d++) {
-            slice.shape[d] = slice.extent[d] = tensor->shape[d];
-            bytes *= tensor->shape[d];
-        }
-        err = cairn_layout_add(target, 0, &slice, 0, 0, base, NULL);
+        err = cairn_box_copy_whole(target, tensor, base);
         reading->tensors[reading->count++] = t;
-        if (!err && __builtin_add_overflow(base, bytes, &reading->base[reading->count]))
+        if (!err && __builtin_add_overflow(base, cairn_tensor_bytes(tensor),
+                                           &reading->base[reading->count]))
             err = CAIRN_INVAL;
     }
     return err;

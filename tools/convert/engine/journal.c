@@ -26,6 +26,7 @@
 #include "base/assert.h"
 #include "base/crc.h"
 #include "base/file.h"
+#include "base/wire.h"
 
 enum { MAGIC_BYTES = 8, HEADER_BYTES = 48, RECORD_BYTES = 40, JOURNAL_BYTES_MAX = 1 << 30 };
 
@@ -44,23 +45,6 @@ struct cairn_journal {
     pthread_mutex_t lock; /* guards `at` */
     uint64_t at;          /* where the next record goes */
 };
-
-static void
-put_u64(uint8_t *to, uint64_t value)
-{
-    for (int i = 0; i < 8; i++)
-        to[i] = (uint8_t)(value >> 8 * i);
-}
-
-static uint64_t
-get_u64(const uint8_t *from)
-{
-    uint64_t value = 0;
-
-    for (int i = 7; i >= 0; i--)
-        value = value << 8 | from[i];
-    return value;
-}
 
 static int
 compare_records(const void *left, const void *right)
@@ -86,10 +70,11 @@ take_records(struct cairn_journal *journal, const uint8_t *bytes, size_t bytes_l
     for (size_t i = 0; i < room; i++) {
         const uint8_t *from = bytes + HEADER_BYTES + i * RECORD_BYTES;
 
-        if (cairn_crc64(0, from, RECORD_BYTES - 8) != get_u64(from + RECORD_BYTES - 8))
+        if (cairn_crc64(0, from, RECORD_BYTES - 8) != cairn_little_get(from + RECORD_BYTES - 8, 8))
             break;
-        journal->records[kept] = (struct record){(uint32_t)get_u64(from), get_u64(from + 8),
-                                                 get_u64(from + 16), get_u64(from + 24), kept};
+        journal->records[kept] =
+            (struct record){(uint32_t)cairn_little_get(from, 8), cairn_little_get(from + 8, 8),
+                            cairn_little_get(from + 16, 8), cairn_little_get(from + 24, 8), kept};
         kept++;
     }
     journal->at = HEADER_BYTES + kept * RECORD_BYTES;
@@ -112,7 +97,7 @@ make_header(const uint8_t digest[CAIRN_SHA256_BYTES], uint8_t header[HEADER_BYTE
     _Static_assert(MAGIC_BYTES + CAIRN_SHA256_BYTES + 8 == HEADER_BYTES, "the header is full");
     memcpy(header, magic, MAGIC_BYTES);
     memcpy(header + MAGIC_BYTES, digest, CAIRN_SHA256_BYTES);
-    put_u64(header + HEADER_BYTES - 8, cairn_crc64(0, header, HEADER_BYTES - 8));
+    cairn_little_put(header + HEADER_BYTES - 8, 8, cairn_crc64(0, header, HEADER_BYTES - 8));
 }
 
 /* Reads what is there: an old journal of this plan, an empty or torn one, or another one. */
@@ -225,11 +210,11 @@ cairn_journal_add(struct cairn_journal *journal, uint32_t container, uint64_t be
     uint64_t at;
 
     CAIRN_ASSERT(begin < end);
-    put_u64(record, container);
-    put_u64(record + 8, begin);
-    put_u64(record + 16, end);
-    put_u64(record + 24, crc);
-    put_u64(record + 32, cairn_crc64(0, record, RECORD_BYTES - 8));
+    cairn_little_put(record, 8, container);
+    cairn_little_put(record + 8, 8, begin);
+    cairn_little_put(record + 16, 8, end);
+    cairn_little_put(record + 24, 8, crc);
+    cairn_little_put(record + 32, 8, cairn_crc64(0, record, RECORD_BYTES - 8));
     (void)pthread_mutex_lock(&journal->lock);
     at = journal->at;
     journal->at += RECORD_BYTES;

@@ -70,8 +70,8 @@ copy_layout(const struct cairn_layout *from, const uint32_t *masters, struct cai
         const struct cairn_tensor *tensor = cairn_layout_tensor(from, t);
         uint32_t index;
 
-        err = cairn_box_add_tensor(to, tensor->name, masters[t] == NONE ? tensor->dtype : CAIRN_F32,
-                                   tensor->kind, tensor->dims, tensor->shape, &index, NULL);
+        err = cairn_box_copy_tensor(to, tensor, masters[t] == NONE ? tensor->dtype : CAIRN_F32,
+                                    &index);
     }
     for (size_t i = 0; !err && i < cairn_layout_piece_count(from); i++)
         if (masters[cairn_layout_piece(from, i)->tensor] == NONE)

@@ -175,8 +175,7 @@ scale_layout(const struct cairn_output *output, const struct cairn_layout *sourc
             found == UINT32_MAX ? tensor->dtype : cairn_layout_tensor(source, found)->dtype;
         uint32_t index;
 
-        err = cairn_box_add_tensor(regions->owned, tensor->name, dtype, tensor->kind, tensor->dims,
-                                   tensor->shape, &index, NULL);
+        err = cairn_box_copy_tensor(regions->owned, tensor, dtype, &index);
     }
     for (size_t i = 0; !err && i < count; i++) {
         struct cairn_piece piece = *entries[i].piece;

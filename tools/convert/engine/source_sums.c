@@ -5,10 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/crc.h"
-#include "base/file.h"
 #include "snapshot/box.h"
-#include "base/crc_join.h"
+#include "tools/convert/engine/execute.h"
 
 enum { READ_BYTES = 256 * 1024, HOLDS_BYTES = 450 };
 
@@ -73,19 +71,6 @@ cairn_source_sums_destroy(struct cairn_source_sums *sums)
     free(sums);
 }
 
-static enum cairn_crc_kind
-crc_kind(const struct cairn_source_sum *sum)
-{
-    return sum->kind == CAIRN_SUM_CRC32 ? CAIRN_CRC_ZIP : CAIRN_CRC_ECMA;
-}
-
-static uint64_t
-crc_of(const struct cairn_source_sum *sum, uint64_t seed, const uint8_t *bytes, size_t bytes_len)
-{
-    return sum->kind == CAIRN_SUM_CRC32 ? cairn_crc32((uint32_t)seed, bytes, bytes_len)
-                                        : cairn_crc64(seed, bytes, bytes_len);
-}
-
 /* Where a block of a sum begins and ends in its container. */
 static uint64_t
 block_begin(const struct cairn_source_sum *sum, uint64_t block)
@@ -131,15 +116,13 @@ close_part(struct cairn_source_sums *sums, struct open_part *part)
 {
     const struct cairn_source_sum *sum;
     struct block *block;
-    uint64_t after, crc = part->crc;
+    uint64_t crc;
 
     if (part->sum == UINT32_MAX)
         return;
     sum = &sums->checkpoint->sums[part->sum];
     block = &sums->blocks[sums->first[part->sum] + part->block];
-    after = block_end(sum, part->block) - part->end;
-    if (after > 0)
-        crc = cairn_crc_multiply(crc_kind(sum), crc, cairn_crc_factor(crc_kind(sum), after));
+    crc = cairn_crc_shift(sum->kind, part->crc, block_end(sum, part->block) - part->end);
     (void)__atomic_fetch_xor(&block->crc, crc, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&block->bytes, part->bytes, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&block->ends, mark(part->end - part->bytes) - mark(part->end),
@@ -187,7 +170,8 @@ add_run(struct cairn_source_sums *sums, struct open_part *part, uint32_t contain
                 close_part(sums, part);
                 *part = (struct open_part){.sum = i, .block = block};
             }
-            part->crc = crc_of(sum, part->crc, bytes + (at - offset), (size_t)(to - at));
+            part->crc =
+                cairn_crc_of(sum->kind, part->crc, bytes + (at - offset), (size_t)(to - at));
             part->bytes += to - at;
             part->end = at = to;
         }
@@ -221,31 +205,16 @@ read_range(const struct cairn_checkpoint *checkpoint, struct cairn_handles *hand
            const struct cairn_source_sum *sum, uint64_t at, uint64_t end, uint8_t *buffer,
            uint64_t *crc, struct cairn_complaint *complaint)
 {
-    const struct cairn_container *container = &checkpoint->containers[sum->container];
     cairn_err err = CAIRN_OK;
-    int fd = -1;
 
     *crc = 0;
-    if (!container->path) {
-        *crc = crc_of(sum, 0, container->literal + at, (size_t)(end - at));
-        return CAIRN_OK;
-    }
-    err = cairn_handles_acquire(handles, sum->container, &fd, complaint);
-    if (err)
-        return err;
-    while (!err && at < end) {
-        size_t wanted = end - at < READ_BYTES ? (size_t)(end - at) : (size_t)READ_BYTES, got = 0;
-
-        err = cairn_file_read_at(fd, at, buffer, wanted, &got);
-        if (!err && got < wanted)
-            err = CAIRN_CORRUPT;
+    for (size_t bytes; !err && at < end; at += bytes) {
+        bytes = end - at < READ_BYTES ? (size_t)(end - at) : (size_t)READ_BYTES;
+        err = cairn_execute_read(checkpoint, handles, sum->container, at, buffer, bytes, complaint);
         if (!err)
-            *crc = crc_of(sum, *crc, buffer, got);
-        at += got;
+            *crc = cairn_crc_of(sum->kind, *crc, buffer, bytes);
     }
-    cairn_handles_release(handles, sum->container);
-    return cairn_complain_failed(complaint, err, "%s/%s: cannot be read at byte %" PRIu64 "",
-                                 checkpoint->place.path, container->path, at);
+    return err;
 }
 
 /* What lies in a range of a container: the names of the first and last tensor. */
@@ -359,10 +328,7 @@ add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handle
         if (next > at) {
             if (read_range(checkpoint, handles, sum, at, next, buffer, &part, &unheard))
                 return;
-            if (end > next)
-                part = cairn_crc_multiply(crc_kind(sum), part,
-                                          cairn_crc_factor(crc_kind(sum), end - next));
-            block->crc ^= part;
+            block->crc ^= cairn_crc_shift(sum->kind, part, end - next);
             block->bytes += next - at;
             block->ends += mark(at) - mark(next);
         }
@@ -384,7 +350,7 @@ complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_
                           ", which hold %s: their checksum does not fit; take another copy%s",
                           checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
                           begin, end, holds,
-                          sum->kind == CAIRN_SUM_CRC32
+                          sum->kind == CAIRN_CRC_ZIP
                               ? ", or, where they were changed in place on purpose, load it in "
                                 "PyTorch and save it again"
                               : "");

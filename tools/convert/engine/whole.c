@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "base/file.h"
 #include "snapshot/reshard_pieces.h"
 #include "snapshot/box.h"
 #include "tools/convert/engine/memory_limit.h"
@@ -36,14 +35,6 @@ cairn_whole_fini(struct cairn_whole *whole)
     cairn_layout_destroy(whole->replicas);
     free(whole->replica_containers);
     memset(whole, 0, sizeof(*whole));
-}
-
-/* Adds a tensor of another layout, without pieces. */
-static cairn_err
-copy_tensor(struct cairn_layout *layout, const struct cairn_tensor *tensor, uint32_t *index)
-{
-    return cairn_box_add_tensor(layout, tensor->name, tensor->dtype, tensor->kind, tensor->dims,
-                                tensor->shape, index, NULL);
 }
 
 static cairn_err
@@ -104,7 +95,7 @@ add_replica(struct cairn_whole *whole, const struct cairn_tensor *tensor,
     }
     if (!cairn_array_grow(&whole->replica_containers, index, sizeof(*whole->replica_containers)))
         return CAIRN_NOMEM;
-    err = copy_tensor(whole->replicas, tensor, &tensor_index);
+    err = cairn_box_copy_tensor(whole->replicas, tensor, tensor->dtype, &tensor_index);
     if (err)
         return err;
     whole->replica_containers[index] = piece->container;
@@ -130,7 +121,7 @@ split_tensor(struct cairn_whole *whole, const struct cairn_layout *layout,
     uint32_t reads;
     cairn_err err;
 
-    err = copy_tensor(whole->owned, tensor, &reads);
+    err = cairn_box_copy_tensor(whole->owned, tensor, tensor->dtype, &reads);
     for (size_t at = table->begin[from]; !err && at < table->begin[from + 1];) {
         size_t count = cairn_piece_replicas(table, at, table->begin[from + 1], tensor->dims);
 
@@ -297,33 +288,6 @@ struct comparison {
     struct cairn_handles *handles;
 };
 
-/* Reads the replicas' own bytes of a tile. */
-static cairn_err
-read_replica(const struct comparison *comparison, const struct cairn_tile *tile,
-             struct cairn_complaint *complaint)
-{
-    uint32_t number = comparison->whole->replica_containers[tile->container];
-    const struct cairn_container *container = &comparison->checkpoint->containers[number];
-    size_t bytes = (size_t)(tile->end - tile->begin), got = 0;
-    cairn_err err;
-    int fd = -1;
-
-    if (!container->path) {
-        memcpy(tile->spare, container->literal + tile->begin, bytes);
-        return CAIRN_OK;
-    }
-    err = cairn_handles_acquire(comparison->handles, number, &fd, complaint);
-    if (err)
-        return err;
-    err = cairn_file_read_at(fd, tile->begin, tile->spare, bytes, &got);
-    cairn_handles_release(comparison->handles, number);
-    if (!err && got < bytes)
-        err = CAIRN_CORRUPT;
-    return cairn_complain_failed(complaint, err, "%s: cannot be read at byte %" PRIu64 "",
-                                 cairn_checkpoint_container_name(comparison->checkpoint, number),
-                                 tile->begin);
-}
-
 /* A number as people write it; "another number" where its type is seldom one of an optimizer. */
 static const char *
 show_number(enum cairn_dtype dtype, const uint8_t *bytes, char out[NUMBER_TEXT_BYTES])
@@ -426,7 +390,9 @@ compare_tile(void *context, const struct cairn_tile *tile, struct cairn_complain
     const struct comparison *comparison = context;
     cairn_err err;
 
-    err = read_replica(comparison, tile, complaint);
+    err = cairn_execute_read(comparison->checkpoint, comparison->handles,
+                             comparison->whole->replica_containers[tile->container], tile->begin,
+                             tile->spare, (size_t)(tile->end - tile->begin), complaint);
     for (size_t i = 0; !err && i < tile->clip_count; i++) {
         for (uint64_t run = 0; !err && run < tile->clips[i].run_count; run++)
             err = compare_run(comparison, tile, &tile->clips[i], run, complaint);

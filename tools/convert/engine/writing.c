@@ -6,67 +6,53 @@
 
 #include "base/crc.h"
 #include "tools/convert/engine/cast.h"
-#include "base/crc_join.h"
+
+/* Where a literal or a sum lies. */
+struct range {
+    uint32_t file;
+    uint64_t begin, end;
+    union {
+        const struct cairn_output_literal *literal;
+        struct cairn_output_sum *sum;
+    };
+};
+
+/* Sorted by file and begin. They do not overlap. */
+struct ranges {
+    struct range *ranges;
+    uint32_t count;
+};
 
 struct cairn_writing {
     const struct cairn_conversion *conversion;
     struct cairn_target *target;
     struct cairn_tally *tally;
-    const struct cairn_output_literal **literals; /* by file, offset */
-    uint32_t literal_count;
-    struct cairn_output_sum **sums; /* by file, offset */
-    uint32_t sum_count;
+    struct ranges literals, sums;
     uint64_t total_bytes;
     uint64_t kept_bytes; /* atomic */
 };
 
 static int
-compare_literals(const void *left, const void *right)
+compare_ranges(const void *left, const void *right)
 {
-    const struct cairn_output_literal *a = *(const struct cairn_output_literal *const *)left;
-    const struct cairn_output_literal *b = *(const struct cairn_output_literal *const *)right;
+    const struct range *a = left, *b = right;
 
     if (a->file != b->file)
         return a->file < b->file ? -1 : 1;
-    return a->offset_bytes < b->offset_bytes ? -1 : a->offset_bytes > b->offset_bytes;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
 }
 
-static int
-compare_sums(const void *left, const void *right)
-{
-    const struct cairn_output_sum *a = *(const struct cairn_output_sum *const *)left;
-    const struct cairn_output_sum *b = *(const struct cairn_output_sum *const *)right;
-
-    if (a->file != b->file)
-        return a->file < b->file ? -1 : 1;
-    return a->offset_bytes < b->offset_bytes ? -1 : a->offset_bytes > b->offset_bytes;
-}
-
-/* Ranges lie in their files, and not over each other. */
+/* Sorts ranges. CAIRN_INTERNAL if one leaves its file, or overlaps another. */
 static cairn_err
-check_ranges(const struct cairn_writing *writing)
+sort_ranges(const struct cairn_output_file *files, struct ranges *sorted)
 {
-    const struct cairn_output_file *files = writing->conversion->output.files;
+    const struct range *range = sorted->ranges;
 
-    for (uint32_t i = 0; i < writing->literal_count; i++) {
-        const struct cairn_output_literal *literal = writing->literals[i];
-
-        if (literal->offset_bytes > files[literal->file].bytes ||
-            literal->bytes_len > files[literal->file].bytes - literal->offset_bytes ||
-            (i > 0 && literal->file == writing->literals[i - 1]->file &&
-             literal->offset_bytes <
-                 writing->literals[i - 1]->offset_bytes + writing->literals[i - 1]->bytes_len))
+    qsort(sorted->ranges, sorted->count, sizeof(*range), compare_ranges);
+    for (uint32_t i = 0; i < sorted->count; i++, range++)
+        if (range->begin > range->end || range->end > files[range->file].bytes ||
+            (i > 0 && range->file == range[-1].file && range->begin < range[-1].end))
             return CAIRN_INTERNAL;
-    }
-    for (uint32_t i = 0; i < writing->sum_count; i++) {
-        const struct cairn_output_sum *sum = writing->sums[i];
-
-        if (sum->offset_bytes > files[sum->file].bytes ||
-            sum->bytes > files[sum->file].bytes - sum->offset_bytes ||
-            (i > 0 && sum->file == writing->sums[i - 1]->file &&
-             sum->offset_bytes < writing->sums[i - 1]->offset_bytes + writing->sums[i - 1]->bytes))
-            return CAIRN_INTERNAL;
-    }
     return CAIRN_OK;
 }
 
@@ -82,27 +68,35 @@ cairn_writing_create(struct cairn_conversion *conversion, struct cairn_target *t
         writing->conversion = conversion;
         writing->target = target;
         writing->tally = tally;
-        writing->literals = malloc((output->literal_count + 1) * sizeof(*writing->literals));
-        writing->sums = malloc((output->sum_count + 1) * sizeof(*writing->sums));
-        if (!writing->literals || !writing->sums)
+        writing->literals.ranges = calloc(output->literal_count + 1, sizeof(struct range));
+        writing->sums.ranges = calloc(output->sum_count + 1, sizeof(struct range));
+        if (!writing->literals.ranges || !writing->sums.ranges)
             err = CAIRN_NOMEM;
     }
     if (!err) {
-        for (uint32_t i = 0; i < output->literal_count; i++)
-            writing->literals[writing->literal_count++] = &output->literals[i];
-        for (uint32_t i = 0; i < output->sum_count; i++) {
-            memset(output->sums[i].values, 0,
-                   (size_t)output->sums[i].count * sizeof(*output->sums[i].values));
-            writing->sums[writing->sum_count++] = &output->sums[i];
+        for (uint32_t i = 0; i < output->literal_count; i++) {
+            const struct cairn_output_literal *literal = &output->literals[i];
+
+            writing->literals.ranges[writing->literals.count++] =
+                (struct range){literal->file,
+                               literal->offset_bytes,
+                               literal->offset_bytes + literal->bytes_len,
+                               {.literal = literal}};
         }
-        qsort(writing->literals, writing->literal_count, sizeof(*writing->literals),
-              compare_literals);
-        qsort(writing->sums, writing->sum_count, sizeof(*writing->sums), compare_sums);
+        for (uint32_t i = 0; i < output->sum_count; i++) {
+            struct cairn_output_sum *sum = &output->sums[i];
+
+            memset(sum->values, 0, (size_t)sum->count * sizeof(*sum->values));
+            writing->sums.ranges[writing->sums.count++] = (struct range){
+                sum->file, sum->offset_bytes, sum->offset_bytes + sum->bytes, {.sum = sum}};
+        }
         for (size_t i = 0; i < conversion->regions.stretch_count; i++)
             writing->total_bytes +=
                 conversion->regions.stretches[i].end - conversion->regions.stretches[i].begin;
-        err = check_ranges(writing);
+        err = sort_ranges(output->files, &writing->literals);
     }
+    if (!err)
+        err = sort_ranges(output->files, &writing->sums);
     if (err) {
         cairn_writing_destroy(writing);
         return err;
@@ -116,8 +110,8 @@ cairn_writing_destroy(struct cairn_writing *writing)
 {
     if (!writing)
         return;
-    free(writing->literals);
-    free(writing->sums);
+    free(writing->literals.ranges);
+    free(writing->sums.ranges);
     free(writing);
 }
 
@@ -147,18 +141,17 @@ span_of(const struct cairn_writing *writing, const struct cairn_tile *tile)
                          .bytes = region->from ? tile->spare : tile->bytes};
 }
 
-/* The first of sorted literals that ends behind an offset. */
+/* The first range that ends behind the span's begin. */
 static uint32_t
-first_literal(const struct cairn_writing *writing, uint32_t file, uint64_t offset)
+first_range(const struct ranges *sorted, const struct span *span)
 {
-    uint32_t low = 0, high = writing->literal_count;
+    uint32_t low = 0, high = sorted->count;
 
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        const struct cairn_output_literal *literal = writing->literals[middle];
+        const struct range *range = &sorted->ranges[middle];
 
-        if (literal->file < file ||
-            (literal->file == file && literal->offset_bytes + literal->bytes_len <= offset))
+        if (range->file < span->file || (range->file == span->file && range->end <= span->begin))
             low = middle + 1;
         else
             high = middle;
@@ -166,18 +159,30 @@ first_literal(const struct cairn_writing *writing, uint32_t file, uint64_t offse
     return low;
 }
 
+/* The part of range number `index` that the span has, [*begin, *end); false if it lies behind the
+ * span, as all later ranges then do. */
+static bool
+clip_range(const struct ranges *sorted, uint32_t index, const struct span *span, uint64_t *begin,
+           uint64_t *end)
+{
+    const struct range *range = &sorted->ranges[index];
+
+    if (index == sorted->count || range->file != span->file || range->begin >= span->end)
+        return false;
+    *begin = range->begin < span->begin ? span->begin : range->begin;
+    *end = range->end > span->end ? span->end : range->end;
+    return true;
+}
+
 static void
 put_literals(const struct cairn_writing *writing, const struct span *span)
 {
-    for (uint32_t i = first_literal(writing, span->file, span->begin); i < writing->literal_count;
-         i++) {
-        const struct cairn_output_literal *literal = writing->literals[i];
-        uint64_t begin = literal->offset_bytes, end = begin + literal->bytes_len;
+    uint64_t begin, end;
 
-        if (literal->file != span->file || begin >= span->end)
-            break;
-        begin = begin < span->begin ? span->begin : begin;
-        end = end > span->end ? span->end : end;
+    for (uint32_t i = first_range(&writing->literals, span);
+         clip_range(&writing->literals, i, span, &begin, &end); i++) {
+        const struct cairn_output_literal *literal = writing->literals.ranges[i].literal;
+
         memcpy(span->bytes + (begin - span->begin),
                literal->bytes + (begin - literal->offset_bytes), (size_t)(end - begin));
     }
@@ -192,39 +197,21 @@ add_to_block(struct cairn_output_sum *sum, uint64_t block, uint64_t begin, uint6
     uint64_t after =
         (block_end > sum->bytes || block_end < sum->block_bytes ? sum->bytes : block_end) +
         sum->offset_bytes - end;
-    bool zip = sum->kind == CAIRN_SUM_CRC32;
-    enum cairn_crc_kind kind = zip ? CAIRN_CRC_ZIP : CAIRN_CRC_ECMA;
-    uint64_t crc = zip ? cairn_crc32(0, bytes, (size_t)(end - begin))
-                       : cairn_crc64(0, bytes, (size_t)(end - begin));
+    uint64_t crc =
+        cairn_crc_shift(sum->kind, cairn_crc_of(sum->kind, 0, bytes, (size_t)(end - begin)), after);
 
-    if (after > 0)
-        crc = cairn_crc_multiply(kind, crc, cairn_crc_factor(kind, after));
     (void)__atomic_fetch_xor(&sum->values[block], crc, __ATOMIC_RELAXED);
 }
 
 static void
 add_sums(const struct cairn_writing *writing, const struct span *span)
 {
-    uint32_t low = 0, high = writing->sum_count;
+    uint64_t begin, end;
 
-    while (low < high) { /* the first that ends behind the span's begin */
-        uint32_t middle = low + (high - low) / 2;
-        const struct cairn_output_sum *sum = writing->sums[middle];
+    for (uint32_t i = first_range(&writing->sums, span);
+         clip_range(&writing->sums, i, span, &begin, &end); i++) {
+        struct cairn_output_sum *sum = writing->sums.ranges[i].sum;
 
-        if (sum->file < span->file ||
-            (sum->file == span->file && sum->offset_bytes + sum->bytes <= span->begin))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (; low < writing->sum_count; low++) {
-        struct cairn_output_sum *sum = writing->sums[low];
-        uint64_t begin = sum->offset_bytes, end = begin + sum->bytes;
-
-        if (sum->file != span->file || begin >= span->end)
-            break;
-        begin = begin < span->begin ? span->begin : begin;
-        end = end > span->end ? span->end : end;
         while (begin < end) {
             uint64_t block = (begin - sum->offset_bytes) / sum->block_bytes;
             uint64_t in_block = (begin - sum->offset_bytes) % sum->block_bytes;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/wire.h"
+
 enum { LINE_BYTES_MAX = 1 << 20, ROOM_MIN = 256 };
 
 static const char too_deep[] = "it is nested more than 1000 deep";
@@ -55,11 +57,8 @@ uint64_t
 cairn_pickle_machine_number(struct cairn_pickle_machine *vm, size_t bytes)
 {
     const uint8_t *at = cairn_pickle_machine_take(vm, bytes);
-    uint64_t value = 0;
 
-    for (size_t i = at ? bytes : 0; i-- > 0;)
-        value = value << 8 | at[i];
-    return value;
+    return at ? cairn_little_get(at, bytes) : 0;
 }
 
 const uint8_t *

@@ -9,6 +9,7 @@
 
 #include "base/array.h"
 #include "base/assert.h"
+#include "base/wire.h"
 #include "tools/convert/pickle/read.h"
 
 enum { BATCH = 1000 }; /* items that Python puts behind one mark */
@@ -98,8 +99,7 @@ put_op(struct writer *writer, char opcode, uint64_t number, size_t bytes)
 {
     uint8_t out[9] = {(uint8_t)opcode};
 
-    for (size_t i = 0; i < bytes; i++)
-        out[1 + i] = (uint8_t)(number >> 8 * i);
+    cairn_little_put(out + 1, bytes, number);
     put(writer, out, 1 + bytes);
 }
 
@@ -192,8 +192,7 @@ put_int(struct writer *writer, int64_t integer)
             put_op(writer, 'J', (uint64_t)integer, 4);
         return;
     }
-    for (size_t i = 0; i < 8; i++)
-        bytes[i] = (uint8_t)((uint64_t)integer >> 8 * i);
+    cairn_little_put(bytes, 8, (uint64_t)integer);
     while (bytes[used - 1] == (bytes[used - 2] >= 0x80 ? 0xff : 0))
         used--; /* ends: the number has more than 32 bits */
     put_long(writer, bytes, used);

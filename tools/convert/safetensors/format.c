@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "base/wire.h"
 #include "tools/convert/safetensors/safetensors.h"
 
 enum { LENGTH_BYTES = 8 };
@@ -26,7 +27,6 @@ static bool
 begins_with_header(const struct cairn_place *place)
 {
     uint8_t first[LENGTH_BYTES + 1];
-    uint64_t json_bytes = 0;
     size_t got = 0;
     int fd = -1;
 
@@ -34,10 +34,8 @@ begins_with_header(const struct cairn_place *place)
         cairn_file_read_at(fd, 0, first, sizeof(first), &got) != CAIRN_OK)
         got = 0;
     (void)cairn_file_close(fd); /* only looked at; -1 is allowed */
-    for (int i = LENGTH_BYTES - 1; got == sizeof(first) && i >= 0; i--)
-        json_bytes = json_bytes << 8 | first[i];
     return got == sizeof(first) && first[LENGTH_BYTES] == '{' &&
-           json_bytes <= CAIRN_SAFETENSORS_HEADER_BYTES_MAX;
+           cairn_little_get(first, LENGTH_BYTES) <= CAIRN_SAFETENSORS_HEADER_BYTES_MAX;
 }
 
 static bool
@@ -76,8 +74,8 @@ load_header(const struct cairn_checkpoint *checkpoint, uint32_t container,
     err = cairn_place_open_file(&checkpoint->place, file->path, &fd, complaint);
     if (!err)
         err = cairn_file_read_at(fd, 0, length, LENGTH_BYTES, &got);
-    for (int i = LENGTH_BYTES - 1; !err && i >= 0; i--)
-        json_bytes = json_bytes << 8 | length[i];
+    if (!err)
+        json_bytes = cairn_little_get(length, LENGTH_BYTES);
     if (!err && (got < LENGTH_BYTES || json_bytes > CAIRN_SAFETENSORS_HEADER_BYTES_MAX ||
                  json_bytes > file->bytes - LENGTH_BYTES))
         err = cairn_complain(

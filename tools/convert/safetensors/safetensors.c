@@ -16,6 +16,7 @@
 #include "base/array.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "base/wire.h"
 #include "tools/convert/core/numbers.h"
 
 enum { ALIGN_BYTES = 64, KEY_BYTES = 16, WORD_BYTES = 16, LENGTH_BYTES = 8 };
@@ -499,8 +500,7 @@ cairn_safetensors_pack(const struct cairn_safetensors *header, uint8_t **bytes, 
                                     "name a directory as the target",
                                     header->count);
     }
-    for (int i = 0; i < LENGTH_BYTES; i++)
-        packed[i] = (uint8_t)((uint64_t)(total - LENGTH_BYTES) >> 8 * i);
+    cairn_little_put(packed, LENGTH_BYTES, total - LENGTH_BYTES);
     memcpy(packed + LENGTH_BYTES, text, text_bytes);
     memset(packed + LENGTH_BYTES + text_bytes, ' ', total - LENGTH_BYTES - text_bytes);
     free(text);

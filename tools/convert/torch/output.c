@@ -167,9 +167,8 @@ cairn_torch_output_place(struct cairn_output *output, struct cairn_torch_output 
 
         added->sums[i] = UINT32_MAX;
         if (bytes > 0)
-            err =
-                cairn_output_add_sum(output, file, CAIRN_SUM_CRC32, cairn_torch_output_at(added, i),
-                                     bytes, bytes, &added->sums[i]);
+            err = cairn_output_add_sum(output, file, CAIRN_CRC_ZIP, cairn_torch_output_at(added, i),
+                                       bytes, bytes, &added->sums[i]);
     }
     return err ? err : add_literals(output, added, true);
 }

@@ -42,7 +42,7 @@ add_tensors(struct cairn_checkpoint *checkpoint, const struct cairn_universal *u
 
         err = cairn_checkpoint_add_file(checkpoint, file->name, &container, complaint);
         if (!err)
-            err = cairn_checkpoint_add_sums(checkpoint, container, CAIRN_SUM_CRC64,
+            err = cairn_checkpoint_add_sums(checkpoint, container, CAIRN_CRC_ECMA,
                                             file->data_offset, file->data_bytes, CAIRN_BLOCK_BYTES,
                                             file->block_crcs, complaint);
         for (uint32_t i = 0; !err && i < file->tensor_count; i++) {
@@ -135,7 +135,7 @@ lay_out(const struct cairn_universal *universal, struct cairn_output *output)
         if (!err)
             err = cairn_output_add_literal(output, index, 0, header, header_bytes);
         if (!err)
-            err = cairn_output_add_sum(output, index, CAIRN_SUM_CRC64, file->data_offset,
+            err = cairn_output_add_sum(output, index, CAIRN_CRC_ECMA, file->data_offset,
                                        file->data_bytes, CAIRN_BLOCK_BYTES, &sum);
         if (!err)
             cairn_output_set_bytes(output, index, file->data_offset + file->data_bytes);

@@ -25,17 +25,17 @@ open_nothing(void *context, uint32_t container, int *fd, struct cairn_complaint 
 }
 
 static void
-add_sums(enum cairn_sum_kind kind)
+add_sums(enum cairn_crc_kind kind)
 {
     uint64_t values[BYTES / BLOCK_BYTES + 1],
-        block_bytes = kind == CAIRN_SUM_CRC32 ? BYTES : BLOCK_BYTES;
+        block_bytes = kind == CAIRN_CRC_ZIP ? BYTES : BLOCK_BYTES;
 
     for (uint64_t at = 0, i = 0; at < BYTES; at += block_bytes, i++) {
         size_t part = BYTES - at < block_bytes ? (size_t)(BYTES - at) : (size_t)block_bytes;
 
         /* cppcheck-suppress arrayIndexOutOfBounds ; one value per block, BYTES / block_bytes */
-        values[i] = kind == CAIRN_SUM_CRC32 ? cairn_crc32(0, file + at, part)
-                                            : cairn_crc64(0, file + at, part);
+        values[i] = kind == CAIRN_CRC_ZIP ? cairn_crc32(0, file + at, part)
+                                          : cairn_crc64(0, file + at, part);
     }
     assert_int_equal(
         cairn_checkpoint_add_sums(&checkpoint, 0, kind, 0, BYTES, block_bytes, values, NULL),
@@ -43,7 +43,7 @@ add_sums(enum cairn_sum_kind kind)
 }
 
 static void
-begin(enum cairn_sum_kind kind)
+begin(enum cairn_crc_kind kind)
 {
     static const char *const names[TENSORS] = {"a", "b", "c"};
     uint32_t tensor;
@@ -107,7 +107,7 @@ check(struct cairn_source_sums *sums, struct cairn_complaint *complaint)
     return err;
 }
 
-static const enum cairn_sum_kind kinds[] = {CAIRN_SUM_CRC32, CAIRN_SUM_CRC64};
+static const enum cairn_crc_kind kinds[] = {CAIRN_CRC_ZIP, CAIRN_CRC_ECMA};
 
 /* Whatever is read of it, and however often. */
 static void
