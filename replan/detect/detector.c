@@ -24,6 +24,9 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->now.compute_ns = calloc(world, sizeof *detector->now.compute_ns);
     detector->now.aside_ns = calloc(world, sizeof *detector->now.aside_ns);
     detector->now.most_ns = calloc(world, sizeof *detector->now.most_ns);
+    detector->now.first_ns = calloc(world, sizeof *detector->now.first_ns);
+    detector->now.hidden_ns = calloc(world, sizeof *detector->now.hidden_ns);
+    detector->now.is_hidden = calloc(world, sizeof *detector->now.is_hidden);
     detector->now.dealt = calloc(world, sizeof *detector->now.dealt);
     detector->now.operations_ns = calloc(world, sizeof *detector->now.operations_ns);
     detector->now.work = calloc(world, sizeof *detector->now.work);
@@ -40,7 +43,8 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out ||
         !detector->ranks || !detector->now.compute_ns || !detector->now.aside_ns ||
-        !detector->now.most_ns || !detector->now.dealt || !detector->now.operations_ns ||
+        !detector->now.most_ns || !detector->now.first_ns || !detector->now.hidden_ns ||
+        !detector->now.is_hidden || !detector->now.dealt || !detector->now.operations_ns ||
         !detector->now.work || !detector->now.wait_ns || !detector->calibrate ||
         !detector->scratch || !detector->value || !detector->value_aside || !detector->early ||
         !detector->pauses || !detector->pauses_now || !detector->pipeline_common) {
@@ -100,6 +104,9 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->now.compute_ns);
     free(detector->now.aside_ns);
     free(detector->now.most_ns);
+    free(detector->now.first_ns);
+    free(detector->now.hidden_ns);
+    free(detector->now.is_hidden);
     free(detector->now.dealt);
     free(detector->now.operations_ns);
     free(detector->now.work);

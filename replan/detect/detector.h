@@ -3,6 +3,7 @@
  *
  *   detect.c     takes records and steps, decides when a step is whole, calls the parts in order
  *   step.c       matches the ranks' parts of each operation
+ *   behind.c     reads the computation where all operations run in the background
  *   normal.c     learns what is normal
  *   slow.c       judges ranks; holds the threshold of a slow rank
  *   node.c       joins the slow ranks of one node
@@ -34,13 +35,16 @@ enum {
 };
 
 /* What is kept of each rank in the first steps: ln(compute / work), waits, ln(compute / work) as it
- * is if sends go on by themselves, the most that it may be, the time in operations, and the
- * bytes given in all-to-alls. */
+ * is if sends go on by themselves, the most that it may be, ln of the first gap, the computation
+ * that operations hide (both per work), the time in operations, and the bytes given in
+ * all-to-alls. */
 enum {
     CAIRN_KEPT_COMPUTE,
     CAIRN_KEPT_WAIT,
     CAIRN_KEPT_ASIDE,
     CAIRN_KEPT_MOST,
+    CAIRN_KEPT_FIRST,
+    CAIRN_KEPT_HIDDEN,
     CAIRN_KEPT_OPERATIONS,
     CAIRN_KEPT_DEALT,
     CAIRN_KEPT
@@ -58,6 +62,10 @@ struct cairn_observation {
     double *compute_ns; /* [world] NaN where unknown */
     double *aside_ns;   /* [world] the same if sends go on by themselves, while that is not known */
     double *most_ns;    /* [world] the most that it may be; NaN where unknown */
+    double *first_ns;   /* [world] the part that no operation hides; NaN where unknown */
+    double *hidden_ns;  /* [world] computation that operations hide; NaN where unknown */
+    bool *is_hidden;    /* [world] operations have hidden when the rank was through: compute_ns is a
+                         * bound */
     bool all_behind;    /* a rank's operations seem to go on behind computation */
     double *work;       /* [world] 0 where unknown */
     double *operations_ns; /* [world] the sum of their durations */
@@ -70,17 +78,24 @@ struct cairn_rank_state {
     float wait_ns[CAIRN_SHIFT_WINDOW]; /* of the same steps, in the same slots */
     float compute_ns[CAIRN_SHIFT_WINDOW];
     float operations_ns[CAIRN_SHIFT_WINDOW];
-    float dealt[CAIRN_SHIFT_WINDOW];                    /* bytes given in all-to-alls */
-    uint32_t usual_samples, usual_last_lane, usual_age; /* of whole steps, and how many steps ago */
+    float dealt[CAIRN_SHIFT_WINDOW];                             /* bytes given in all-to-alls */
+    uint32_t usual_samples, usual_last_lane, usual_of_last_lane; /* of whole steps */
+    uint32_t usual_age;                                          /* how many steps ago */
     bool lost_last;      /* the last record of the last step is lost */
     double normal;       /* ln of the rank's own normal computation; NaN until calibrated */
     double normal_aside; /* the same of the other reading of sends */
     double normal_operations_ns, normal_dealt;
+    double normal_first; /* ln of the first gap, per work; NaN */
+    double hidden_ns;    /* computation that operations hide, per work: counted with the gaps */
+    double gap_jumps_ns, interval_jumps_ns; /* struct cairn_rank_step's, of the last step */
     double doubt; /* by how much the normal may be too low: what operations hide; a logarithm */
     double normal_steps;   /* how many steps that is as good as */
+    bool is_borrowed;      /* the normals are the peers' */
     uint32_t hidden_steps; /* the last steps, in which operations seem to hide computation */
-    double base;           /* correction of the normal by later quiet steps */
-    double excess;         /* how much the normal is above the peers' */
+    bool by_first;         /* so that only the first gap tells the rank's speed in this step */
+    float doubts[CAIRN_SHIFT_WINDOW]; /* the doubt of each value */
+    double base;                      /* correction of the normal by later quiet steps */
+    double excess;                    /* how much the normal is above the peers' */
     double sigma;
     uint32_t verdict;    /* index of its open verdict, UINT32_MAX */
     uint32_t slow_steps; /* of the open verdict, */
@@ -148,6 +163,14 @@ struct cairn_watched {
     double largest_sum; /* of the longest pipeline over the mean */
 };
 
+/* What the first steps show of a job all of whose operations go on behind the computation. */
+struct cairn_behind {
+    uint32_t steps, rank_steps;
+    uint32_t shown[CAIRN_INTAKE_PLACES]; /* in how many a gap stands before each operation */
+    bool is_found;                       /* it is such a job */
+    uint32_t place; /* the operation up to whose start its steps are computed */
+};
+
 /* Channels that may be compared with each other. */
 struct cairn_class {
     double sigma;    /* noise of one step; 0: to be found */
@@ -181,6 +204,7 @@ struct cairn_detector {
     uint32_t calibrate_step[CAIRN_CALIBRATE_STEPS];
     uint32_t calibrate_count;
     bool calibrated;
+    struct cairn_behind behind;
     bool sends_aside;                  /* sends go on while their ranks compute */
     double sends_jumps_ns[CAIRN_GAPS]; /* struct cairn_rank_step's jumps, of the first steps */
     bool sends_unsure;               /* that may or may not be: the computation is read both ways */
@@ -190,6 +214,7 @@ struct cairn_detector {
     struct cairn_whole_node *wholes; /* [node_count] where by_pipeline, else NULL */
     double whole_sigma;
     double sigma;
+    double first_sigma;       /* of the first gaps */
     float jumps[CAIRN_JUMPS]; /* of the last steps, by how much the ranks' deviations differ from
                                * the step before: the median */
     uint32_t jump_count;
@@ -230,6 +255,13 @@ void cairn_flight_fini(const struct cairn_detector *detector, struct cairn_fligh
 /* step.c: fills detector->now and the channels' transfers. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_match(struct cairn_detector *detector,
                                               const struct cairn_flight *flight);
+/* behind.c: true where the first steps have shown by now that all operations go on behind the
+ * computation. */
+bool cairn_detect_learn_behind(struct cairn_detector *detector, const struct cairn_flight *flight);
+/* In such a job: how long a rank computed in a step; NaN where it is not known. !*is_shown: that is
+ * the most that it may be. */
+double cairn_detect_behind_ns(const struct cairn_detector *detector,
+                              const struct cairn_rank_step *part, bool *is_shown);
 /* normal.c: takes out of value[world] what all ranks, or those of each pipeline, have in
  * common; sigma is their noise. */
 void cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool by_pipeline,

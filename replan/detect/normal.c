@@ -28,9 +28,12 @@ static const double pipeline_gain = 0.8;  /* of the noise at most is left where 
                                            * by is taken out … */
 static const double pair_gain = 0.6;      /* … of pairs, of whose noise less is known */
 static const double spread_floor = 0.006; /* of healthy devices of one kind */
-static const double excess_min = 0.06;    /* over the peers, from the first step on */
-static const double pause_min = 0.15;     /* of all ranks, a logarithm */
-static const double pause_rest = 0.1;     /* of a rank's computation at least is left */
+static const double hidden_gain =
+    1.5; /* where intervals between starts vary by more than this times
+                                        * what gaps do, operations hide none */
+static const double excess_min = 0.06; /* over the peers, from the first step on */
+static const double pause_min = 0.15;  /* of all ranks, a logarithm */
+static const double pause_rest = 0.1;  /* of a rank's computation at least is left */
 enum {
     STEPS_MIN = 4,
     PEERS_MIN = 3,
@@ -129,20 +132,28 @@ cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_
  * Where operations go on behind computation, a rank that is long in one computes meanwhile, and the
  * gaps that are left are shorter than its computation. What its operations take longer than normal
  * may have been computation: only what is short beyond that is. Otherwise all who wait for a slow
- * rank would look quick, and those beside them slow. If that lasts, nothing is known of the rank:
- * else it would look slow as soon as it waits no longer.
+ * rank would look quick, and those beside them slow. No operation hides the gap before the first
+ * one of a step, so that alone tells the rank's speed then; it counts for less if it is noisier.
+ * Without one, if that lasts, nothing is known of the rank: else it would look slow as soon as it
+ * waits no longer.
  */
 static double
 restore_hidden(struct cairn_detector *detector, uint32_t rank, double value)
 {
     struct cairn_rank_state *state = &detector->ranks[rank];
     double work = detector->now.work[rank] > 0 ? detector->now.work[rank] : 1;
+    double first = log(detector->now.first_ns[rank] / work) - state->normal_first;
+    double first_more = exp(state->normal_first - state->normal) * (exp(first) - 1), rest = value;
     double hidden = (detector->now.operations_ns[rank] - state->normal_operations_ns) /
                     (exp(state->normal) * work);
 
-    if (!(value < -short_sigmas * state->sigma) || !(hidden > 0)) {
+    if (!isnan(first_more))
+        rest = log(exp(value) - first_more);
+    state->by_first = !isnan(first) && (detector->now.is_hidden[rank] ||
+                                        (rest < -short_sigmas * state->sigma && hidden > 0));
+    if (!(rest < -short_sigmas * state->sigma) || !(hidden > 0) || state->by_first) {
         state->hidden_steps = 0;
-        return value;
+        return state->by_first ? first * fmin(1, detector->sigma / detector->first_sigma) : value;
     }
     state->hidden_steps++;
     return fmin(log(exp(value) + hidden), -short_sigmas * state->sigma);
@@ -399,20 +410,158 @@ choose_reading(struct cairn_detector *detector)
     detector->sends_unsure = wait >= sends_gain * aside;
 }
 
+/* Robust standard deviation of what a block keeps (a logarithm), each rank about its own middle;
+ * NaN where it is unknown. */
+static double
+kept_sigma(struct cairn_detector *detector, uint32_t block)
+{
+    float *all = detector->scratch + detector->topology->world;
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        double middle = median_of_first(detector, block, rank);
+
+        for (uint32_t i = 0; i < detector->calibrate_count && !isnan(middle); i++) {
+            float value = *cairn_detect_kept(detector, block, i, rank);
+
+            if (!isnan(value))
+                all[count++] = fabsf(value - (float)middle);
+        }
+    }
+    return count > 0 ? 1.4826 * (double)cairn_quantile(all, count, 0.5) : (double)NAN;
+}
+
+/* Whether intervals between starts vary little against the gaps between operations, in all the job.
+ * Of pipelines two readings of sends tell what is waiting. */
+static bool
+may_be_behind(const struct cairn_detector *detector)
+{
+    double gaps_ns = 0, intervals_ns = 0;
+
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        if (detector->channels[i].comm == CAIRN_COMM_NONE)
+            return false;
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        gaps_ns += detector->ranks[rank].gap_jumps_ns;
+        intervals_ns += detector->ranks[rank].interval_jumps_ns;
+    }
+    return intervals_ns < hidden_gain * gaps_ns;
+}
+
+/*
+ * What operations hide of the computation in a normal step belongs to it, else small changes of a
+ * rank's speed would look large. It is at most the time in operations before gaps, and at most what
+ * makes the gaps vary as much more than the first one of a step, which shows the rank's noise as it
+ * is. One number for all ranks of a stage keeps them comparable.
+ */
+static void
+learn_hidden(struct cairn_detector *detector)
+{
+    const struct cairn_topology *topology = detector->topology;
+    double larger = kept_sigma(detector, CAIRN_KEPT_COMPUTE) / detector->first_sigma - 1;
+
+    if (!(larger > 0) || !may_be_behind(detector))
+        return;
+    for (uint32_t stage = 0; stage < topology->stage_count; stage++) {
+        float *hidden_ns = detector->scratch, *shown_ns = hidden_ns + topology->world;
+        uint32_t count = 0;
+        double most_ns;
+
+        for (uint32_t rank = 0; rank < topology->world; rank++) {
+            double of_rank_ns = median_of_first(detector, CAIRN_KEPT_HIDDEN, rank);
+            double compute = median_of_first(detector, CAIRN_KEPT_COMPUTE, rank);
+
+            if (topology->stage[rank] != stage || isnan(of_rank_ns) || isnan(compute))
+                continue;
+            hidden_ns[count] = (float)of_rank_ns;
+            shown_ns[count++] = (float)exp(compute);
+        }
+        if (count == 0)
+            continue;
+        most_ns = fmin((double)cairn_quantile(hidden_ns, count, 0.5),
+                       larger * (double)cairn_quantile(shown_ns, count, 0.5));
+        for (uint32_t rank = 0; rank < topology->world; rank++)
+            if (topology->stage[rank] == stage)
+                detector->ranks[rank].hidden_ns = most_ns;
+    }
+    for (uint32_t i = 0; i < detector->calibrate_count; i++)
+        for (uint32_t rank = 0; rank < topology->world; rank++) {
+            float *compute = cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, i, rank);
+            float *aside = cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, i, rank);
+
+            *compute = (float)log(exp((double)*compute) + detector->ranks[rank].hidden_ns);
+            *aside = (float)log(exp((double)*aside) + detector->ranks[rank].hidden_ns);
+        }
+}
+
+enum { NORMALS = 5 };
+
+/* One of a rank's normals. */
+static double *
+normal_of(struct cairn_rank_state *state, uint32_t index)
+{
+    double *all[NORMALS] = {&state->normal, &state->normal_aside, &state->normal_first,
+                            &state->normal_operations_ns, &state->normal_dealt};
+
+    return all[index];
+}
+
+/* The middle of one of the normals of a stage's ranks; NaN of too few. */
+static double
+middle_of(struct cairn_detector *detector, uint32_t stage, uint32_t index)
+{
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        double normal = *normal_of(&detector->ranks[rank], index);
+
+        if (detector->topology->stage[rank] == stage && !isnan(normal))
+            detector->scratch[count++] = (float)normal;
+    }
+    return count >= PEERS_MIN ? (double)cairn_quantile(detector->scratch, count, 0.5) : (double)NAN;
+}
+
+/* A rank that lost its records of the first steps is taken to be like its peers. */
+static void
+borrow_normals(struct cairn_detector *detector, uint32_t stage)
+{
+    bool any = false;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+
+        state->is_borrowed |= detector->topology->stage[rank] == stage && isnan(state->normal);
+        any |= detector->topology->stage[rank] == stage && state->is_borrowed;
+    }
+    for (uint32_t i = 0; any && i < NORMALS; i++) {
+        double middle = middle_of(detector, stage, i);
+
+        for (uint32_t rank = 0; rank < detector->topology->world; rank++)
+            if (detector->topology->stage[rank] == stage && detector->ranks[rank].is_borrowed)
+                *normal_of(&detector->ranks[rank], i) = middle;
+    }
+}
+
 void
 cairn_detect_learn_normals(struct cairn_detector *detector)
 {
     const struct cairn_topology *topology = detector->topology;
     double sigma;
 
+    detector->first_sigma =
+        fmax(first_steps_gain * kept_sigma(detector, CAIRN_KEPT_FIRST), sigma_floor);
+    learn_hidden(detector);
     for (uint32_t rank = 0; rank < topology->world; rank++) {
         detector->ranks[rank].normal = median_of_first(detector, CAIRN_KEPT_COMPUTE, rank);
+        detector->ranks[rank].normal_first = median_of_first(detector, CAIRN_KEPT_FIRST, rank);
         detector->ranks[rank].normal_aside = median_of_first(detector, CAIRN_KEPT_ASIDE, rank);
         detector->ranks[rank].normal_operations_ns =
             median_of_first(detector, CAIRN_KEPT_OPERATIONS, rank);
         detector->ranks[rank].normal_dealt = median_of_first(detector, CAIRN_KEPT_DEALT, rank);
     }
     choose_reading(detector);
+    for (uint32_t stage = 0; stage < topology->stage_count; stage++)
+        borrow_normals(detector, stage);
     for (uint32_t rank = 0; rank < topology->world; rank++) {
         struct cairn_rank_state *state = &detector->ranks[rank];
         double most = median_of_first(detector, CAIRN_KEPT_MOST, rank);
@@ -430,7 +579,8 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
     for (uint32_t rank = 0; rank < topology->world; rank++) {
         detector->ranks[rank].sigma = fmax(detector->sigma, own_sigma(detector, rank));
         /* a median's efficiency */
-        detector->ranks[rank].normal_steps = CAIRN_CALIBRATE_STEPS / 1.57;
+        detector->ranks[rank].normal_steps =
+            detector->ranks[rank].is_borrowed ? 1 : CAIRN_CALIBRATE_STEPS / 1.57;
     }
     level_normals(detector, detector->value);
     for (uint32_t stage = 0; stage < topology->stage_count; stage++)

@@ -371,6 +371,8 @@ learn_sends(struct cairn_detector *detector, const struct cairn_flight *flight)
     for (uint32_t rank = 0; rank < detector->topology->world && !detector->calibrated; rank++)
         if (flight->ranks[rank]) {
             aside |= flight->ranks[rank]->sends_aside;
+            detector->ranks[rank].gap_jumps_ns = flight->ranks[rank]->gap_jumps_ns;
+            detector->ranks[rank].interval_jumps_ns = flight->ranks[rank]->interval_jumps_ns;
             for (int i = 0; i < CAIRN_GAPS; i++)
                 detector->sends_jumps_ns[i] += flight->ranks[rank]->jumps_ns[i];
         }
@@ -402,20 +404,37 @@ has_lost(struct cairn_detector *detector, uint32_t rank, const struct cairn_rank
 {
     struct cairn_rank_state *state = &detector->ranks[rank];
     uint32_t last_lane = part->sample_count ? part->samples[part->sample_count - 1].lane : 0;
+    uint32_t of_last_lane = 0;
     bool lost_before = state->lost_last;
 
     if (detector->by_reports || part->is_measured)
         return false;
+    for (uint32_t i = 0; i < part->sample_count; i++)
+        of_last_lane += part->samples[i].lane == last_lane;
     if (part->sample_count < state->usual_samples && state->usual_age < USUAL_STEPS) {
         state->usual_age++;
-        state->lost_last = last_lane != state->usual_last_lane;
+        state->lost_last =
+            last_lane != state->usual_last_lane || of_last_lane < state->usual_of_last_lane;
         return true;
     }
     state->usual_samples = part->sample_count;
     state->usual_last_lane = last_lane;
+    state->usual_of_last_lane = of_last_lane;
     state->usual_age = 0;
     state->lost_last = false;
     return lost_before;
+}
+
+/* Where all operations go on behind the computation, no other reading holds. */
+static void
+read_behind(struct cairn_detector *detector, uint32_t rank, const struct cairn_rank_step *part)
+{
+    struct cairn_observation *now = &detector->now;
+    bool is_shown;
+
+    now->compute_ns[rank] = now->aside_ns[rank] = cairn_detect_behind_ns(detector, part, &is_shown);
+    now->is_hidden[rank] = !is_shown;
+    now->most_ns[rank] = now->hidden_ns[rank] = (double)NAN;
 }
 
 cairn_err
@@ -428,6 +447,8 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
     detector->now.step = flight->step;
     detector->now.all_behind = false;
     learn_sends(detector, flight);
+    if (cairn_detect_learn_behind(detector, flight))
+        detector->calibrate_count = 0; /* begin again */
     gaps = detector->sends_aside ? CAIRN_GAPS_SENDS_ASIDE : CAIRN_GAPS_SENDS_WAIT;
     for (uint32_t rank = 0; !err && rank < world; rank++) {
         struct cairn_rank_step *part = flight->ranks[rank];
@@ -441,11 +462,16 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
                 ? part->compute_ns[CAIRN_GAPS_SENDS_ASIDE]
                 : (double)NAN;
         detector->now.most_ns[rank] = part && part->most_ns > 0 ? part->most_ns : (double)NAN;
+        detector->now.first_ns[rank] = part && part->first_ns > 0 ? part->first_ns : (double)NAN;
+        detector->now.hidden_ns[rank] = part ? part->hidden_ns : (double)NAN;
         detector->now.all_behind |= part && part->all_behind;
         detector->now.work[rank] = part ? part->work : 0;
         detector->now.wait_ns[rank] = 0;
         detector->now.operations_ns[rank] = 0;
         detector->now.dealt[rank] = 0;
+        detector->now.is_hidden[rank] = false;
+        if (part && !lost && detector->behind.is_found)
+            read_behind(detector, rank, part);
         if (part)
             sum_operations(detector, rank, part);
         if (part)

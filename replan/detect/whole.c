@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 /* Thresholds of a slow whole node: the same as a rank's (slow.c). */
-static const double score_min = 7, size_min = 0.0583; /* standard errors; ln(1.06) */
+static const double score_min = 7, size_min = 0.063; /* standard errors; ln(1.065) */
 enum { STEPS_MIN = 4 };
 /* The chance that long sequences meet on a node must stay below this, in the whole job. */
 static const double chance_max = 1e-3;

@@ -10,6 +10,8 @@ static const uint64_t apart_ns = 2000;
 /* A job computes while all its operations run if the intervals between their starts vary less from
  * step to step than this share of the variation of the gaps between operations. */
 static const double behind_gain = 0.8;
+/* An operation that begins this part of a gap after a send has ended waited for that. */
+static const double at_once_share = 0.02;
 enum { BEHIND_MIN = 2, BEHIND_STEPS_MIN = 3 };
 
 void
@@ -29,6 +31,8 @@ tell(struct cairn_intake *intake, struct cairn_rank_step *summary)
         summary->jumps_ns[i] = 0;
     }
     summary->most_ns = intake->told_ns;
+    summary->first_ns = (double)NAN;
+    summary->hidden_ns = 0;
     summary->is_measured = !isnan(intake->told_ns);
     summary->all_behind = summary->sends_aside = false;
     intake->is_told = false;
@@ -59,12 +63,17 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
         intake->all_behind = intake->interval_jumps_ns < behind_gain * intake->gap_jumps_ns;
     intake->steps_judged += intake->places_known > 0;
     summary->most_ns = intake->step_end_ns > 0 ? intake->most_ns : (double)NAN;
-    intake->most_ns = 0;
+    summary->first_ns = intake->step_end_ns > 0 ? intake->first_ns : (double)NAN;
+    summary->hidden_ns = intake->hidden_ns;
+    summary->gap_jumps_ns = intake->gap_jumps_ns;
+    summary->interval_jumps_ns = intake->interval_jumps_ns;
+    intake->most_ns = intake->hidden_ns = 0;
     summary->all_behind = intake->all_behind;
-    if (intake->stream && cairn_stream_end_step(intake->stream, stream_ns)) {
+    summary->by_stream = intake->stream && cairn_stream_end_step(intake->stream, stream_ns);
+    if (summary->by_stream) {
         for (int i = 0; i < CAIRN_GAPS; i++)
             summary->compute_ns[i] = intake->step_end_ns > 0 ? stream_ns[i] : (double)NAN;
-        summary->most_ns = 0;
+        summary->most_ns = summary->hidden_ns = 0;
         summary->all_behind = false;
     }
     summary->sends_aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
@@ -257,6 +266,24 @@ add_gap(struct cairn_intake *intake, const double *gap_ns)
     }
 }
 
+/*
+ * Where operations go on behind computation, an operation that a rank computed up to begins behind
+ * a gap. Since the last such start it has computed all the time, or waited for what was in between:
+ * that is hidden, and would show if it took longer. What ends behind another operation would not.
+ * A step begins when all that went before has ended.
+ */
+static void
+note_hidden(struct cairn_intake *intake, const struct cairn_record *record, double gap_ns)
+{
+    if (intake->sample_count == 1) {
+        intake->first_ns = gap_ns;
+        intake->seen_ns = record->start_ns;
+    } else if (gap_ns > 0) {
+        intake->hidden_ns += fmax((double)record->start_ns - (double)intake->seen_ns - gap_ns, 0);
+        intake->seen_ns = record->start_ns;
+    }
+}
+
 /* True where a rank's clock has been set back by more than a step: an operation ends more than a
  * whole step before the end of the step before. */
 static bool
@@ -277,8 +304,43 @@ forget_times(struct cairn_intake *intake)
         cairn_stream_forget_times(intake->stream);
     memset(intake->recent, 0, sizeof intake->recent);
     intake->send_start_ns = intake->send_end_ns = 0;
+    intake->last_send = intake->last_send_before = (struct cairn_sent){0};
     intake->end_ns = intake->step_end_ns = intake->life_ns = intake->span_ns = 0;
     intake->open_count = 0;
+}
+
+/* Sends that follow at once have waited for each other: they are one. */
+static void
+note_send(struct cairn_intake *intake, const struct cairn_record *record)
+{
+    struct cairn_sent *last = &intake->last_send;
+
+    if (record->end_ns <= last->end_ns)
+        return;
+    if (record->start_ns > last->end_ns + apart_ns)
+        last->start_ns = record->start_ns;
+    last->end_ns = record->end_ns;
+}
+
+/* How long a rank waited for a send in the gap before a start. */
+static double
+waited_for(const struct cairn_sent *send, uint64_t start_ns, double gap_ns)
+{
+    double begin_ns = fmax((double)start_ns - gap_ns, (double)send->start_ns);
+
+    return send->end_ns <= start_ns ? fmax((double)send->end_ns - begin_ns, 0) : 0;
+}
+
+/* Sends that go on by themselves end before the next step begins, and a rank may wait for them
+ * elsewhere: then it goes on as soon as the last has ended, which shows. The rest of such a gap is
+ * computation. */
+static double
+without_sends(const struct cairn_intake *intake, uint64_t start_ns, double gap_ns)
+{
+    double left_ns = gap_ns - waited_for(&intake->last_send_before, start_ns, gap_ns);
+    bool at_once = (double)start_ns - (double)intake->last_send.end_ns <= at_once_share * gap_ns;
+
+    return at_once ? left_ns - waited_for(&intake->last_send, start_ns, left_ns) : left_ns;
 }
 
 cairn_err
@@ -310,6 +372,7 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
             return err;
         intake->step = record->step;
         intake->any = true;
+        intake->last_send_before = intake->last_send;
     }
     note_open(intake, record);
     if (record->end_ns == 0)
@@ -326,6 +389,8 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
         if (record->op == CAIRN_SEND && i == CAIRN_GAPS_SENDS_ASIDE)
             continue;
         gap_ns[i] = cairn_gaps_before(&intake->readings[i].gaps, record->start_ns);
+        if (i == CAIRN_GAPS_SENDS_ASIDE)
+            gap_ns[i] = without_sends(intake, record->start_ns, gap_ns[i]);
         cairn_gaps_add(&intake->readings[i].gaps, record->end_ns);
     }
     intake->most_ns += cairn_gaps_before(&intake->most, record->start_ns);
@@ -340,9 +405,11 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
                           record->end_ns);
     if (!goes_behind(intake, lane))
         cairn_gaps_add(&intake->most, record->end_ns);
+    note_hidden(intake, record, gap_ns[CAIRN_GAPS_SENDS_WAIT]);
     compare_places(intake, record->start_ns, gap_ns[CAIRN_GAPS_SENDS_WAIT]);
     add_gap(intake, gap_ns);
     if (record->op == CAIRN_SEND) {
+        note_send(intake, record);
         intake->send_start_ns = record->start_ns;
         intake->send_end_ns = record->end_ns;
     }

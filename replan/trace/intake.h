@@ -57,7 +57,12 @@ struct cairn_rank_step {
     /* The most that may have been computed: with the time in operations that go on behind
      * computation. 0 where unknown. */
     double most_ns;
-    bool all_behind;  /* all operations seem to go on behind computation */
+    double first_ns;  /* the gap before the first operation: what no operation hides */
+    double hidden_ns; /* time in operations that the rank may have computed in up to the next start,
+                       * where that came behind a gap: if more is computed, it shows */
+    double gap_jumps_ns, interval_jumps_ns; /* struct cairn_intake's */
+    bool all_behind;                        /* all operations seem to go on behind computation */
+    bool by_stream;   /* a computing stream has told compute_ns (replan/trace/stream.h) */
     bool sends_aside; /* operations began inside of sends: nobody waits in one */
     bool is_measured; /* the rank has recorded its computation: no gaps are in it */
     double span_ns;   /* from the end of the step before to this one's */
@@ -79,6 +84,10 @@ struct cairn_reading {
     float before_ns[CAIRN_INTAKE_PLACES]; /* each operation's gap, in the last step */
 };
 
+struct cairn_sent {
+    uint64_t start_ns, end_ns;
+};
+
 struct cairn_recent {
     uint64_t start_ns, end_ns;
     uint32_t lane;
@@ -88,7 +97,8 @@ struct cairn_intake {
     struct cairn_reading readings[CAIRN_GAPS];
     struct cairn_stream *stream; /* NULL until operations overlap */
     struct cairn_gaps most;
-    double most_ns;                                  /* struct cairn_rank_step's */
+    double most_ns, first_ns, hidden_ns; /* struct cairn_rank_step's */
+    uint64_t seen_ns; /* until when gaps have shown all that is computed, or the rank waited */
     struct cairn_recent recent[CAIRN_INTAKE_RECENT]; /* the last operations but sends */
     uint32_t recent_count;
     uint32_t behind[CAIRN_INTAKE_BEHIND], behind_seen[CAIRN_INTAKE_BEHIND]; /* lanes, how often */
@@ -112,6 +122,7 @@ struct cairn_intake {
     uint64_t records, ignored;
     uint64_t send_start_ns, send_end_ns; /* the last send */
     uint32_t sends_aside; /* operations that began inside a send: nobody waits in one */
+    struct cairn_sent last_send, last_send_before; /* the last to end; before this step */
     double work;
     double told_ns; /* where is_told: the step's computation, as a record has it */
     bool is_told;

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-/* One reading is surely right if the gaps vary by less than this share of what they vary by in the
- * other. */
-static const double sure_gain = 0.8;
+/* One reading is surely right if the gaps vary by less than the first share of what they vary by in
+ * the other, and likely by less than the second. */
+static const double sure_gain = 0.5, doubt_gain = 0.8;
 static const double alike_share = 0.02; /* of the gaps, that readings differ by at most */
 enum {
     OVERLAPS_MIN = 2,
@@ -90,7 +90,7 @@ surely_waits(const struct cairn_stream_place *at)
 }
 
 /* One place where a rank waits is enough: if it surely does somewhere, it does nowhere else unless
- * that is as sure. Otherwise it does unless it surely does not. */
+ * that is as sure. Otherwise it does unless it likely does not. */
 static bool
 waits_at(const struct cairn_stream *stream, uint32_t place)
 {
@@ -102,7 +102,7 @@ waits_at(const struct cairn_stream *stream, uint32_t place)
     if (stream->waits_somewhere)
         return surely_waits(at);
     return !at->open &&
-           at->jumps_ns[CAIRN_BEHIND_IGNORED] >= sure_gain * at->jumps_ns[CAIRN_BEHIND_WAITS];
+           at->jumps_ns[CAIRN_BEHIND_IGNORED] >= doubt_gain * at->jumps_ns[CAIRN_BEHIND_WAITS];
 }
 
 /* True where both readings have been the same so far, so that one may take the other's place. */

@@ -2,6 +2,7 @@
  * tests/unit/replan/detect/test_second.c - jobs of the second trace generator, each with one
  * difficulty: the culprit is named, and nobody else. make bench-detect has the shares.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 #include "replan/trace/read.h"
 #include "tests/support/cmocka.h"
 #include "tests/traces/second/model.h"
+
+static const double rate_error = 0.25; /* what operations hide is known only roughly */
 
 struct job {
     const char *name;
@@ -55,6 +58,8 @@ is_of(const struct cairn_verdict *verdict, const struct model_fault *fault)
     if (fault->cause == CAUSE_LENGTHS)
         return verdict->kind == CAIRN_STRUCTURAL &&
                strcmp(verdict->pattern, "sequence_length") == 0;
+    if (fault->cause == CAUSE_NIC)
+        return verdict->kind == CAIRN_SLOW_LINK && verdict->ranks.count > 2;
     return fault->cause == CAUSE_NODE && verdict->kind == CAIRN_SLOW_NODE &&
            verdict->nodes.count == 1 && verdict->nodes.items[0] == fault->node;
 }
@@ -78,6 +83,9 @@ check(const struct job *job, const struct model *model, const struct cairn_verdi
         if (!found)
             fail_msg("%s %u: rank %u is not named", job->name, (uint32_t)job->seed, fault->rank);
         assert_int_equal(found->until_step != CAIRN_STEP_NONE, fault->until < model->ticks);
+        if (fault->cause == CAUSE_RANK && fabs(found->rate / fault->factor - 1) > rate_error)
+            fail_msg("%s %u: rank %u is %.2f times slow, not %.2f", job->name, (uint32_t)job->seed,
+                     fault->rank, fault->factor, found->rate);
     }
     if (verdicts->count != expected)
         fail_msg("%s %u: %u verdicts for %u faults: %s", job->name, (uint32_t)job->seed,
@@ -153,6 +161,30 @@ test_behind(void **state)
     RUN(jobs);
 }
 
+/* All operations go on behind the computation: those that wait for a slower rank hide what they
+ * compute, and a small change of speed shows in each gap. */
+static void
+test_hidden(void **state)
+{
+    static const struct job jobs[] = {{"several", 21000061},        {"several", 21000187},
+                                      {"several", 21000299},        {"quiet", 21000489},
+                                      {"overlapped_nic", 22000120}, {"heavy_tails", 24000129}};
+
+    (void)state;
+    RUN(jobs);
+}
+
+/* Who waits for its own sends before the next step, or the norm of the gradients, is no culprit. */
+static void
+test_awaited_sends(void **state)
+{
+    static const struct job jobs[] = {
+        {"slow", 21000364}, {"heavy_tails", 22000701}, {"several", 31000061}};
+
+    (void)state;
+    RUN(jobs);
+}
+
 /* Sends end when their data is out; in a long pipeline most receivers have waited for it. */
 static void
 test_buffered_sends(void **state)
@@ -179,9 +211,10 @@ static void
 test_sources(void **state)
 {
     static const struct job jobs[] = {
-        {"nameless", 3003}, {"nameless", 3006},  {"clock_steps", 3006}, {"clock_steps", 3013},
-        {"replaced", 3002}, {"replaced", 3003},  {"replaced", 7000451}, {"losses", 3007},
-        {"losses", 3009},   {"losses", 7000209}, {"restart", 3018}};
+        {"nameless", 3003},  {"nameless", 3006},  {"clock_steps", 3006}, {"clock_steps", 3013},
+        {"replaced", 3002},  {"replaced", 3003},  {"replaced", 7000451}, {"losses", 3007},
+        {"losses", 3009},    {"losses", 7000209}, {"restart", 3018},     {"losses", 22000539},
+        {"losses", 22000058}};
 
     (void)state;
     RUN(jobs);
@@ -193,6 +226,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_noise),          cmocka_unit_test(test_nothing_wrong),
         cmocka_unit_test(test_communication),  cmocka_unit_test(test_behind),
+        cmocka_unit_test(test_hidden),         cmocka_unit_test(test_awaited_sends),
         cmocka_unit_test(test_buffered_sends), cmocka_unit_test(test_repeated_within_a_step),
         cmocka_unit_test(test_sources),
     };
