@@ -13,8 +13,15 @@
 
 enum { PIECES_PER_ADD_MAX = 2 * CAIRN_DIMS_MAX - 1 };
 
+/* A tensor's pieces: how many there are, and the last of them. */
+struct owned {
+    size_t count;
+    size_t last;
+};
+
 struct cairn_layout {
     struct cairn_tensor *tensors;
+    struct owned *owned; /* [tensor_limit] */
     uint32_t tensor_count;
     uint32_t tensor_limit;
     uint32_t *slots; /* slot_count, a power of two, is 0 before the first tensor */
@@ -41,6 +48,7 @@ cairn_layout_destroy(struct cairn_layout *layout)
     if (!layout)
         return;
     free(layout->tensors);
+    free(layout->owned);
     free(layout->slots);
     free(layout->pieces);
     free(layout);
@@ -76,6 +84,7 @@ reserve_tensor(struct cairn_layout *layout)
     uint32_t limit = layout->tensor_limit ? 2 * layout->tensor_limit : 16;
     uint32_t slot_count = 2 * limit;
     struct cairn_tensor *tensors;
+    struct owned *owned;
     uint32_t *slots;
 
     if (layout->tensor_count < layout->tensor_limit)
@@ -87,6 +96,10 @@ reserve_tensor(struct cairn_layout *layout)
         return CAIRN_NOMEM;
     layout->tensors =
         tensors; /* larger than tensor_limit says, which does no harm if what follows fails */
+    owned = realloc(layout->owned, limit * sizeof *owned);
+    if (!owned)
+        return CAIRN_NOMEM;
+    layout->owned = owned;
     slots = calloc(slot_count, sizeof *slots);
     if (!slots)
         return CAIRN_NOMEM;
@@ -141,6 +154,7 @@ append_tensor(struct cairn_layout *layout, const struct cairn_slice *slice)
     uint32_t index = layout->tensor_count++;
     struct cairn_tensor *tensor = &layout->tensors[index];
 
+    layout->owned[index] = (struct owned){0};
     memset(tensor, 0, sizeof *tensor);
     memcpy(tensor->name, slice->name, strlen(slice->name));
     tensor->dtype = slice->dtype;
@@ -149,6 +163,19 @@ append_tensor(struct cairn_layout *layout, const struct cairn_slice *slice)
     memcpy(tensor->shape, slice->shape, slice->dims * sizeof slice->shape[0]);
     layout->slots[slot_of(layout, tensor->name)] = index + 1;
     return index;
+}
+
+/* Appends an empty piece of a tensor. Room is reserved. */
+static struct cairn_piece *
+append_piece(struct cairn_layout *layout, uint32_t tensor)
+{
+    struct cairn_piece *piece = &layout->pieces[layout->piece_count];
+
+    layout->owned[tensor].count++;
+    layout->owned[tensor].last = layout->piece_count++;
+    memset(piece, 0, sizeof *piece);
+    piece->tensor = tensor;
+    return piece;
 }
 
 /*
@@ -168,12 +195,10 @@ append_range(struct cairn_layout *layout, const struct cairn_slice *slice, uint3
     for (uint32_t d = slice->dims; d-- > 0;)
         unit[d] = d + 1 < slice->dims ? unit[d + 1] * slice->extent[d + 1] : 1;
     do {
-        struct cairn_piece *piece = &layout->pieces[layout->piece_count++];
+        struct cairn_piece *piece = append_piece(layout, tensor);
         uint64_t taken = 1;
         uint32_t cut = 0;
 
-        memset(piece, 0, sizeof *piece);
-        piece->tensor = tensor;
         piece->container = container;
         piece->offset_bytes = offset_bytes + (at - begin) * element_bytes;
         while (cut + 1 < slice->dims && (at % unit[cut] != 0 || end - at < unit[cut]))
@@ -277,7 +302,7 @@ cairn_layout_add_piece(struct cairn_layout *layout, const struct cairn_piece *pi
     err = reserve_pieces(layout, 1);
     if (err)
         return err;
-    copy = &layout->pieces[layout->piece_count++];
+    copy = append_piece(layout, piece->tensor);
     *copy = *piece;
     for (uint32_t d = tensor->dims; d < CAIRN_DIMS_MAX; d++)
         copy->start[d] = copy->extent[d] = copy->stride_bytes[d] = 0;
@@ -315,4 +340,12 @@ const struct cairn_piece *
 cairn_layout_piece(const struct cairn_layout *layout, size_t index)
 {
     return &layout->pieces[index];
+}
+
+const struct cairn_piece *
+cairn_layout_only_piece(const struct cairn_layout *layout, uint32_t tensor)
+{
+    const struct owned *owned = &layout->owned[tensor];
+
+    return owned->count == 1 ? &layout->pieces[owned->last] : NULL;
 }

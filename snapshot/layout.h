@@ -73,6 +73,9 @@ const struct cairn_tensor *cairn_layout_tensor(const struct cairn_layout *layout
 uint32_t cairn_layout_tensor_find(const struct cairn_layout *layout, const char *name);
 size_t cairn_layout_piece_count(const struct cairn_layout *layout);
 const struct cairn_piece *cairn_layout_piece(const struct cairn_layout *layout, size_t index);
+/* The only piece of a tensor; NULL if it has none or several. In constant time. */
+const struct cairn_piece *cairn_layout_only_piece(const struct cairn_layout *layout,
+                                                  uint32_t tensor);
 
 /*
  * Checks a slice on its own: name (UTF-8 without control characters, 1 to CAIRN_NAME_BYTES_MAX -

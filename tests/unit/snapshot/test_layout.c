@@ -212,6 +212,7 @@ test_add(void **state)
                      CAIRN_OK); /* only the tensor */
     assert_int_equal(cairn_layout_tensor_count(layout), 1);
     assert_int_equal(cairn_layout_piece_count(layout), 0);
+    assert_null(cairn_layout_only_piece(layout, 0)); /* of none */
     assert_string_equal(cairn_layout_tensor(layout, 0)->name, "w");
     other = slice;
     other.dtype = CAIRN_I32;
@@ -251,6 +252,10 @@ test_add(void **state)
     bad.stride_bytes[0] = UINT64_MAX / 2;
     assert_int_equal(cairn_layout_add_piece(layout, &bad), CAIRN_INVAL);
     assert_int_equal(cairn_layout_piece_count(layout), 2);
+    assert_ptr_equal(cairn_layout_only_piece(layout, 0), cairn_layout_piece(layout, 1));
+    assert_ptr_equal(cairn_layout_only_piece(layout, 1), cairn_layout_piece(layout, 0));
+    assert_int_equal(cairn_layout_add_piece(layout, &piece), CAIRN_OK);
+    assert_null(cairn_layout_only_piece(layout, 0)); /* of two */
 
     for (uint32_t i = 0; i < 3000; i++) { /* the table of names grows */
         char name[32];

@@ -28,21 +28,6 @@ cairn_checkpoint_add_opaque(struct cairn_checkpoint *checkpoint, const char *nam
     return cairn_checkpoint_add_box(checkpoint, tensor, index, NULL, NULL, 0, NULL, complaint);
 }
 
-/* The only piece of a tensor; NULL if it has none or several. */
-static const struct cairn_piece *
-only_piece(const struct cairn_layout *layout, uint32_t tensor)
-{
-    const struct cairn_piece *found = NULL;
-
-    for (size_t i = 0; i < cairn_layout_piece_count(layout); i++)
-        if (cairn_layout_piece(layout, i)->tensor == tensor) {
-            if (found)
-                return NULL;
-            found = cairn_layout_piece(layout, i);
-        }
-    return found;
-}
-
 /* ---- for writers ---- */
 
 cairn_err
@@ -62,7 +47,7 @@ cairn_checkpoint_load_opaque(const struct cairn_checkpoint *checkpoint, const ch
     if (index == UINT32_MAX)
         return CAIRN_NOT_FOUND;
     tensor = cairn_layout_tensor(checkpoint->layout, index);
-    piece = only_piece(checkpoint->layout, index);
+    piece = cairn_layout_only_piece(checkpoint->layout, index);
     if (tensor->kind != CAIRN_OPAQUE || tensor->shape[0] > bytes_max ||
         (tensor->shape[0] > 0 && (!piece || piece->extent[0] != tensor->shape[0])))
         return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,

@@ -56,7 +56,7 @@ cairn_torch_carry_remove(struct cairn_pickle_node *dict, const char *key)
 struct filler {
     const struct cairn_torch_fill *fill;
     struct cairn_torch_builder builder;
-    uint32_t *storage_of; /* by identity: index + 1 */
+    uint32_t *storage_of; /* by identity: index + 1; NULL before the first tensor */
     struct cairn_torch_filled *storages;
     struct cairn_pickle_node **keys; /* [storage_count]: of their keys; NULL: not made yet */
     uint32_t storage_count;
@@ -68,6 +68,10 @@ storage_for(struct filler *filler, uint32_t identity, uint64_t bytes, uint32_t *
 {
     if (identity >= filler->fill->identity_count)
         return CAIRN_INTERNAL;
+    if (!filler->storage_of)
+        filler->storage_of = calloc(filler->fill->identity_count, sizeof(*filler->storage_of));
+    if (!filler->storage_of)
+        return CAIRN_NOMEM;
     if (filler->storage_of[identity] != 0) {
         *storage = filler->storage_of[identity] - 1;
         return filler->storages[*storage].bytes == bytes ? CAIRN_OK : CAIRN_INTERNAL;
@@ -137,15 +141,13 @@ cairn_torch_carry_fill(const struct cairn_torch_fill *fill, struct cairn_torch_f
                        uint32_t *storage_count, struct cairn_complaint *complaint)
 {
     struct filler filler = {.fill = fill, .complaint = complaint};
-    cairn_err err = CAIRN_NOMEM;
+    cairn_err err;
 
-    filler.storage_of = calloc((size_t)fill->identity_count + 1, sizeof(*filler.storage_of));
     if (fill->builder)
         filler.builder = *fill->builder;
     else
         cairn_torch_builder_init(&filler.builder, fill->tree);
-    if (filler.storage_of)
-        err = cairn_torch_visit_persistent(fill->tree, fill->root, fill_node, &filler);
+    err = cairn_torch_visit_persistent(fill->tree, fill->root, fill_node, &filler);
     free(filler.storage_of);
     free(filler.keys);
     if (err) {

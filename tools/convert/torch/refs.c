@@ -31,8 +31,9 @@ cairn_torch_has_storage(const struct cairn_pickle *tree, const struct cairn_pick
 struct finding {
     const struct cairn_checkpoint *source;
     const struct cairn_output_options *options;
-    uint32_t *same_as; /* of a tensor: what it is an alias of and written as, or itself */
-    bool *seen;        /* [tensors] */
+    uint32_t *same_as; /* of a tensor: what it is an alias of and written as, or itself; NULL until
+                        * the tree names a tensor, since most objects name none */
+    bool *seen;        /* [tensors], as same_as */
     struct cairn_torch_refs *refs;
 };
 
@@ -45,13 +46,16 @@ is_written_alike(const struct cairn_checkpoint *source, const struct cairn_outpu
            cairn_output_dtype(options, cairn_layout_tensor(source->layout, alias->of));
 }
 
+/* Makes the tables, once. CAIRN_NOMEM. */
 static cairn_err
-finding_init(struct finding *finding, const struct cairn_checkpoint *source,
-             const struct cairn_output_options *options, struct cairn_torch_refs *refs)
+make_tables(struct finding *finding)
 {
+    const struct cairn_checkpoint *source = finding->source;
     uint32_t count = cairn_layout_tensor_count(source->layout);
 
-    *finding = (struct finding){.source = source, .options = options, .refs = refs};
+    if (finding->seen)
+        return CAIRN_OK;
+    free(finding->same_as);
     finding->same_as = calloc((size_t)count + 1, sizeof(*finding->same_as));
     finding->seen = calloc((size_t)count + 1, sizeof(*finding->seen));
     if (!finding->same_as || !finding->seen)
@@ -59,7 +63,7 @@ finding_init(struct finding *finding, const struct cairn_checkpoint *source,
     for (uint32_t i = 0; i < count; i++)
         finding->same_as[i] = i;
     for (uint32_t i = 0; i < source->alias_count; i++)
-        if (is_written_alike(source, options, &source->aliases[i]))
+        if (is_written_alike(source, finding->options, &source->aliases[i]))
             finding->same_as[source->aliases[i].tensor] = source->aliases[i].of;
     return CAIRN_OK;
 }
@@ -71,16 +75,20 @@ finding_fini(struct finding *finding)
     free(finding->seen);
 }
 
-/* The tensor of a name; UINT32_MAX. */
-static uint32_t
-find(const struct finding *finding, const char *name)
+/* The tensor of a name. CAIRN_NOT_FOUND, CAIRN_NOMEM. */
+static cairn_err
+find(struct finding *finding, const char *name, uint32_t *tensor)
 {
-    uint32_t tensor = cairn_layout_tensor_find(finding->source->layout, name);
+    uint32_t found = cairn_layout_tensor_find(finding->source->layout, name);
+    cairn_err err;
 
-    if (tensor == UINT32_MAX ||
-        cairn_layout_tensor(finding->source->layout, tensor)->kind == CAIRN_OPAQUE)
-        return UINT32_MAX;
-    return finding->same_as[tensor];
+    if (found == UINT32_MAX ||
+        cairn_layout_tensor(finding->source->layout, found)->kind == CAIRN_OPAQUE)
+        return CAIRN_NOT_FOUND;
+    err = make_tables(finding);
+    if (!err)
+        *tensor = finding->same_as[found];
+    return err;
 }
 
 static cairn_err
@@ -89,10 +97,13 @@ note(void *context, struct cairn_pickle_node *node)
     struct finding *finding = context;
     struct cairn_torch_refs *refs = finding->refs;
     char name[CAIRN_NAME_BYTES_MAX];
-    uint32_t tensor = cairn_pickle_tensor_name(node, name) ? find(finding, name) : UINT32_MAX;
+    uint32_t tensor;
+    cairn_err err = CAIRN_NOT_FOUND;
 
-    if (tensor == UINT32_MAX)
-        return CAIRN_NOT_FOUND;
+    if (cairn_pickle_tensor_name(node, name))
+        err = find(finding, name, &tensor);
+    if (err)
+        return err;
     if (finding->seen[tensor])
         return CAIRN_OK;
     finding->seen[tensor] = true;
@@ -107,12 +118,11 @@ cairn_torch_refs_find(const struct cairn_checkpoint *source,
                       const struct cairn_output_options *options, const struct cairn_pickle *tree,
                       const struct cairn_pickle_node *root, struct cairn_torch_refs *refs)
 {
-    struct finding finding;
-    cairn_err err = finding_init(&finding, source, options, refs);
+    struct finding finding = {.source = source, .options = options, .refs = refs};
+    cairn_err err;
 
     memset(refs, 0, sizeof(*refs));
-    if (!err)
-        err = cairn_torch_visit_persistent(tree, root, note, &finding);
+    err = cairn_torch_visit_persistent(tree, root, note, &finding);
     finding_fini(&finding);
     return err;
 }
@@ -128,13 +138,16 @@ static cairn_err
 resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out,
         struct cairn_complaint *complaint)
 {
-    const struct finding *finding = context;
-    uint32_t tensor = strcmp(word, "tensor") == 0 ? find(finding, name) : UINT32_MAX;
+    struct finding *finding = context;
+    uint32_t tensor;
     const struct cairn_tensor *known;
+    cairn_err err = strcmp(word, "tensor") == 0 ? find(finding, name, &tensor) : CAIRN_NOT_FOUND;
 
-    if (tensor == UINT32_MAX)
+    if (err == CAIRN_NOT_FOUND)
         return cairn_refuse(finding->source, complaint, CAIRN_NOT_FOUND,
                             "its state names %s %s, which is missing; was it dropped?", word, name);
+    if (err)
+        return err;
     known = cairn_layout_tensor(finding->source->layout, tensor);
     out->dtype = cairn_torch_dtype_of(cairn_output_dtype(finding->options, known));
     out->dims = known->dims;
@@ -150,17 +163,15 @@ cairn_torch_refs_plan(const struct cairn_checkpoint *source,
                       struct cairn_pickle_node *root, const char *folder,
                       struct cairn_torch_output *out, struct cairn_complaint *complaint)
 {
-    struct finding finding;
+    struct finding finding = {.source = source, .options = options};
     struct cairn_torch_fill fill = {.tree = tree,
                                     .root = root,
                                     .identity_count = cairn_layout_tensor_count(source->layout),
                                     .resolve = resolve,
                                     .context = &finding,
                                     .builder = builder};
-    cairn_err err = finding_init(&finding, source, options, NULL);
+    cairn_err err = cairn_torch_output_plan(out, folder, &fill, complaint);
 
-    if (!err)
-        err = cairn_torch_output_plan(out, folder, &fill, complaint);
     finding_fini(&finding);
     return err;
 }
