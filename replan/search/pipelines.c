@@ -180,15 +180,19 @@ judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
     free(groups);
 }
 
+/* given: NULL, or the pipeline of each unit. */
 static cairn_err
-deal_units(struct cairn_division *division, uint32_t dealt, enum cairn_deal deal)
+deal_units(struct cairn_division *division, uint32_t dealt, enum cairn_deal deal,
+           const uint32_t *given)
 {
     uint32_t unit_count = division->unit_count, pipeline_count = division->pipeline_count, at = 0;
     uint32_t *owner = calloc((size_t)unit_count + 1, sizeof(*owner));
     uint32_t *counts = calloc((size_t)pipeline_count + 1, sizeof(*counts));
     cairn_err err = owner && counts ? CAIRN_OK : CAIRN_NOMEM;
 
-    if (!err)
+    if (!err && given)
+        memcpy(owner, given, unit_count * sizeof(*owner));
+    else if (!err)
         err = cairn_deal_units(division->problem, division->units, unit_count, dealt,
                                pipeline_count, deal, owner);
     for (uint32_t unit = 0; !err && unit < unit_count; unit++)
@@ -207,11 +211,10 @@ deal_units(struct cairn_division *division, uint32_t dealt, enum cairn_deal deal
     return err;
 }
 
-cairn_err
-cairn_division_create(const struct cairn_problem *problem, struct cairn_divider *divider,
-                      const struct cairn_unit *units, uint32_t unit_count, uint32_t dealt,
-                      uint32_t pipeline_count, enum cairn_deal deal, double target_ms,
-                      struct cairn_division **out)
+static cairn_err
+create(const struct cairn_problem *problem, struct cairn_divider *divider,
+       const struct cairn_unit *units, uint32_t unit_count, uint32_t dealt, uint32_t pipeline_count,
+       enum cairn_deal deal, const uint32_t *given, double target_ms, struct cairn_division **out)
 {
     struct cairn_division *division = calloc(1, sizeof(*division));
     size_t room = (size_t)3 * unit_count + (size_t)ROOM_MORE * pipeline_count;
@@ -228,7 +231,7 @@ cairn_division_create(const struct cairn_problem *problem, struct cairn_divider 
     division->pipelines = calloc((size_t)pipeline_count + 1, sizeof(*division->pipelines));
     division->members = calloc(room, sizeof(*division->members));
     if (division->pipelines && division->members)
-        err = deal_units(division, dealt, deal);
+        err = deal_units(division, dealt, deal, given);
     if (err) {
         cairn_division_destroy(division);
         return err;
@@ -236,6 +239,26 @@ cairn_division_create(const struct cairn_problem *problem, struct cairn_divider 
     cairn_division_set_target(division, target_ms);
     *out = division;
     return CAIRN_OK;
+}
+
+cairn_err
+cairn_division_create(const struct cairn_problem *problem, struct cairn_divider *divider,
+                      const struct cairn_unit *units, uint32_t unit_count, uint32_t dealt,
+                      uint32_t pipeline_count, enum cairn_deal deal, double target_ms,
+                      struct cairn_division **out)
+{
+    return create(problem, divider, units, unit_count, dealt, pipeline_count, deal, NULL, target_ms,
+                  out);
+}
+
+cairn_err
+cairn_division_create_owned(const struct cairn_problem *problem, struct cairn_divider *divider,
+                            const struct cairn_unit *units, uint32_t unit_count,
+                            const uint32_t *owner, uint32_t pipeline_count, double target_ms,
+                            struct cairn_division **out)
+{
+    return create(problem, divider, units, unit_count, unit_count, pipeline_count, CAIRN_DEAL_SPEED,
+                  owner, target_ms, out);
 }
 
 void

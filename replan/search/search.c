@@ -1,9 +1,11 @@
 /* replan/search/search.c - the search over groups, divisions and orders. */
 #include "replan/search/search.h"
 
+#include "replan/bound/few.h"
 #include "replan/bound/raise.h"
 #include "replan/fleet/cost.h"
 #include "replan/search/exhaust.h"
+#include "replan/search/regroup.h"
 #include "replan/search/sets.h"
 
 #include <math.h>
@@ -20,13 +22,21 @@ enum {
     MOVES_BRIEFLY = 1000,  /* the same, where a division is only sounded */
     PARTS = 4,
     PARTS_BRIEFLY = 2,
-    RAISED_AFTER = 12000 /* moves: a plan first, then the bound */
+    RAISED_AFTER = 12000, /* moves: a plan first, then the bound */
+    REGROUPED_MAX = 48,
+    REGROUP_FIRST = 30000, /* moves */
+    REGROUP_LAST = 200000,
+    CUTS_FIRST = 200, /* of the bound of few pipelines */
+    CUTS_LAST = 2000,
+    REGROUP_COUNTS = 3, /* numbers of pipelines in a round */
+    REGROUP_MOVES = 4000
 };
 #define ENOUGH 1.0005 /* how far from the bound a plan is not improved */
 #define FOR_EVER                                                                                   \
     1e40 /* times the bound, is longer than any plan takes: rates, and costs of sizes, may differ by
           * 10^12 each */
-#define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
+#define REGROUP_NEAR 1.3 /* how far from the best a division may be to be regrouped */
+#define NEAR 1.01        /* how far from the best a division may be to be kept for improvement */
 
 struct search {
     const struct cairn_fleet *fleet;
@@ -42,6 +52,9 @@ struct search {
     struct cairn_division *kept[KEPT_MAX]; /* the best first */
     double kept_ms[KEPT_MAX];
     uint32_t kept_count;
+    struct cairn_regrouped regrouped[REGROUPED_MAX];
+    uint32_t regrouped_count;
+    uint64_t regroup_seed;
     struct cairn_plan *plan; /* the best so far */
     double step_ms;
 };
@@ -418,6 +431,94 @@ improve_all(struct search *search)
     return err ? err : raise_bound(search);
 }
 
+/* Groups of a kept division changed by annealing, and what that found improved. */
+static cairn_err
+regroup_one(struct search *search, uint32_t at, uint32_t moves)
+{
+    struct cairn_regrouped *made = &search->regrouped[search->regrouped_count];
+    struct cairn_division *division = NULL;
+    double step_ms = search->kept_ms[at];
+    cairn_err err = cairn_regroup(search->fleet, search->kept[at], moves, search->regroup_seed++,
+                                  search->stop, &step_ms, made);
+
+    if (err)
+        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+    if (!(step_ms < search->kept_ms[at])) {
+        cairn_regrouped_fini(made);
+        return CAIRN_OK;
+    }
+    search->regrouped_count++;
+    err = cairn_division_create_owned(search->problem, search->divider, made->units,
+                                      made->unit_count, made->owner, made->pipeline_count,
+                                      step_ms * (1 + 1e-9), &division);
+    if (err)
+        return err;
+    step_ms = enough_ms(search, division);
+    if (step_ms == INFINITY) {
+        cairn_division_destroy(division);
+        return CAIRN_OK;
+    }
+    step_ms = cairn_division_step_ms(division, search->bound_ms, step_ms);
+    if (step_ms < search->step_ms)
+        err = take_plan(search, division, step_ms);
+    keep(search, division, step_ms);
+    return err;
+}
+
+/* The best of each number of pipelines in turn, for so many moves in all. */
+static cairn_err
+regroup_all(struct search *search, uint32_t moves_max)
+{
+    uint32_t moves = REGROUP_MOVES, left = moves_max;
+    cairn_err err = CAIRN_OK;
+
+    while (!err && left > 0 && search->kept_count > 0) {
+        uint32_t counts[REGROUP_COUNTS], found = 0;
+
+        for (uint32_t i = 0; !err && i < search->kept_count && found < REGROUP_COUNTS; i++) {
+            uint32_t now = moves < left ? moves : left;
+            bool known = false;
+
+            for (uint32_t j = 0; j < found; j++)
+                known = known || counts[j] == search->kept[i]->pipeline_count;
+            if (known || search->kept_ms[i] > search->step_ms * REGROUP_NEAR)
+                continue;
+            if (now == 0 || over(search) || search->step_ms <= search->bound_ms * ENOUGH ||
+                search->regrouped_count == REGROUPED_MAX)
+                return CAIRN_OK;
+            counts[found++] = search->kept[i]->pipeline_count;
+            err = regroup_one(search, i, now);
+            left -= now;
+        }
+        moves *= 2;
+    }
+    return err;
+}
+
+/* Improves divisions, and raises the bound. Where there are few pipelines groups matter more than
+ * how they are dealt. */
+static cairn_err
+improve_plan(struct search *search)
+{
+    bool few = search->plan && search->plan->pipeline_count <= CAIRN_BOUND_FEW_PIPELINES;
+    cairn_err err = CAIRN_OK;
+
+    for (int i = 1; !err && few && i <= 2; i++) {
+        err = regroup_all(search, REGROUP_FIRST);
+        if (!err)
+            err = cairn_bound_few(search->fleet, search->step_ms, (uint32_t)i * CUTS_FIRST,
+                                  search->stop, &search->bound_ms);
+    }
+    if (!err)
+        err = improve_all(search);
+    if (!err)
+        err = regroup_all(search, REGROUP_LAST);
+    if (!err && few)
+        err = cairn_bound_few(search->fleet, search->step_ms, CUTS_LAST, search->stop,
+                              &search->bound_ms);
+    return err;
+}
+
 /* A handful of devices: everything that the search passed over, too. What then is best is the
  * bound; where the time limit is over first it is raised as far as that goes. */
 static cairn_err
@@ -474,9 +575,11 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
     for (uint32_t i = 0; !err && i < search.sets.count && !over(&search); i++)
         err = try_lengths(&search, &search.sets.sets[i]);
     if (!err)
-        err = improve_all(&search);
+        err = few ? improve_all(&search) : improve_plan(&search);
     for (uint32_t i = 0; i < search.kept_count; i++)
         cairn_division_destroy(search.kept[i]);
+    for (uint32_t i = 0; i < search.regrouped_count; i++)
+        cairn_regrouped_fini(&search.regrouped[i]);
     cairn_unit_sets_fini(&search.sets);
     cairn_fleet_destroy(memory_fleet);
     cairn_divider_destroy(search.divider);

@@ -1,0 +1,664 @@
+/*
+ * replan/bound/few.c - branch and bound over the longest stages of few pipelines.
+ *
+ * A box says how many pipelines there are, and between what times the longest stage of each lies.
+ * Its bound is a Lagrangian one: prices on the layers that each pipeline needs, and on the places
+ * of its stages. The box with the least bound is cut in two, again and again; the least bound of
+ * all boxes holds for every plan.
+ *
+ * Invariants:
+ *   - the boxes on the heap cover every plan that is faster than plan_ms;
+ *   - a box's bound_ms holds for the plans in it, whatever its prices are.
+ */
+#include "replan/bound/few.h"
+
+#include "replan/bound/groupings.h"
+#include "replan/fleet/cost.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PIPELINES_MAX = CAIRN_BOUND_FEW_PIPELINES,
+    PLACES_MAX = 20, /* of stages with a price, from the last stage on; then those before */
+    BOXES_MAX = 8000,
+    LIMITS_MAX = 40, /* on numbers of groups, of one box */
+    ROUNDS = 40,     /* of prices, for one box */
+    ROUNDS_NARROW = 120,
+    ROUNDS_ROOT = 300,
+    CRITICAL_MAX = 1 << 18,
+    PATIENCE = 5 /* rounds without a better bound before steps get shorter */
+};
+#define ENOUGH 1.0002 /* how near the plan a bound need not be raised */
+#define ROUNDING 1e-9
+#define NARROW 1.02 /* where numbers of groups cut a box better than times */
+#define WIDE 1.2    /* above it prices need not be as good */
+#define SCALE 16.0  /* of the price of layers to that of places: about the stages of a pipeline */
+#define MIXED 0.08f /* of a round into the mean of the rounds before */
+
+/* Stages from the last one on share a place, and its price: the first of each place, as many as
+ * there are until the next. Those from the last on are not counted. */
+static const uint8_t place_first[PLACES_MAX] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,
+                                                10, 11, 12, 14, 16, 20, 24, 32, 40, 56};
+
+/* How many groups of a size a sort of nodes forms at most, or at least. */
+struct limit {
+    uint16_t which; /* sort of nodes, then size */
+    uint16_t count;
+    bool at_least;
+    float price;
+};
+
+struct box {
+    double bound_ms;
+    uint32_t limit_count;
+    struct limit limits[LIMITS_MAX];
+    uint32_t cut_by; /* `which` of the limit that cuts it best; UINT32_MAX: none */
+    uint32_t cut_at; /* at most that many on one side */
+    uint32_t pipelines;
+    double low_ms[PIPELINES_MAX], high_ms[PIPELINES_MAX]; /* of the longest stages, ascending */
+    float layers_price[PIPELINES_MAX];                    /* of all layers of a pipeline */
+    float place_price[PIPELINES_MAX][PLACES_MAX];
+};
+
+/* Where a group of a kind is worth most. */
+struct best_place {
+    uint8_t pipeline, place;
+    uint32_t layers;
+};
+
+struct few {
+    const struct cairn_problem *problem;
+    struct cairn_groupings *groupings;
+    double plan_ms;
+    double fastest_ms; /* of a layer, on any group */
+    double work_layers;
+    struct box *boxes; /* a heap, the least bound on top */
+    uint32_t box_count;
+    uint32_t kind_count;
+    uint32_t *layers; /* [kinds][PIPELINES_MAX][PLACES_MAX]: what a group holds there at most */
+    uint32_t *caps;   /* [kinds][PLACES_MAX]: the same by memory, with as many in flight */
+    double *worth;    /* [kinds] */
+    struct best_place *best;
+    uint32_t *used;       /* [kinds] */
+    uint32_t which_count; /* sorts of nodes * sizes */
+    double *more;         /* [which_count] */
+    double *mean;         /* the same: of `formed`, over the last rounds */
+    double *square;       /* the same, of its square */
+    uint32_t *formed;
+    double *critical; /* what the longest stage may take, ascending */
+    uint32_t critical_count;
+};
+
+/* ---- one box ---- */
+
+/* The fewest micro-batches of a pipeline in a plan of the box that is faster than the best. */
+static uint32_t
+least_microbatches(const struct few *few, const struct box *box, uint32_t pipeline)
+{
+    double others = 0;
+
+    for (uint32_t i = 0; i < box->pipelines; i++)
+        if (i != pipeline)
+            others +=
+                1 + floor((few->plan_ms - few->work_layers * few->fastest_ms) / box->low_ms[i] +
+                          ROUNDING);
+    return others + 1 >= few->problem->microbatches ? 1
+                                                    : few->problem->microbatches - (uint32_t)others;
+}
+
+/* The longest stage takes one of few times; false where none is between these. */
+static bool
+snap(const struct few *few, double *low_ms, double *high_ms)
+{
+    uint32_t first = 0, end = few->critical_count;
+
+    if (end == 0)
+        return true;
+    while (first < end) { /* the first that is not below */
+        uint32_t middle = first + (end - first) / 2;
+
+        if (few->critical[middle] < *low_ms * (1 - ROUNDING))
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    if (first == few->critical_count || few->critical[first] > *high_ms * (1 + ROUNDING))
+        return false;
+    *low_ms = fmax(*low_ms, few->critical[first]);
+    end = few->critical_count;
+    while (first + 1 < end) { /* the last that is not above */
+        uint32_t middle = first + (end - first) / 2;
+
+        if (few->critical[middle] > *high_ms * (1 + ROUNDING))
+            end = middle;
+        else
+            first = middle;
+    }
+    *high_ms = fmin(*high_ms, few->critical[first]);
+    *low_ms = fmin(*low_ms, *high_ms);
+    return true;
+}
+
+/* Makes a box as small as it may be; false where nothing is left. */
+static bool
+shrink(const struct few *few, struct box *box)
+{
+    double room_ms = few->plan_ms - few->work_layers * few->fastest_ms;
+    uint32_t count = box->pipelines;
+
+    if (room_ms <= 0)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t least = least_microbatches(few, box, i);
+
+        if (least > 1 && box->high_ms[i] > room_ms / (least - 1) * (1 + ROUNDING))
+            box->high_ms[i] = room_ms / (least - 1) * (1 + ROUNDING);
+    }
+    for (uint32_t i = count - 1; i-- > 0;)
+        box->high_ms[i] = fmin(box->high_ms[i], box->high_ms[i + 1]);
+    for (uint32_t i = 1; i < count; i++)
+        box->low_ms[i] = fmax(box->low_ms[i], box->low_ms[i - 1]);
+    for (uint32_t i = 0; i < count; i++) {
+        if (box->low_ms[i] > box->high_ms[i] * (1 + ROUNDING))
+            return false;
+        if (!snap(few, &box->low_ms[i], &box->high_ms[i]))
+            return false;
+    }
+    return true;
+}
+
+/* The number of places with a price: stages before those hold as few layers as each other. */
+static uint32_t
+place_count(uint32_t least_microbatches)
+{
+    uint32_t places = 1;
+
+    while (places < PLACES_MAX - 1 && place_first[places] + 1u < least_microbatches)
+        places++;
+    return places;
+}
+
+static uint32_t
+place_width(uint32_t place)
+{
+    return place_first[place + 1] - place_first[place];
+}
+
+/* Pipelines of one box count together, at one price: as many from one on. */
+static uint32_t
+alike_from(const struct box *box, uint32_t pipeline)
+{
+    uint32_t end = pipeline + 1;
+
+    while (end < box->pipelines && box->low_ms[end] <= box->low_ms[pipeline] &&
+           box->high_ms[end] <= box->high_ms[pipeline])
+        end++;
+    return end - pipeline;
+}
+
+static void
+list_layers(struct few *few, const struct box *box, uint32_t *places)
+{
+    for (uint32_t i = 0; i < box->pipelines; i++) {
+        uint32_t least = least_microbatches(few, box, i);
+
+        places[i] = place_count(least);
+        for (uint32_t k = 0; k < few->kind_count; k++) {
+            double ms = few->groupings->kinds[k].layer_ms, most = box->high_ms[i] / ms;
+            uint32_t *into = &few->layers[(k * PIPELINES_MAX + i) * PLACES_MAX];
+
+            for (uint32_t d = 0; d <= places[i]; d++) {
+                double free = floor((d == 0 ? most - few->problem->head_layers : most) + ROUNDING);
+                uint32_t cap = few->caps[k * PLACES_MAX + d];
+
+                if (place_first[d] + 1u > least)
+                    cap =
+                        cairn_cost_layers_max(few->problem, few->groupings->kinds[k].bytes, least);
+
+                into[d] = free < 0 ? UINT32_MAX : free < cap ? (uint32_t)free : cap;
+            }
+        }
+    }
+}
+
+/* What groups are worth at the prices, and where. */
+static void
+price_kinds(struct few *few, const struct box *box, const uint32_t *places)
+{
+    const struct cairn_problem *problem = few->problem;
+
+    for (uint32_t k = 0; k < few->kind_count; k++) {
+        double most = 0, ms = few->groupings->kinds[k].layer_ms;
+        struct best_place best = {0, PLACES_MAX, 0}; /* in none */
+
+        for (uint32_t i = 0; i < box->pipelines; i += alike_from(box, i)) {
+            const uint32_t *layers = &few->layers[(k * PIPELINES_MAX + i) * PLACES_MAX];
+            double each = (double)box->layers_price[i] / problem->layers - ms / box->low_ms[i];
+
+            for (uint32_t d = 0; d <= places[i]; d++) {
+                double worth;
+
+                if (layers[d] == UINT32_MAX || (each <= 0 && d > 0))
+                    continue;
+                worth = fmax(each, 0) * layers[d];
+                if (d < places[i])
+                    worth -= box->place_price[i][d];
+                if (d == 0)
+                    worth -= problem->head_layers * ms / box->low_ms[i];
+                if (worth > most || (worth >= most && d > 0)) {
+                    most = worth;
+                    best = (struct best_place){(uint8_t)i, (uint8_t)d, each > 0 ? layers[d] : 0};
+                }
+            }
+        }
+        few->worth[k] = most;
+        few->best[k] = best;
+    }
+}
+
+/* By how much plans at some prices break what the prices are for. */
+struct way {
+    float layers[PIPELINES_MAX];
+    float places[PIPELINES_MAX][PLACES_MAX];
+    float limits[LIMITS_MAX];
+};
+
+/* By how much a limit is broken. */
+static float
+limit_way(const struct few *few, const struct limit *limit)
+{
+    float over = (float)few->formed[limit->which] - (float)limit->count;
+
+    return limit->at_least ? -over : over;
+}
+
+/* The bound at a box's prices, and the direction in which they get better. */
+static double
+look(struct few *few, const struct box *box, const uint32_t *places, struct way *way)
+{
+    const struct cairn_problem *problem = few->problem;
+    double total = (double)problem->microbatches - box->pipelines, speed = 0;
+
+    price_kinds(few, box, places);
+    memset(few->more, 0, few->which_count * sizeof(*few->more));
+    for (uint32_t i = 0; i < box->limit_count; i++) {
+        double price = box->limits[i].at_least ? box->limits[i].price : -box->limits[i].price;
+
+        few->more[box->limits[i].which] += price;
+        total += price * box->limits[i].count;
+    }
+    total -= cairn_groupings_best(few->groupings, few->worth, few->more, few->used, few->formed);
+    for (uint32_t i = 0, alike; i < box->pipelines; i += alike) {
+        alike = alike_from(box, i);
+        total += alike *
+                 (box->layers_price[i] + problem->embed_layers * few->fastest_ms / box->low_ms[i]);
+        speed += alike / box->low_ms[i];
+        way->layers[i] = (float)(1.0 * alike);
+        for (uint32_t d = 0; d < places[i]; d++) {
+            total -= (double)box->place_price[i][d] * alike * place_width(d);
+            way->places[i][d] = (float)(-1.0 * alike * place_width(d));
+        }
+    }
+    for (uint32_t k = 0; k < few->kind_count; k++) {
+        const struct best_place *best = &few->best[k];
+
+        if (few->used[k] == 0 || best->place == PLACES_MAX)
+            continue;
+        way->layers[best->pipeline] -=
+            (float)few->used[k] * (float)best->layers / (float)problem->layers;
+        if (best->place < places[best->pipeline])
+            way->places[best->pipeline][best->place] += (float)few->used[k];
+    }
+    for (uint32_t i = 0; i < box->limit_count; i++)
+        way->limits[i] = limit_way(few, &box->limits[i]);
+    return total / speed;
+}
+
+/* The number of groups that is farthest from a whole one in the mean of the last rounds. */
+static void
+choose_cut(const struct few *few, struct box *box)
+{
+    double most = 0.0005;
+
+    box->cut_by = UINT32_MAX;
+    if (box->limit_count == LIMITS_MAX)
+        return;
+    for (uint32_t i = 0; i < few->which_count; i++) {
+        double spread = few->square[i] - few->mean[i] * few->mean[i];
+
+        if (spread > most) {
+            most = spread;
+            box->cut_by = i;
+            box->cut_at = (uint32_t)floor(few->mean[i]);
+        }
+    }
+}
+
+/* Mixes `part` of a way into another; the square of that, where prices can follow it. */
+static double
+mix(struct way *into, const struct way *way, float part, const struct box *box,
+    const uint32_t *places)
+{
+    double square = 0;
+
+    for (uint32_t i = 0; i < box->limit_count; i++) {
+        into->limits[i] += part * (way->limits[i] - into->limits[i]);
+        if (into->limits[i] > 0 || box->limits[i].price > 0)
+            square += into->limits[i] * into->limits[i];
+    }
+    for (uint32_t i = 0; i < box->pipelines; i += alike_from(box, i)) {
+        into->layers[i] += part * (way->layers[i] - into->layers[i]);
+        square += SCALE * SCALE * into->layers[i] * into->layers[i];
+        for (uint32_t d = 0; d < places[i]; d++) {
+            into->places[i][d] += part * (way->places[i][d] - into->places[i][d]);
+            if (d == 0 || into->places[i][d] > 0 || box->place_price[i][d] > 0)
+                square += into->places[i][d] * into->places[i][d];
+        }
+    }
+    return square;
+}
+
+/* Prices so far along a way. */
+static void
+go(struct box *box, const struct way *way, float far, const uint32_t *places)
+{
+    for (uint32_t i = 0; i < box->limit_count; i++)
+        box->limits[i].price = fmaxf(0, box->limits[i].price + far * way->limits[i]);
+    for (uint32_t i = 0; i < box->pipelines; i += alike_from(box, i)) {
+        box->layers_price[i] =
+            fmaxf(0, box->layers_price[i] + far * (float)(SCALE * SCALE) * way->layers[i]);
+        for (uint32_t d = 0; d < places[i]; d++) {
+            box->place_price[i][d] += far * way->places[i][d];
+            if (d > 0 && box->place_price[i][d] < 0)
+                box->place_price[i][d] = 0;
+        }
+    }
+}
+
+/* Finds good prices of a box, beginning at those it has, and raises its bound: the volume algorithm
+ * (Barahona and Anbil, Mathematical Programming 87, 2000). */
+static void
+price_box(struct few *few, struct box *box, uint32_t rounds)
+{
+    uint32_t places[PIPELINES_MAX], idle = 0;
+    double step = 1, best_ms, speed = 0, square;
+    struct way way = {.layers = {0}}, mean = way;
+
+    list_layers(few, box, places);
+    for (uint32_t i = 0; i < box->pipelines; i++)
+        speed += 1 / box->low_ms[i];
+    best_ms = look(few, box, places, &mean);
+    square = mix(&mean, &mean, 0, box, places);
+    for (uint32_t i = 0; i < few->which_count; i++)
+        few->mean[i] = few->formed[i], few->square[i] = few->mean[i] * few->mean[i];
+    for (uint32_t round = 0; round < rounds && step > 0.01 && best_ms < few->plan_ms; round++) {
+        struct box tried = *box;
+        double bound_ms;
+
+        if (square < 1e-12)
+            break; /* these are the best */
+        go(&tried, &mean, (float)(step * (few->plan_ms - best_ms) * speed / square), places);
+        bound_ms = look(few, &tried, places, &way);
+        for (uint32_t i = 0; i < few->which_count; i++) {
+            double formed = few->formed[i];
+
+            few->mean[i] += (formed - few->mean[i]) * MIXED;
+            few->square[i] += (formed * formed - few->square[i]) * MIXED;
+        }
+        if (bound_ms > best_ms) {
+            best_ms = bound_ms;
+            *box = tried;
+            step = fmin(step * 1.1, 1.5);
+            idle = 0;
+        } else if (++idle >= PATIENCE) {
+            step *= 0.66;
+            idle = 0;
+        }
+        square = mix(&mean, &way, MIXED, box, places);
+    }
+    box->bound_ms = fmax(box->bound_ms, best_ms);
+    choose_cut(few, box);
+}
+
+/* ---- all boxes ---- */
+
+static void
+push(struct few *few, const struct box *box)
+{
+    uint32_t at = few->box_count++;
+
+    for (; at > 0 && few->boxes[(at - 1) / 2].bound_ms > box->bound_ms; at = (at - 1) / 2)
+        few->boxes[at] = few->boxes[(at - 1) / 2];
+    few->boxes[at] = *box;
+}
+
+static struct box
+pop(struct few *few)
+{
+    struct box top = few->boxes[0], last = few->boxes[--few->box_count];
+    uint32_t at = 0;
+
+    for (uint32_t child; (child = 2 * at + 1) < few->box_count; at = child) {
+        if (child + 1 < few->box_count &&
+            few->boxes[child + 1].bound_ms < few->boxes[child].bound_ms)
+            child++;
+        if (few->boxes[child].bound_ms >= last.bound_ms)
+            break;
+        few->boxes[at] = few->boxes[child];
+    }
+    if (few->box_count > 0)
+        few->boxes[at] = last;
+    return top;
+}
+
+/* Keeps a box that may hold a plan faster than the best. */
+static void
+consider(struct few *few, struct box *box, uint32_t rounds)
+{
+    if (!shrink(few, box))
+        return;
+    price_box(few, box, rounds);
+    if (box->bound_ms < few->plan_ms)
+        push(few, box);
+}
+
+/* Prices where a box begins: micro-batches as long as layers. */
+static void
+begin_prices(const struct few *few, struct box *box)
+{
+    memset(box->place_price, 0, sizeof(box->place_price));
+    for (uint32_t i = 0; i < box->pipelines; i++)
+        box->layers_price[i] = (float)few->problem->microbatches / (float)box->pipelines;
+    for (uint32_t i = 0; i < box->limit_count; i++)
+        box->limits[i].price = 0;
+}
+
+/* A box that nothing cuts, at other prices; false: they are no better. */
+static bool
+look_again(struct few *few, const struct box *box)
+{
+    struct box again = *box;
+
+    for (int fresh = 0; fresh < 2; fresh++) {
+        if (fresh)
+            begin_prices(few, &again);
+        price_box(few, &again, ROUNDS_ROOT);
+        if (again.bound_ms > box->bound_ms * (1 + 1e-4) || again.cut_by != UINT32_MAX) {
+            if (again.bound_ms < few->plan_ms)
+                push(few, &again);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Cuts a box in two; false: nothing cuts it. */
+static bool
+cut(struct few *few, const struct box *box)
+{
+    uint32_t widest = 0;
+    double middle_ms, ratio;
+
+    for (uint32_t i = 1; i < box->pipelines; i++)
+        if (box->high_ms[i] * box->low_ms[widest] > box->high_ms[widest] * box->low_ms[i])
+            widest = i;
+    ratio = box->high_ms[widest] / box->low_ms[widest];
+    if (ratio <= 1 + 1e-6 && box->cut_by == UINT32_MAX)
+        return look_again(few, box);
+    middle_ms = sqrt(box->low_ms[widest] * box->high_ms[widest]);
+    for (int side = 0; side < 2; side++) {
+        struct box half = *box;
+
+        if (ratio <= NARROW && box->cut_by != UINT32_MAX)
+            half.limits[half.limit_count++] = (struct limit){
+                (uint16_t)box->cut_by, (uint16_t)(box->cut_at + (side == 1)), side == 1, 0};
+        else if (side == 0)
+            half.high_ms[widest] = middle_ms;
+        else
+            half.low_ms[widest] = middle_ms;
+        consider(few, &half, ratio <= WIDE ? ROUNDS_NARROW : ROUNDS);
+    }
+    return true;
+}
+
+static double
+search(struct few *few, double bound_ms, uint32_t cuts_max, const struct cairn_stop *stop)
+{
+    for (uint32_t count = 1; count <= PIPELINES_MAX && count <= few->problem->microbatches;
+         count++) {
+        struct box box = {.bound_ms = bound_ms, .pipelines = count};
+
+        for (uint32_t i = 0; i < count; i++) {
+            box.low_ms[i] = few->fastest_ms;
+            box.high_ms[i] = few->plan_ms;
+        }
+        begin_prices(few, &box);
+        consider(few, &box, ROUNDS_ROOT);
+    }
+    for (uint32_t cuts = 0;
+         cuts < cuts_max && few->box_count > 0 && few->box_count + 2 <= BOXES_MAX &&
+         few->boxes[0].bound_ms * ENOUGH < few->plan_ms && !stop->over(stop->context);
+         cuts++) {
+        struct box box = pop(few);
+
+        if (!cut(few, &box))
+            return box.bound_ms;
+    }
+    return few->box_count > 0 ? few->boxes[0].bound_ms : few->plan_ms;
+}
+
+/* Whether no plan has more pipelines than are looked at: all layers of that many do not fit, with
+ * one micro-batch in flight. */
+static bool
+are_few(struct few *few)
+{
+    for (uint32_t k = 0; k < few->kind_count; k++)
+        few->worth[k] = few->caps[k * PLACES_MAX];
+    return cairn_groupings_best(few->groupings, few->worth, few->more, few->used, few->formed) <
+           (PIPELINES_MAX + 1) * (double)few->problem->layers;
+}
+
+static int
+ascending(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+
+    return a < b ? -1 : a > b;
+}
+
+/* The times of all stages that there may be. Where these are too many, any time may be one. */
+static cairn_err
+list_critical(struct few *few)
+{
+    const struct cairn_problem *problem = few->problem;
+    double vocabulary[4] = {0, problem->head_layers, problem->embed_layers,
+                            problem->head_layers + problem->embed_layers};
+    uint32_t ways = problem->embed_layers > 0 ? 4 : 2;
+    uint64_t count = 0;
+
+    for (uint32_t k = 0; k < few->kind_count; k++)
+        count += ways * (uint64_t)few->caps[k * PLACES_MAX];
+    if (count > CRITICAL_MAX)
+        return CAIRN_OK;
+    few->critical = calloc(count + 1, sizeof(*few->critical));
+    if (!few->critical)
+        return CAIRN_NOMEM;
+    for (uint32_t k = 0; k < few->kind_count; k++)
+        for (uint32_t way = 0; way < ways; way++)
+            for (uint32_t layers = 1; layers <= few->caps[k * PLACES_MAX]; layers++)
+                few->critical[few->critical_count++] =
+                    (layers + vocabulary[way]) * few->groupings->kinds[k].layer_ms;
+    qsort(few->critical, few->critical_count, sizeof(*few->critical), ascending);
+    return CAIRN_OK;
+}
+
+static cairn_err
+init(struct few *few, const struct cairn_fleet *fleet)
+{
+    size_t kinds;
+    cairn_err err = cairn_groupings_create(fleet, &few->groupings);
+
+    if (err)
+        return err;
+    few->problem = fleet->problem;
+    few->work_layers = cairn_problem_work_layers(fleet->problem);
+    few->kind_count = few->groupings->kind_count;
+    kinds = (size_t)few->kind_count + 1;
+    few->layers = calloc(kinds * PIPELINES_MAX * PLACES_MAX, sizeof(*few->layers));
+    few->caps = calloc(kinds * PLACES_MAX, sizeof(*few->caps));
+    few->worth = calloc(kinds, sizeof(*few->worth));
+    few->best = calloc(kinds, sizeof(*few->best));
+    few->used = calloc(kinds, sizeof(*few->used));
+    few->boxes = calloc(BOXES_MAX, sizeof(*few->boxes));
+    few->which_count = few->groupings->sort_count * few->groupings->size_count;
+    few->more = calloc((size_t)few->which_count + 1, sizeof(*few->more));
+    few->mean = calloc((size_t)few->which_count + 1, sizeof(*few->mean));
+    few->square = calloc((size_t)few->which_count + 1, sizeof(*few->square));
+    few->formed = calloc((size_t)few->which_count + 1, sizeof(*few->formed));
+    if (!few->more || !few->mean || !few->square || !few->formed || few->which_count > UINT16_MAX)
+        return CAIRN_NOMEM;
+    if (!few->layers || !few->caps || !few->worth || !few->best || !few->used || !few->boxes)
+        return CAIRN_NOMEM;
+    few->fastest_ms = INFINITY;
+    for (uint32_t k = 0; k < few->kind_count; k++) {
+        const struct cairn_group_kind *kind = &few->groupings->kinds[k];
+
+        few->fastest_ms = fmin(few->fastest_ms, kind->layer_ms);
+        for (uint32_t d = 0; d < PLACES_MAX; d++)
+            few->caps[k * PLACES_MAX + d] =
+                cairn_cost_layers_max(few->problem, kind->bytes, place_first[d] + 1u);
+    }
+    return list_critical(few);
+}
+
+cairn_err
+cairn_bound_few(const struct cairn_fleet *fleet, double plan_ms, uint32_t cuts_max,
+                const struct cairn_stop *stop, double *bound_ms)
+{
+    struct few few = {.plan_ms = plan_ms};
+    cairn_err err = CAIRN_OK;
+
+    if (plan_ms <= *bound_ms * ENOUGH || stop->over(stop->context))
+        return CAIRN_OK;
+    err = init(&few, fleet);
+    if (!err && are_few(&few)) {
+        double raised_ms = search(&few, *bound_ms, cuts_max, stop) * (1 - ROUNDING);
+
+        *bound_ms = fmax(*bound_ms, raised_ms);
+    }
+    cairn_groupings_destroy(few.groupings);
+    free(few.layers);
+    free(few.caps);
+    free(few.worth);
+    free(few.best);
+    free(few.used);
+    free(few.boxes);
+    free(few.more);
+    free(few.mean);
+    free(few.square);
+    free(few.formed);
+    free(few.critical);
+    return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+}

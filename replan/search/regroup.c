@@ -1,0 +1,530 @@
+/* replan/search/regroup.c - simulated annealing over groups and pipelines. */
+#include "replan/search/regroup.h"
+
+#include "replan/fleet/cost.h"
+#include "replan/search/sets.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DEVICES = CAIRN_REGROUP_DEVICES_MAX,
+    PIPELINES_MAX = 32,
+    HALVINGS = 30,      /* of the time of all pipelines */
+    MOVES_AT_ONCE = 16, /* between two looks at the time */
+    NONE = UINT16_MAX
+};
+#define HOT 0.02 /* of the step: what a move may lose at first, and in the end */
+#define COLD 0.0002
+
+struct part {
+    struct cairn_group group;
+    uint16_t node;     /* of the fleet */
+    uint16_t pipeline; /* pipeline_count: unused */
+    uint8_t size;      /* index; UINT8_MAX: there is no such part */
+};
+
+/* A whole division. */
+struct state {
+    uint16_t part_of[DEVICES]; /* by place in the fleet's order; NONE */
+    struct part parts[DEVICES];
+    enum cairn_order orders[PIPELINES_MAX];
+    struct cairn_pipeline_lines lines[PIPELINES_MAX];
+    double step_ms;
+};
+
+struct regroup {
+    const struct cairn_fleet *fleet;
+    const struct cairn_problem *problem;
+    struct cairn_divider *divider;
+    uint32_t pipeline_count;
+    uint64_t seed;
+    struct state now, tried, best;
+    bool changed[PIPELINES_MAX + 1];
+    struct cairn_unit units[DEVICES]; /* scratch: of one pipeline */
+    uint32_t members[DEVICES];
+    struct cairn_group groups[DEVICES];
+};
+
+/* splitmix64 */
+static uint64_t
+next(uint64_t *seed)
+{
+    uint64_t mixed = *seed += UINT64_C(0x9e3779b97f4a7c15);
+
+    mixed = (mixed ^ (mixed >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    mixed = (mixed ^ (mixed >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return mixed ^ (mixed >> 31);
+}
+
+static uint32_t
+below(struct regroup *regroup, uint32_t bound)
+{
+    return (uint32_t)((next(&regroup->seed) >> 32) * bound >> 32);
+}
+
+/* Copies what is in use of a state. */
+static void
+copy(const struct regroup *regroup, struct state *into, const struct state *from)
+{
+    uint32_t devices = regroup->fleet->device_count, pipelines = regroup->pipeline_count;
+
+    memcpy(into->part_of, from->part_of, devices * sizeof(*from->part_of));
+    memcpy(into->parts, from->parts, devices * sizeof(*from->parts));
+    memcpy(into->orders, from->orders, pipelines * sizeof(*from->orders));
+    memcpy(into->lines, from->lines, pipelines * sizeof(*from->lines));
+    into->step_ms = from->step_ms;
+}
+
+/* ---- what a state is worth ---- */
+
+/* Slowest first; of equal speed most memory first. */
+static bool
+stands_before(const struct cairn_group *left, const struct cairn_group *right)
+{
+    if (left->layer_ms > right->layer_ms || left->layer_ms < right->layer_ms)
+        return left->layer_ms > right->layer_ms;
+    return left->bytes > right->bytes;
+}
+
+/* The groups of a pipeline in the order of its stages. */
+static uint32_t
+list_groups(struct regroup *regroup, const struct state *state, uint32_t pipeline,
+            enum cairn_order order)
+{
+    const struct cairn_division shell = {.units = regroup->units};
+    struct cairn_pipeline standing = {.members = regroup->members, .order = order};
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < regroup->fleet->device_count; i++) {
+        const struct part *part = &state->parts[i];
+        uint32_t at = count;
+
+        if (part->size == UINT8_MAX || part->pipeline != pipeline)
+            continue;
+        regroup->units[i].group = part->group;
+        for (;
+             at > 0 && stands_before(&part->group, &regroup->units[regroup->members[at - 1]].group);
+             at--)
+            regroup->members[at] = regroup->members[at - 1];
+        regroup->members[at] = i;
+        count++;
+    }
+    standing.member_count = count;
+    cairn_division_stages(&shell, &standing, regroup->groups, NULL);
+    return count;
+}
+
+/* The time of a pipeline that does so many micro-batches alone, for comparing orders. */
+static double
+time_of(const struct cairn_pipeline_lines *lines, double microbatches)
+{
+    double least = INFINITY;
+
+    for (uint32_t i = 0; i < lines->line_count; i++)
+        least = fmin(least, (microbatches - 1) * lines->slowest_ms[i] + lines->sum_ms[i]);
+    return least;
+}
+
+/* Divides the layers of a pipeline in its order, and in another one; false where they do not
+ * fit. */
+static bool
+judge(struct regroup *regroup, struct state *state, uint32_t pipeline, bool all_orders)
+{
+    enum cairn_order kept = state->orders[pipeline];
+    double share = (double)regroup->problem->microbatches / regroup->pipeline_count;
+    double best_ms = INFINITY;
+    uint32_t other = below(regroup, CAIRN_ORDER_COUNT);
+
+    for (uint32_t order = 0; order < CAIRN_ORDER_COUNT; order++) {
+        struct cairn_pipeline_lines lines = {0};
+        uint32_t count;
+        double own_ms;
+
+        if (!all_orders && order != (uint32_t)kept && order != other)
+            continue;
+        count = list_groups(regroup, state, pipeline, (enum cairn_order)order);
+        if (count == 0 || count > regroup->problem->layers)
+            return false;
+        cairn_divide_lines(regroup->divider, regroup->groups, count, &lines);
+        own_ms = time_of(&lines, share);
+        if (own_ms < best_ms) {
+            best_ms = own_ms;
+            state->orders[pipeline] = (enum cairn_order)order;
+            state->lines[pipeline] = lines;
+        }
+    }
+    return best_ms < INFINITY;
+}
+
+static bool
+keeps(const struct regroup *regroup, const struct state *state, double step_ms)
+{
+    double most = regroup->problem->microbatches, all = 0;
+
+    for (uint32_t i = 0; i < regroup->pipeline_count; i++)
+        all += floor(cairn_lines_microbatches(&state->lines[i], step_ms, most));
+    return all >= most;
+}
+
+/* The time of a state whose pipelines were judged. */
+static double
+step_of(const struct regroup *regroup, const struct state *state)
+{
+    double high_ms = INFINITY, low_ms = 0;
+
+    if (regroup->pipeline_count == 1)
+        return time_of(&state->lines[0], regroup->problem->microbatches);
+    for (uint32_t i = 0; i < regroup->pipeline_count; i++)
+        high_ms = fmin(high_ms, time_of(&state->lines[i], regroup->problem->microbatches));
+    high_ms *= 1 + 1e-9;
+    for (int i = 0; i < HALVINGS; i++) {
+        double middle_ms = low_ms + (high_ms - low_ms) / 2;
+
+        if (keeps(regroup, state, middle_ms))
+            high_ms = middle_ms;
+        else
+            low_ms = middle_ms;
+    }
+    return high_ms;
+}
+
+/* ---- moves ---- */
+
+static void
+count_part(struct regroup *regroup, struct state *state, uint32_t part)
+{
+    const struct cairn_fleet *fleet = regroup->fleet;
+    const struct cairn_problem *problem = regroup->problem;
+    struct part *own = &state->parts[part];
+    const struct cairn_group_size *size = &problem->sizes[own->size];
+    uint64_t memory_bytes = UINT64_MAX;
+    double rate = 0;
+
+    for (uint32_t i = fleet->node_first[own->node]; i < fleet->node_first[own->node + 1]; i++) {
+        const struct cairn_device *device = &problem->devices[fleet->order[i]];
+
+        if (state->part_of[i] != part)
+            continue;
+        rate = device->rate > rate ? device->rate : rate;
+        memory_bytes = device->memory_bytes < memory_bytes ? device->memory_bytes : memory_bytes;
+    }
+    own->group.layer_ms = problem->layer_ms * size->cost * rate;
+    own->group.bytes = cairn_cost_group_bytes(problem, size->size, memory_bytes);
+    regroup->changed[own->pipeline] = true;
+}
+
+/* Two devices of a node change groups, or one goes in for another. */
+static bool
+swap_devices(struct regroup *regroup, struct state *state, uint32_t node)
+{
+    uint32_t first = regroup->fleet->node_first[node];
+    uint32_t count = regroup->fleet->node_first[node + 1] - first;
+    uint32_t a = first + below(regroup, count), b = first + below(regroup, count);
+    uint16_t part_a = state->part_of[a], part_b = state->part_of[b];
+
+    if (part_a == part_b)
+        return false;
+    state->part_of[a] = part_b;
+    state->part_of[b] = part_a;
+    if (part_a != NONE)
+        count_part(regroup, state, part_a);
+    if (part_b != NONE)
+        count_part(regroup, state, part_b);
+    return true;
+}
+
+static uint32_t
+free_part(const struct state *state)
+{
+    uint32_t part = 0;
+
+    while (state->parts[part].size != UINT8_MAX)
+        part++;
+    return part;
+}
+
+/* Devices in the order in which they are grouped: of rate, as in the fleet, or of memory first. */
+static void
+order_loose(struct regroup *regroup, uint32_t *loose, uint32_t count)
+{
+    const struct cairn_device *devices = regroup->problem->devices;
+    const uint32_t *order = regroup->fleet->order;
+
+    for (uint32_t i = 1; i < count; i++) {
+        uint32_t own = loose[i], at = i;
+
+        for (; at > 0 &&
+               devices[order[loose[at - 1]]].memory_bytes < devices[order[own]].memory_bytes;
+             at--)
+            loose[at] = loose[at - 1];
+        loose[at] = own;
+    }
+}
+
+/* One or two groups of a node, and the devices in none, are grouped again. */
+static bool
+reshape(struct regroup *regroup, struct state *state, uint32_t node)
+{
+    const struct cairn_problem *problem = regroup->problem;
+    uint32_t first = regroup->fleet->node_first[node], end = regroup->fleet->node_first[node + 1];
+    uint32_t loose[DEVICES], count = 0, at = 0;
+    uint16_t opened[2], pipelines[2];
+    uint32_t opened_count = 1 + below(regroup, 2);
+
+    for (uint32_t i = 0; i < opened_count; i++) {
+        opened[i] = state->part_of[first + below(regroup, end - first)];
+        pipelines[i] = opened[i] == NONE ? (uint16_t)below(regroup, regroup->pipeline_count)
+                                         : state->parts[opened[i]].pipeline;
+    }
+    for (uint32_t i = first; i < end; i++) {
+        bool open = state->part_of[i] == NONE;
+
+        for (uint32_t j = 0; j < opened_count; j++)
+            open = open || state->part_of[i] == opened[j];
+        if (open)
+            loose[count++] = i;
+    }
+    for (uint32_t j = 0; j < opened_count; j++)
+        if (opened[j] != NONE) {
+            state->parts[opened[j]].size = UINT8_MAX;
+            regroup->changed[pipelines[j]] = true;
+        }
+    for (uint32_t i = 0; i < count; i++)
+        state->part_of[loose[i]] = NONE;
+    if (below(regroup, 2))
+        order_loose(regroup, loose, count);
+    while (at < count) {
+        uint32_t size = below(regroup, problem->size_count), part;
+
+        if (problem->sizes[size].size > count - at || below(regroup, 16) == 0) {
+            at += problem->sizes[0].size > count - at || below(regroup, 8) == 0;
+            continue;
+        }
+        part = free_part(state);
+        state->parts[part] = (struct part){.node = (uint16_t)node,
+                                           .pipeline = pipelines[below(regroup, opened_count)],
+                                           .size = (uint8_t)size};
+        for (uint32_t i = 0; i < problem->sizes[size].size; i++)
+            state->part_of[loose[at++]] = (uint16_t)part;
+        count_part(regroup, state, part);
+    }
+    return true;
+}
+
+static uint16_t
+any_part(struct regroup *regroup, const struct state *state)
+{
+    return state->part_of[below(regroup, regroup->fleet->device_count)];
+}
+
+static bool
+move_part(struct regroup *regroup, struct state *state)
+{
+    uint16_t part = any_part(regroup, state), to;
+
+    if (part == NONE)
+        return false;
+    to = (uint16_t)below(regroup, regroup->pipeline_count + 1);
+    if (to == state->parts[part].pipeline)
+        return false;
+    regroup->changed[to] = regroup->changed[state->parts[part].pipeline] = true;
+    state->parts[part].pipeline = to;
+    return true;
+}
+
+static bool
+swap_parts(struct regroup *regroup, struct state *state)
+{
+    uint16_t a = any_part(regroup, state), b = any_part(regroup, state), pipeline;
+
+    if (a == NONE || b == NONE || state->parts[a].pipeline == state->parts[b].pipeline)
+        return false;
+    pipeline = state->parts[a].pipeline;
+    state->parts[a].pipeline = state->parts[b].pipeline;
+    state->parts[b].pipeline = pipeline;
+    regroup->changed[pipeline] = regroup->changed[state->parts[a].pipeline] = true;
+    return true;
+}
+
+/* Makes a move in `tried`; false: it is none, or layers then do not fit. */
+static bool
+move(struct regroup *regroup)
+{
+    struct state *state = &regroup->tried;
+    uint32_t node = below(regroup, regroup->fleet->node_count), lot = below(regroup, 10);
+    bool moved;
+
+    copy(regroup, state, &regroup->now);
+    memset(regroup->changed, 0, sizeof(regroup->changed));
+    if (lot < 3)
+        moved = swap_devices(regroup, state, node);
+    else if (lot < 7)
+        moved = reshape(regroup, state, node);
+    else
+        moved = lot == 7 || regroup->pipeline_count == 1 ? move_part(regroup, state)
+                                                         : swap_parts(regroup, state);
+    for (uint32_t i = 0; moved && i < regroup->pipeline_count; i++)
+        if (regroup->changed[i])
+            moved = judge(regroup, state, i, false);
+    if (moved)
+        state->step_ms = step_of(regroup, state);
+    return moved;
+}
+
+/* ---- from and to divisions ---- */
+
+/* The state of a division; false where its layers do not fit. */
+static bool
+begin(struct regroup *regroup, const struct cairn_division *division)
+{
+    const struct cairn_fleet *fleet = regroup->fleet;
+    struct state *state = &regroup->now;
+    uint32_t *place = regroup->members; /* in the fleet's order, by device */
+    uint32_t part = 0, pipeline = 0;
+
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        state->part_of[i] = NONE;
+        state->parts[i].size = UINT8_MAX;
+    }
+    for (uint32_t i = 0; i <= division->pipeline_count; i++) {
+        const struct cairn_pipeline *own = &division->pipelines[i];
+
+        if (i < division->pipeline_count && own->microbatches < 1)
+            continue;
+        for (uint32_t j = 0; j < own->member_count; j++, part++) {
+            const struct cairn_unit *unit = &division->units[own->members[j]];
+            struct part *into = &state->parts[part];
+
+            *into = (struct part){.pipeline = (uint16_t)pipeline};
+            while (regroup->problem->sizes[into->size].size != unit->size)
+                into->size++;
+            for (uint32_t k = 0; k < fleet->device_count; k++)
+                for (uint32_t d = 0; d < unit->size; d++)
+                    if (fleet->order[k] == unit->devices[d]) {
+                        state->part_of[k] = (uint16_t)part;
+                        *place = k;
+                    }
+            while (fleet->node_first[into->node + 1] <= *place)
+                into->node++;
+            count_part(regroup, state, part);
+        }
+        pipeline++;
+    }
+    for (uint32_t i = 0; i < regroup->pipeline_count; i++)
+        if (!judge(regroup, state, i, true))
+            return false;
+    state->step_ms = step_of(regroup, state);
+    regroup->best = *state;
+    return true;
+}
+
+/* The fastest first, with numbers for kinds. */
+static void
+sort_units(struct cairn_regrouped *made)
+{
+    for (uint32_t i = 1; i < made->unit_count; i++) {
+        struct cairn_unit unit = made->units[i];
+        uint32_t owner = made->owner[i], at = i;
+
+        for (; at > 0 && cairn_unit_by_speed_and_memory(&made->units[at - 1], &unit) > 0; at--) {
+            made->units[at] = made->units[at - 1];
+            made->owner[at] = made->owner[at - 1];
+        }
+        made->units[at] = unit;
+        made->owner[at] = owner;
+    }
+    for (uint32_t i = 1; i < made->unit_count; i++) {
+        const struct cairn_group *last = &made->units[i - 1].group, *own = &made->units[i].group;
+
+        made->units[i].kind =
+            made->units[i - 1].kind + (own->bytes != last->bytes || own->layer_ms > last->layer_ms);
+    }
+}
+
+static cairn_err
+end(const struct regroup *regroup, struct cairn_regrouped *out)
+{
+    const struct cairn_fleet *fleet = regroup->fleet;
+    const struct state *state = &regroup->best;
+    struct cairn_regrouped made = {.pipeline_count = regroup->pipeline_count};
+    uint32_t device = 0;
+
+    made.units = calloc((size_t)fleet->device_count + 1, sizeof(*made.units));
+    made.owner = calloc((size_t)fleet->device_count + 1, sizeof(*made.owner));
+    made.devices = calloc((size_t)fleet->device_count + 1, sizeof(*made.devices));
+    if (!made.units || !made.owner || !made.devices) {
+        cairn_regrouped_fini(&made);
+        return CAIRN_NOMEM;
+    }
+    for (uint32_t i = 0; i < fleet->device_count; i++) {
+        const struct part *part = &state->parts[i];
+        struct cairn_unit *unit = &made.units[made.unit_count];
+
+        if (part->size == UINT8_MAX)
+            continue;
+        *unit = (struct cairn_unit){.group = part->group,
+                                    .devices = made.devices + device,
+                                    .size = regroup->problem->sizes[part->size].size};
+        for (uint32_t k = fleet->node_first[part->node]; k < fleet->node_first[part->node + 1]; k++)
+            if (state->part_of[k] == i)
+                made.devices[device++] = fleet->order[k];
+        made.owner[made.unit_count++] = part->pipeline;
+    }
+    sort_units(&made);
+    *out = made;
+    return CAIRN_OK;
+}
+
+void
+cairn_regrouped_fini(struct cairn_regrouped *regrouped)
+{
+    free(regrouped->units);
+    free(regrouped->owner);
+    free(regrouped->devices);
+    *regrouped = (struct cairn_regrouped){0};
+}
+
+cairn_err
+cairn_regroup(const struct cairn_fleet *fleet, const struct cairn_division *division,
+              uint32_t moves, uint64_t seed, const struct cairn_stop *stop, double *step_ms,
+              struct cairn_regrouped *out)
+{
+    struct regroup *regroup;
+    uint32_t pipeline_count = 0;
+    cairn_err err = CAIRN_NOT_FOUND;
+
+    for (uint32_t i = 0; i < division->pipeline_count; i++)
+        pipeline_count += division->pipelines[i].microbatches >= 1;
+    if (fleet->device_count > DEVICES || pipeline_count == 0 || pipeline_count > PIPELINES_MAX)
+        return CAIRN_NOT_FOUND;
+    regroup = calloc(1, sizeof(*regroup));
+    if (!regroup)
+        return CAIRN_NOMEM;
+    regroup->fleet = fleet;
+    regroup->problem = fleet->problem;
+    regroup->divider = division->divider;
+    regroup->pipeline_count = pipeline_count;
+    regroup->seed = seed;
+    if (begin(regroup, division)) {
+        double heat = HOT * regroup->now.step_ms, cooling = pow(COLD / HOT, 1.0 / moves);
+
+        for (uint32_t i = 0; i < moves; i++, heat *= cooling) {
+            double luck = (double)(next(&regroup->seed) >> 11) * 0x1p-53;
+
+            if (i % MOVES_AT_ONCE == 0 && stop->over(stop->context))
+                break;
+            if (!move(regroup) ||
+                regroup->tried.step_ms > regroup->now.step_ms - heat * log(1 - luck))
+                continue;
+            copy(regroup, &regroup->now, &regroup->tried);
+            if (regroup->now.step_ms < regroup->best.step_ms)
+                copy(regroup, &regroup->best, &regroup->now);
+        }
+        *step_ms = regroup->best.step_ms;
+        err = end(regroup, out);
+    }
+    free(regroup);
+    return err;
+}

@@ -1,0 +1,36 @@
+/*
+ * replan/search/regroup.h - simulated annealing over groups and pipelines at once, for a few
+ * hundred devices. For replan/search/ alone.
+ *
+ * The other ways to search choose groups first and deal them to pipelines then. Where memory is
+ * tight the two depend on each other: which devices form a group decides how many layers it holds.
+ */
+#ifndef CAIRN_REPLAN_SEARCH_REGROUP_H
+#define CAIRN_REPLAN_SEARCH_REGROUP_H
+
+#include "replan/fleet/group.h"
+#include "replan/search/pipelines.h"
+
+enum { CAIRN_REGROUP_DEVICES_MAX = 256 };
+
+/* Groups, and the pipeline of each. */
+struct cairn_regrouped {
+    struct cairn_unit *units; /* owned; [unit_count] the fastest first */
+    uint32_t unit_count;
+    uint32_t *owner;   /* owned; pipeline_count: unused */
+    uint32_t *devices; /* owned: what units refer to */
+    uint32_t pipeline_count;
+};
+
+/*
+ * Changes the groups of a division for about so many moves; *step_ms, the division's time, becomes
+ * that of the best that was found, *out, which the caller ends with cairn_regrouped_fini. It may be
+ * the same. The same seed leads to the same. CAIRN_NOT_FOUND: too many devices; CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_regroup(const struct cairn_fleet *fleet,
+                                         const struct cairn_division *division, uint32_t moves,
+                                         uint64_t seed, const struct cairn_stop *stop,
+                                         double *step_ms, struct cairn_regrouped *out);
+void cairn_regrouped_fini(struct cairn_regrouped *regrouped);
+
+#endif
