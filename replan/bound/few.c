@@ -8,7 +8,7 @@
  *
  * Invariants:
  *   - the boxes on the heap cover every plan that is faster than plan_ms;
- *   - a box's bound_ms holds for the plans in it, whatever its prices are.
+ *   - a box's bound_ms holds for the plans in it, at any prices.
  */
 #include "replan/bound/few.h"
 
@@ -21,7 +21,7 @@
 
 enum {
     PIPELINES_MAX = CAIRN_BOUND_FEW_PIPELINES,
-    PLACES_MAX = 20, /* of stages with a price, from the last stage on; then those before */
+    PLACES_MAX = 20, /* of stages with a price, from the last stage on; then the rest */
     BOXES_MAX = 8000,
     LIMITS_MAX = 40, /* on numbers of groups, of one box */
     ROUNDS = 40,     /* of prices, for one box */
@@ -475,7 +475,7 @@ begin_prices(const struct few *few, struct box *box)
         box->limits[i].price = 0;
 }
 
-/* A box that nothing cuts, at other prices; false: they are no better. */
+/* A box that nothing cuts, at other prices; false: they do not help. */
 static bool
 look_again(struct few *few, const struct box *box)
 {

@@ -63,7 +63,7 @@ sort_node(const struct cairn_fleet *fleet, uint32_t node, struct sorted *out)
     out->bytes[1] = next;
 }
 
-/* All groups that may come next, of which `large` and `small` devices have their place already. */
+/* All groups that may come next, after `large` and `small` devices that have their places. */
 static cairn_err
 add_steps(struct cairn_groupings *groupings, const struct cairn_problem *problem,
           const struct sorted *sorted, uint32_t large, uint32_t small)

@@ -269,7 +269,7 @@ reshape(struct regroup *regroup, struct state *state, uint32_t node)
 {
     const struct cairn_problem *problem = regroup->problem;
     uint32_t first = regroup->fleet->node_first[node], end = regroup->fleet->node_first[node + 1];
-    uint32_t loose[DEVICES], count = 0, at = 0;
+    uint32_t loose[DEVICES] = {0}, count = 0, at = 0;
     uint16_t opened[2], pipelines[2];
     uint32_t opened_count = 1 + below(regroup, 2);
 

@@ -473,7 +473,7 @@ regroup_all(struct search *search, uint32_t moves_max)
     cairn_err err = CAIRN_OK;
 
     while (!err && left > 0 && search->kept_count > 0) {
-        uint32_t counts[REGROUP_COUNTS], found = 0;
+        uint32_t counts[REGROUP_COUNTS] = {0}, found = 0;
 
         for (uint32_t i = 0; !err && i < search->kept_count && found < REGROUP_COUNTS; i++) {
             uint32_t now = moves < left ? moves : left;
