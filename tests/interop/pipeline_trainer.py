@@ -36,7 +36,15 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 OPTIONS = {"layers": 8, "stages": 2, "micro": 8, "schedule": "1f1b", "dropout": 0, "moves": {}}
 OPTIONS.update({"bad": {}, "rng": None, "passes": 1, "layer_ms": 0, "slow": [-1, 1, 0, 0]})
 OPTIONS.update(
-    {"take": False, "dtype": "float32", "width": 16, "timeout_s": 10, "strict": False, "after": 0}
+    {
+        "take": False,
+        "dtype": "float32",
+        "width": 16,
+        "timeout_s": 10,
+        "strict": False,
+        "after": 0,
+        "max_norm": 0.5,
+    }
 )
 OPTIONS.update(json.loads(sys.argv[1]))
 ROWS, WIDTH, DTYPE = 4, OPTIONS["width"], getattr(torch, OPTIONS["dtype"])
@@ -185,7 +193,8 @@ for step in range(job.step, OPTIONS["steps"]):
             job.schedule.step(target=inputs[:, :1], losses=losses)
         for i, loss in zip(share, losses):
             print("sample", step + number / 2, i, loss.item().hex(), flush=True)
-    job.reduce_gradients()
+    norm = job.reduce_gradients(OPTIONS["max_norm"])
+    print("norm", step, norm.item().hex(), flush=True)
     job.parts.optimizer.step()
     job.parts.optimizer.zero_grad()
     job.parts.scheduler.step()

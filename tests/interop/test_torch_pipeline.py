@@ -73,7 +73,7 @@ def train(folder, cluster, words=(), timing=False, **options):
 
 
 def ended(run):
-    assert run.wait(90) == 0, run.errors()
+    assert run.wait(240) == 0, run.errors()
     return run
 
 
@@ -87,6 +87,13 @@ def samples(run):
     values = {(float(step), int(i)): loss for step, i, loss in lines}
     assert len(values) == len(lines), "a sample was computed twice"
     return values
+
+
+def norms(run):
+    """By step; all ranks have the same."""
+    lines = set(found(run, r"^norm (\d+) (\S+)$"))
+    assert len(dict(lines)) == len(lines), "the ranks' norms differ"
+    return dict(lines)
 
 
 def state(run):
@@ -115,6 +122,7 @@ def check_same(run, reference):
     """C1 and C4."""
     assert samples(run) == samples(ended(reference))
     assert state(run) == state(reference)
+    assert norms(run) == norms(reference)
 
 
 def check_rounding(run, reference):

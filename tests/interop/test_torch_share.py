@@ -69,7 +69,7 @@ def train(folder, cluster, kind, *words):
 
 
 def ended(run):
-    assert run.wait(90) == 0, run.errors()
+    assert run.wait(240) == 0, run.errors()
     return run
 
 

@@ -179,6 +179,7 @@ class Elastic(Sharing):
         self._tensors, why = _together(told, stages)
         if why:
             raise ValueError(f"cairn.elastic: {why}")
+        self._positions = {name: i for i, name in enumerate(sorted(self._tensors))}
         self._holders = _holders_of(told)
         self._units = self._units_of(self.parts.module, self._holders)
         self._give_first_values()
@@ -238,18 +239,18 @@ class Elastic(Sharing):
 
     def _units_of(
         self, module: Any, holders: Mapping[str, Tuple[int, ...]]
-    ) -> List[Tuple[Tuple[int, ...], List[Any]]]:
-        """(ranks that hold it, parameters) of each unit on this rank, sorted by name. All ranks
+    ) -> List[Tuple[Tuple[int, ...], List[Tuple[str, Any]]]]:
+        """(ranks that hold it, its named parameters) of each unit on this rank, sorted by name. All ranks
         make the missing groups together."""
         for ranks in sorted(set(holders.values()) - self._groups.keys()):
             if len(ranks) > 1:
                 self._groups[ranks] = self._made([ranks])[0]
-        units: Dict[Tuple[str, str, Tuple[int, ...]], List[Any]] = {}
-        for name, parameter in sorted(_modules.named_parameters(module)):
+        units: Dict[Tuple[str, str, Tuple[int, ...]], List[Tuple[str, Any]]] = {}
+        for name, parameter in sorted(_modules.named_parameters(module), key=lambda pair: pair[0]):
             if parameter.requires_grad:
                 found = UNIT.match(name)
                 key = (found[1] if found else name, str(parameter.dtype), holders[name])
-                units.setdefault(key, []).append(parameter)
+                units.setdefault(key, []).append((name, parameter))
         return [(key[2], units[key]) for key in sorted(units)]
 
     def _drop_groups(self) -> None:
@@ -272,29 +273,46 @@ class Elastic(Sharing):
                 group = self._groups[holders[name]]
                 torch.distributed.broadcast(tensor.detach(), holders[name][0], group=group)
 
-    def reduce_gradients(self) -> None:
+    def reduce_gradients(self, max_norm: Optional[float]) -> Optional[Any]:
         """See Job.reduce_gradients."""
         if self._share is not None and not self._share.done:
             self._share.done = self._share.numbers()
         begun = []
-        for ranks, parameters in self._units:
+        for ranks, named in self._units:
             grads = [
-                torch.zeros_like(each) if each.grad is None else each.grad for each in parameters
+                torch.zeros_like(each) if each.grad is None else each.grad for _, each in named
             ]
             flat = torch.cat([each.reshape(-1) for each in grads])
             work = None
             if len(ranks) > 1:
                 work = torch.distributed.all_reduce(flat, group=self._groups[ranks], async_op=True)
-            begun.append((work, flat, parameters, grads))
+            begun.append((work, flat, named, grads))
         count = sum(self.shares)
-        for work, flat, parameters, grads in begun:
+        for work, flat, named, grads in begun:
             if work is not None:
                 work.wait()
             flat.div_(count)
             pieces = flat.split([each.numel() for each in grads])
-            for parameter, grad, piece in zip(parameters, grads, pieces):
+            for (_, parameter), grad, piece in zip(named, grads, pieces):
                 grad.copy_(piece.view_as(grad))
                 parameter.grad = grad
+        return None if max_norm is None else self._clip(max_norm)
+
+    def _clip(self, max_norm: float) -> Any:
+        """Each element of `squares` comes from one stage, and the sum has a fixed order. So the
+        norm does not depend on where layers are."""
+        held = [pair for _, named in self._units for pair in named]
+        device = next(iter(self.parts.module.parameters())).device
+        squares = torch.zeros(len(self._positions), dtype=torch.float64, device=device)
+        for name, parameter in held:
+            norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float64)
+            squares[self._positions[name]] = norm.square()
+        torch.distributed.all_reduce(squares, group=self.placement.group)
+        norm = squares.sum().sqrt()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1)
+        for _, parameter in held:
+            parameter.grad.mul_(factor.to(parameter.grad.dtype))
+        return norm
 
     # ---- forwards ----
 

@@ -430,11 +430,12 @@ class Job:
         """The schedule of the present share."""
         return self.elastic.schedule
 
-    def reduce_gradients(self) -> None:
+    def reduce_gradients(self, max_norm: Optional[float] = None) -> Any:
         """Before the optimizer's step: replaces each gradient of this stage by the mean over all
         micro-batches of the step, of all replicas. All ranks must call it. A parameter without a
-        gradient counts as if its gradient were 0."""
-        self.elastic.reduce_gradients()
+        gradient counts as if its gradient were 0. max_norm: also clips by the norm of the whole
+        model's gradient, which is returned, a tensor in float64."""
+        return self.elastic.reduce_gradients(max_norm)
 
     def after_step(self, optimizer: Any) -> None:
         if self.sharing is not None:
