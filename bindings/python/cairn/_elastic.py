@@ -240,8 +240,8 @@ class Elastic(Sharing):
     def _units_of(
         self, module: Any, holders: Mapping[str, Tuple[int, ...]]
     ) -> List[Tuple[Tuple[int, ...], List[Tuple[str, Any]]]]:
-        """(ranks that hold it, its named parameters) of each unit on this rank, sorted by name. All ranks
-        make the missing groups together."""
+        """(ranks that hold it, its named parameters) of each unit on this rank, sorted by name. All
+        ranks make the missing groups together."""
         for ranks in sorted(set(holders.values()) - self._groups.keys()):
             if len(ranks) > 1:
                 self._groups[ranks] = self._made([ranks])[0]
