@@ -267,6 +267,14 @@ check_generation(const struct operator_job *job, struct operator_health *health)
                   "no generation is committed yet: a failure now loses everything");
         return;
     }
+    if (health->trainers && health->last_step > 0 && health->last_step < step &&
+        health->age_ns > FRESH_NS)
+        add_check(health, OPERATOR_WARN, "not-restored",
+                  "`cairn restore --fresh` if the generation that is held is not wanted; else end "
+                  "the trainers, and start them so that they resume",
+                  "the trainers are at step %" PRIu64 " and have not restored epoch %" PRIu64
+                  " step %" PRIu64 ": nothing is captured before they pass that step",
+                  health->last_step, epoch, step);
     if (job->newest_from_files)
         return;
     if (health->survives < 0) {

@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from harness import OK, Cluster, build, cairn, say, wait_for
+from harness import OK, Cluster, build, cairn, codes, say, wait_for
 
 
 class Fencing(unittest.TestCase):
@@ -115,7 +115,10 @@ class Fencing(unittest.TestCase):
         status = cluster.status()
         kept = (status["newest"]["epoch"], status["newest"]["step"])
         self.assertGreaterEqual(kept, cluster.committed())
-        again = cluster.train(step_us=20000)  # from step 1, without --resume
+        again = cluster.train(step_us=50000)  # from step 1, without --resume
+        wait_for(
+            "the status warns", lambda: "not-restored" in codes({"checks": [], **cluster.status()})
+        )
         while True:
             status, committed = cluster.status(), cluster.committed()
             if max(trainer.step() for trainer in again) > kept[1]:

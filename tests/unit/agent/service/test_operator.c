@@ -371,6 +371,23 @@ a_young_generation_is_enough(void **state)
     assert_null(check_of(&scene->health, "commits-behind"));
 }
 
+/* A job that began again without restoring is unprotected until it passes what is held. */
+static void
+a_job_that_has_not_restored_is_warned(void **state)
+{
+    struct scene *scene = *state;
+
+    for (uint32_t i = 0; i < NODES; i++)
+        scene->nodes[i].last_step = 3;
+    scene->nodes[3].parts[0].age_ns = 2000000000;
+    look(scene);
+    assert_non_null(check_of(&scene->health, "not-restored"));
+    assert_int_equal(scene->health.level, OPERATOR_WARN);
+    scene->nodes[1].last_step = 30;
+    look(scene);
+    assert_null(check_of(&scene->health, "not-restored"));
+}
+
 static void
 trainers_outside_the_epoch_are_critical(void **state)
 {
@@ -1389,6 +1406,7 @@ main(void)
                                        SCENE(domains_are_counted),
                                        SCENE(each_trouble_has_its_check),
                                        SCENE(certificates_that_end_are_reported),
+                                       SCENE(a_job_that_has_not_restored_is_warned),
                                        SCENE(trainers_outside_the_epoch_are_critical),
                                        SCENE(a_young_generation_is_enough),
                                        SCENE(nothing_committed_warns),
