@@ -219,6 +219,7 @@ PLAIN_FOLDERS = [
     "agent",
     "base",
     "client",
+    "docs",
     "erasure",
     "examples",
     "include",
