@@ -217,7 +217,7 @@ test_layout_stays(void **state)
         size_t pieces = cairn_layout_piece_count(layout);
 
         (void)snprintf(name, sizeof name, "n%u", i);
-        for (int64_t number = 0; number < 3; number++) {
+        for (int64_t number = 0; number < 4; number++) {
             cairn_err err;
 
             arm(MEMORY, number, true);
