@@ -469,7 +469,6 @@ class Cluster:
             ("epoch: active epoch=", {"epoch"}),
             ("save: committed epoch=", {"commit"}),
             ("repair: ended result=", {"repair", "restore", "verify"}),
-            ("run: assembled", {"training", "commit", "skip"}),
         ):
             assert kinds & told or line not in log, f"the history has none of {told}: {kinds}"
 

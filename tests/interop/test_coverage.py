@@ -136,7 +136,8 @@ def test_no_snapshots_at_all(status, cluster, what, reason):  # noqa: F811
     """The session stays, so that the reason is there for as long as the job trains."""
     found, run = status(what, lambda coverage: coverage["ranks_refusing"])
     assert reason in found["coverage"]["refusals"][0]["reason"]
-    assert found["health"] == "WARN" and reason in checks(found)["snapshots-refused"]["what"]
+    assert found["health"] == "WARN", found["checks"]
+    assert reason in checks(found)["snapshots-refused"]["what"]
     assert reason in run.errors() and run.process.poll() is None
     text = subprocess.run(
         [harness.CAIRN, "status", "--agent", cluster.socket(0)], stdout=subprocess.PIPE, text=True

@@ -54,7 +54,9 @@ def built():
 @pytest.fixture
 def cluster():
     with harness.Cluster(nodes=1, parity=0, state="4MiB") as cluster:
-        yield cluster.start()
+        cluster.start()
+        harness.wait_for("the first epoch", lambda: "epoch: active" in cluster.log(0))
+        yield cluster
 
 
 def lead_a_group():
