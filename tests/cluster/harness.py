@@ -464,7 +464,9 @@ class Cluster:
             last[node] = (number, event["epoch"])
         kinds = {event["kind"] for event in events}
         assert "start" in kinds, kinds
+        # an agent that was killed may not have stored its last events
         log = next((self.log(node) for node in running if node not in self.wiped), "")
+        log = log.rpartition("agent: serves")[2]
         for line, told in (
             ("epoch: active epoch=", {"epoch"}),
             ("save: committed epoch=", {"commit"}),

@@ -15,15 +15,17 @@ DATA = r"slot.-region\d"  # of the only rank of a node
 
 
 def memories(pid, kind):
-    """Paths of the process's memfds whose name holds `kind`."""
-    found = []
+    """Paths of the process's memfds whose name holds `kind`, each once: a trainer's may be open
+    twice."""
+    found = {}
     for fd in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{fd}"
         try:
-            if re.search(rf"memfd:cairn-.*{kind}", os.readlink(f"/proc/{pid}/fd/{fd}")):
-                found.append(f"/proc/{pid}/fd/{fd}")
+            if re.search(rf"memfd:cairn-.*{kind}", os.readlink(path)):
+                found[os.stat(path).st_ino] = path
         except OSError:
             pass
-    return sorted(found)
+    return sorted(found.values())
 
 
 def flip(path, positions):
