@@ -57,9 +57,9 @@ class Trust(unittest.TestCase):
 
     def flip_memory(self, node, kind, every=False):
         """One byte of the first block, or of every block, in both slots: one of them holds the
-        ready generation."""
+        ready generation. A slot may keep the file of an arrangement before, too."""
         paths = memories(self.cluster.agents[node].pid, kind)
-        self.assertEqual(len(paths), 2, paths)
+        self.assertGreaterEqual(len(paths), 2, paths)
         for path in paths:
             size = os.stat(path).st_size
             flip(path, range(100, size, BLOCK) if every else [100])
