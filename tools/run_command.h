@@ -35,7 +35,7 @@ struct cairn_run_watch {
 /* How the command has ended. */
 struct cairn_run_end {
     int exit_code;      /* its own, or 128 + the signal that ended it */
-    bool was_ended;     /* since is_over said so */
+    bool was_ended;     /* is_over has returned true */
     bool was_signalled; /* we were to end, and handed that on */
     bool preempted;     /* within grace_ns of the attachment */
     bool reported;      /* that no process has attached */

@@ -59,7 +59,7 @@ read_name(int pid, char name[NAME_BYTES])
     name[len - 1] = '\0';
 }
 
-/* What the holder of a rank is told to others as. */
+/* How a refusal names the holder of a rank. */
 static void
 describe_holder(const struct cairn_agent *agent, const struct session *holder, const char *where,
                 char *text, size_t text_bytes)

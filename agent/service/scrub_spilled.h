@@ -9,8 +9,8 @@
  *   a file is damaged, memory holds the generation ─► the file is written again as the index says
  *   anything else, or that failed ──────────────────► the generation is marked as bad
  *
- * What is marked as bad is not listed any more, and no restore takes it. All agents are told, and
- * spill the ready generation if that is newer than what is left.
+ * Nobody lists a generation that is marked as bad, and no restore takes it. The agent that marks it
+ * tells all others, and they spill the ready generation if that is newer than what is left.
  *
  * Invariants:
  *  1. What differs is read again from the disk before it counts as damage.

@@ -305,7 +305,7 @@ nap_as_for_disk(uint64_t us)
         (void)waitpid(child, NULL, 0);
 }
 
-/* A process that makes batches: for each it is told how long that takes. It ends with its trainer,
+/* A process that makes batches: the trainer sends how long each takes. It ends with its trainer,
  * whose end of the pipe closes. */
 static bool
 start_loader(void)

@@ -24,7 +24,7 @@ from cairn._round import Follow, Form, Note, Over, Peer, Refuse, Seat, Wait  # n
 TRAINER = str(ROOT / "tests" / "interop" / "rendezvous_trainer.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "cairn"]
 TORCHRUN += ["--nproc-per-node", "1"]
-STEPS = 100_000  # more than any job makes: each is told its last one
+STEPS = 100_000  # more than any job makes: end_after() sets the last
 PAUSE_S = 0.1
 FAULT_TO_STEP_S = 20
 NODES, HUB = 4, f"cairn{os.getpid()}hub"
