@@ -668,7 +668,7 @@ class Job:
         return self._layout
 
     def snapshot_now(self) -> bool:
-        """Takes the snapshot of the newest update now, also between two intervals. False if it could
+        """Takes the snapshot of the newest update now, also between intervals. False if it could
         not begin."""
         if self._ended or self.client is None or not self._pending or self._stepping:
             return False
