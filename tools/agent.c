@@ -97,12 +97,9 @@ cairn_verb_agent(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if (output && !check_only)
-        return cairn_usage_error(&usage,
-                                 "-o %s is for --check: a running agent prints nothing, its logs "
-                                 "go to stderr, and a sample is YAML",
-                                 output);
+        return cairn_usage_error(&usage, "-o %s is for --check; omit it, or add --check", output);
     if (sample) {
         cairn_config_sample(stdout);
         return CAIRN_EXIT_OK;

@@ -205,8 +205,8 @@ cairn_verb_assign(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (!path)
-        return cairn_usage_error(&usage, "--problem FILE is missing");
+        return cairn_usage_error(&usage, "--problem FILE: missing");
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     return run(path, json);
 }

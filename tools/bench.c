@@ -463,18 +463,18 @@ cairn_verb_bench(int argc, char **argv)
     if (!all && !stage)
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if (size &&
         (cairn_parse_bytes(size, &options.bytes) != CAIRN_OK ||
          options.bytes < 64 * (uint64_t)CAIRN_BLOCK_BYTES || options.bytes > (uint64_t)64 << 30))
-        return cairn_usage_error(&usage, "--size takes 4MiB to 64GiB, not \"%s\"", size);
+        return cairn_usage_error(&usage, "--size %s: expected 4MiB to 64GiB", size);
     if (!take_number(rounds, 1, CAIRN_BENCH_ROUNDS_MAX, &options.rounds))
-        return cairn_usage_error(&usage, "--rounds takes a number from 1 to %d, not \"%s\"",
-                                 CAIRN_BENCH_ROUNDS_MAX, rounds);
+        return cairn_usage_error(&usage, "--rounds %s: expected a number from 1 to %d", rounds,
+                                 CAIRN_BENCH_ROUNDS_MAX);
     if (!take_number(nodes, 3, 16, &options.nodes))
-        return cairn_usage_error(&usage, "--nodes takes a number from 3 to 16, not \"%s\"", nodes);
+        return cairn_usage_error(&usage, "--nodes %s: expected a number from 3 to 16", nodes);
     if (!take_number(parity, 1, 4, &options.parity))
-        return cairn_usage_error(&usage, "--parity takes a number from 1 to 4, not \"%s\"", parity);
+        return cairn_usage_error(&usage, "--parity %s: expected a number from 1 to 4", parity);
     if (2 * (options.parity ? options.parity : CAIRN_BENCH_PARITY) >
         (options.nodes ? options.nodes : CAIRN_BENCH_NODES))
         return cairn_usage_error(&usage,

@@ -29,7 +29,7 @@ cairn_words_parse(const struct cairn_usage *usage, int argc, char **argv, const 
         if (at >= argc)
             break;
         if (found == count) {
-            *exit_code = cairn_usage_error(usage, "\"%s\" is one word too many", argv[at]);
+            *exit_code = cairn_usage_error(usage, "%s: unexpected argument; omit it", argv[at]);
             return false;
         }
         words[found++] = argv[at];
@@ -53,8 +53,8 @@ cairn_resources_parse(const struct cairn_usage *usage, const char *threads, cons
 
         if (threads[0] < '0' || threads[0] > '9' || *end || value < 1 ||
             value > CAIRN_EXECUTE_THREADS_MAX) {
-            *exit_code = cairn_usage_error(usage, "--threads takes 1 to %d, not \"%s\"",
-                                           CAIRN_EXECUTE_THREADS_MAX, threads);
+            *exit_code = cairn_usage_error(usage, "--threads %s: expected a number from 1 to %d",
+                                           threads, CAIRN_EXECUTE_THREADS_MAX);
             return false;
         }
         *thread_count = (uint32_t)value;
@@ -63,7 +63,7 @@ cairn_resources_parse(const struct cairn_usage *usage, const char *threads, cons
     if (memory && (cairn_parse_bytes(memory, memory_limit_bytes) != CAIRN_OK ||
                    *memory_limit_bytes < CAIRN_MEMORY_LIMIT_MIN_BYTES)) {
         *exit_code = cairn_usage_error(
-            usage, "--memory-limit takes a size from 64MiB on, such as 1GiB, not \"%s\"", memory);
+            usage, "--memory-limit %s: expected a size such as 1GiB, at least 64MiB", memory);
         return false;
     }
     return true;

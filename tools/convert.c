@@ -49,8 +49,8 @@ take_ranks(const struct cairn_usage *usage, const char *name, const char *text, 
         return true;
     value = strtoul(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end || value < 1 || value > RANKS_MAX) {
-        *exit_code = cairn_usage_error(usage, "--%s takes a number from 1 to %d, not \"%s\"", name,
-                                       RANKS_MAX, text);
+        *exit_code = cairn_usage_error(usage, "--%s %s: expected a number from 1 to %d", name, text,
+                                       RANKS_MAX);
         return false;
     }
     *out = (uint32_t)value;
@@ -118,8 +118,8 @@ find_target(const struct cairn_usage *usage, const char *name, int *exit_code)
             used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", used ? ", " : "",
                                      cairn_formats[i]->name);
     *exit_code =
-        name ? cairn_usage_error(usage, "--to takes one of %s, not \"%s\"", all, name)
-             : cairn_usage_error(usage, "say the target's format with --to: one of %s", all);
+        name ? cairn_usage_error(usage, "--to %s: expected one of %s", name, all)
+             : cairn_usage_error(usage, "--to: missing; name the target's format: one of %s", all);
     return NULL;
 }
 
@@ -429,10 +429,10 @@ take_options(const struct cairn_usage *usage, struct request *request,
         !take_ranks(usage, "vpp", request->vpp, &ranks->vpp, &exit_code))
         return exit_code;
     if (request->dtype && !(options->output.dtype = take_dtype(request->dtype)))
-        return cairn_usage_error(usage, "--dtype takes F32, BF16, F16 or F64, not \"%s\"",
+        return cairn_usage_error(usage, "--dtype %s: expected F32, BF16, F16 or F64",
                                  request->dtype);
     if (!take_zero(request->zero, &options->output.zero))
-        return cairn_usage_error(usage, "--zero takes 1, 2, 3 or bf16, not \"%s\"", request->zero);
+        return cairn_usage_error(usage, "--zero %s: expected 1, 2, 3 or bf16", request->zero);
     if (request->zero && options->to != &cairn_format_deepspeed &&
         options->to != &cairn_format_ds_universal)
         return cairn_usage_error(usage, "--zero is for --to deepspeed and deepspeed-universal");
@@ -442,12 +442,12 @@ take_options(const struct cairn_usage *usage, struct request *request,
                                  "megatron-dist");
     options->output.job = request->job;
     if (!cairn_output_parse(request->output, &request->json))
-        return cairn_usage_error(usage, "-o takes table or json, not \"%s\"", request->output);
+        return cairn_usage_error(usage, "-o %s: expected table or json", request->output);
     if (!cairn_resources_parse(usage, request->threads, request->memory, &options->thread_count,
                                &options->memory_limit_bytes, &exit_code))
         return exit_code;
     if (request->set && !request->map)
-        return cairn_usage_error(usage, "--set tells a map something: say which with --map");
+        return cairn_usage_error(usage, "--set needs --map");
     options->map = request->map;
     options->output.single_file = is_single_file(options->to, options->target);
     return CAIRN_EXIT_OK;
@@ -517,8 +517,9 @@ cairn_verb_convert(int argc, char **argv)
         exit_code = CAIRN_EXIT_FAILED;
     else if (!split_list(drop_text, drops, DROPS_MAX, &options.drop_count) ||
              !split_list(set_text, sets, SETS_MAX, &options.set_count))
-        exit_code = cairn_usage_error(
-            &usage, "--drop takes %d patterns at most, and --set %d values", DROPS_MAX, SETS_MAX);
+        exit_code =
+            cairn_usage_error(&usage, "too many options: expected at most %d --drop and %d --set",
+                              DROPS_MAX, SETS_MAX);
     else
         exit_code = run(&options, &request);
     free(drop_text);

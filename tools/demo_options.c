@@ -82,7 +82,7 @@ parse_kill(const struct cairn_usage *usage, const char *text, struct demo_option
             break;
         fault.target = (uint32_t)number;
         if (fault.target >= options->nodes) {
-            cairn_usage_error(usage, "--kill %s: there is no node %u, the nodes are 0 to %u", text,
+            cairn_usage_error(usage, "--kill %s: unknown node %u; the nodes are 0 to %u", text,
                               fault.target, options->nodes - 1);
             return false;
         }
@@ -98,12 +98,12 @@ parse_kill(const struct cairn_usage *usage, const char *text, struct demo_option
     }
     if (options->fault_count == first || *at++ != '@' || !read_number(&at, UINT64_MAX, &number) ||
         *at != '\0') {
-        cairn_usage_error(usage, "--kill %s: this is not [node:|trainer:|agent:]N,N…@STEP", text);
+        cairn_usage_error(usage, "--kill %s: expected [node:|trainer:|agent:]N,N…@STEP", text);
         return false;
     }
     if (number == 0 || number >= options->steps) {
-        cairn_usage_error(usage, "--kill %s: step %llu is not within the run, from 1 to %llu", text,
-                          (unsigned long long)number, (unsigned long long)options->steps - 1);
+        cairn_usage_error(usage, "--kill %s: step %llu is outside the run; expected 1 to %llu",
+                          text, (unsigned long long)number, (unsigned long long)options->steps - 1);
         return false;
     }
     for (uint32_t i = first; i < options->fault_count; i++)
@@ -168,23 +168,22 @@ parse_slow(const struct cairn_usage *usage, const char *text, struct demo_option
     demo_shape(options->nodes, &dp, &pp);
     if (!read_field(&at, ':', &rank) || !read_factor(&at, '@', &slow.factor) ||
         !read_field(&at, '-', &slow.first) || !read_field(&at, '\0', &slow.last))
-        cairn_usage_error(usage, "--slow %s: RANK:FACTOR@FROM-TO is needed, as 4:2@20-120", text);
+        cairn_usage_error(usage, "--slow %s: expected RANK:FACTOR@FROM-TO, such as 4:2@20-120",
+                          text);
     else if (rank >= options->nodes)
-        cairn_usage_error(usage, "--slow %s: there is no rank %llu, the ranks are 0 to %u", text,
+        cairn_usage_error(usage, "--slow %s: unknown rank %llu; the ranks are 0 to %u", text,
                           (unsigned long long)rank, options->nodes - 1);
     else if (!(slow.factor > 1 && slow.factor <= SLOW_MAX))
-        cairn_usage_error(usage, "--slow %s: a factor above 1, and of at most %d, is needed", text,
+        cairn_usage_error(usage, "--slow %s: expected a factor above 1 and at most %d", text,
                           SLOW_MAX);
     else if (slow.first < 2 || slow.first > slow.last || slow.last >= options->steps)
-        cairn_usage_error(
-            usage,
-            "--slow %s: steps FROM to TO must lie within the run, from 2 to %llu: give "
-            "more --steps",
-            text, (unsigned long long)options->steps - 1);
+        cairn_usage_error(usage,
+                          "--slow %s: expected steps from 2 to %llu; change them or raise --steps",
+                          text, (unsigned long long)options->steps - 1);
     else if (dp < 2)
         cairn_usage_error(usage,
-                          "--slow %s: %u nodes are one replica, which has nobody to give "
-                          "micro-batches to: give --nodes 4 or 6",
+                          "--slow %s: %u nodes are one replica, and micro-batches move between "
+                          "replicas; set --nodes to 4 or 6",
                           text, options->nodes);
     else {
         slow.rank = (uint32_t)rank;
@@ -224,11 +223,11 @@ complete(const struct cairn_usage *usage, const struct given *given, int argc, c
     uint64_t nodes = 6, parity = 2, spill = 0;
 
     if (!cairn_output_parse(given->output, &options->json)) {
-        cairn_usage_error(usage, "-o %s: unknown form; use table or json", given->output);
+        cairn_usage_error(usage, "-o %s: expected table or json", given->output);
         return false;
     }
     if (given->nodes && !parse_number(given->nodes, 1, DEMO_NODES_MAX, &nodes)) {
-        cairn_usage_error(usage, "--nodes %s: a number from 1 to %d is needed", given->nodes,
+        cairn_usage_error(usage, "--nodes %s: expected a number from 1 to %d", given->nodes,
                           DEMO_NODES_MAX);
         return false;
     }
@@ -236,22 +235,22 @@ complete(const struct cairn_usage *usage, const struct given *given, int argc, c
         parity = nodes - 1;
     if (given->parity && !parse_number(given->parity, 0, nodes - 1, &parity)) {
         cairn_usage_error(usage,
-                          "--parity %s: a number from 0 to %llu is needed, less than the nodes",
+                          "--parity %s: expected a number from 0 to %llu, less than the nodes",
                           given->parity, (unsigned long long)nodes - 1);
         return false;
     }
     if (given->steps && !parse_number(given->steps, 1, STEPS_MAX, &options->steps)) {
-        cairn_usage_error(usage, "--steps %s: a number from 1 to %d is needed", given->steps,
+        cairn_usage_error(usage, "--steps %s: expected a number from 1 to %d", given->steps,
                           STEPS_MAX);
         return false;
     }
     if (given->spill && !parse_number(given->spill, 1, SPILL_MAX, &spill)) {
-        cairn_usage_error(usage, "--spill %s: a number from 1 to %d is needed", given->spill,
+        cairn_usage_error(usage, "--spill %s: expected a number from 1 to %d", given->spill,
                           SPILL_MAX);
         return false;
     }
     if (given->kill && given->no_faults) {
-        cairn_usage_error(usage, "--kill and --no-faults exclude each other");
+        cairn_usage_error(usage, "--kill conflicts with --no-faults; omit one");
         return false;
     }
     options->nodes = (uint32_t)nodes;
@@ -259,7 +258,7 @@ complete(const struct cairn_usage *usage, const struct given *given, int argc, c
     options->spill_every = (uint32_t)spill;
     options->reference = !given->no_reference;
     if (given->slow && (given->kill || options->quick)) {
-        cairn_usage_error(usage, "--slow and %s exclude each other",
+        cairn_usage_error(usage, "--slow conflicts with %s; omit one",
                           given->kill ? "--kill" : "--quick");
         return false;
     }
@@ -270,8 +269,8 @@ complete(const struct cairn_usage *usage, const struct given *given, int argc, c
     if (given->no_faults)
         return true;
     if (nodes < 5 || options->steps <= 30) {
-        cairn_usage_error(usage, "the default fault, --kill 1,4@30, needs 5 nodes and 31 steps: "
-                                 "give --kill or --no-faults");
+        cairn_usage_error(usage, "the default fault, --kill 1,4@30, needs 5 nodes and 31 steps; "
+                                 "set --kill or --no-faults");
         return false;
     }
     return parse_kill(usage, "1,4@30", options);

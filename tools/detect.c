@@ -182,11 +182,10 @@ cairn_verb_detect(int argc, char **argv)
     if (!ras && !dumps && !cairn_trace_from_check(&usage, &from, &exit_code))
         return exit_code;
     if (seconds && (!ras || !parse_seconds(seconds, &wait_s)))
-        return cairn_usage_error(&usage,
-                                 "--seconds takes a number from 1 to %d, with --ras, not \"%s\"",
-                                 RAS_WAIT_S_MAX, seconds);
+        return cairn_usage_error(&usage, "--seconds %s: expected a number from 1 to %d, with --ras",
+                                 seconds, RAS_WAIT_S_MAX);
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if (ras)
         return cairn_detect_ras(ras, wait_s, json);
     if (dumps)

@@ -262,7 +262,7 @@ cairn_verb_diff(int argc, char **argv)
                                &options.memory_limit_bytes, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     cairn_checkpoint_log_setup();
     cairn_place_follow_links(follow_links);
     cairn_whole_allow_expanded(allow_expanded);

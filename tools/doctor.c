@@ -392,7 +392,7 @@ cairn_verb_doctor(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     memset(&doctor, 0, sizeof doctor);
     if (check_config(&doctor, path, &config)) {
         bool runs;

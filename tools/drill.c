@@ -77,11 +77,12 @@ cairn_verb_drill(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if (!nodes || !nodes[0] || strlen(nodes) >= NODES_BYTES)
-        return cairn_usage_error(&usage, "say which nodes are lost: --node 3, or --node 3,5");
+        return cairn_usage_error(&usage,
+                                 "--node: missing; name the lost nodes, such as --node 3,5");
     if (rate && (cairn_parse_bytes(rate, &question.rate) != CAIRN_OK || question.rate == 0))
-        return cairn_usage_error(&usage, "--rate takes a size, such as 512MiB, not \"%s\"", rate);
+        return cairn_usage_error(&usage, "--rate %s: expected a size such as 512MiB", rate);
     exit_code = cairn_find_agent("drill", agent, job, &found);
     if (exit_code)
         return exit_code;

@@ -521,7 +521,7 @@ cairn_verb_explain(int argc, char **argv)
         if (path)
             return cairn_usage_error(&usage, "--trace FILE has no events");
         if (!cairn_output_parse(output, &json))
-            return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+            return cairn_usage_error(&usage, "-o %s: expected table or json", output);
         return cairn_explain_event(agent, word, json);
     }
     errno = 0;
@@ -529,15 +529,14 @@ cairn_verb_explain(int argc, char **argv)
     if (*word < '0' || *word > '9' || *end != '\0' || errno != 0 || number < 1 ||
         number > UINT32_MAX)
         return cairn_usage_error(&usage,
-                                 is_plan ? "N is a number from 1 on, as `cairn replan` prints it, "
-                                           "not \"%s\""
-                                         : "VERDICT is a number from 1 on, as `cairn detect` and "
-                                           "`cairn status` print it, not \"%s\"",
+                                 is_plan ? "%s: expected a plan's number, as `cairn replan` prints"
+                                         : "%s: expected a verdict's number, as `cairn detect` "
+                                           "and `cairn status` print, or an event's name",
                                  word);
     if (path && agent)
-        return cairn_usage_error(&usage, "--trace FILE or --agent SOCKET, not both");
+        return cairn_usage_error(&usage, "--trace conflicts with --agent; omit one");
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if (is_plan && path)
         return cairn_usage_error(&usage, "--trace FILE has no plans");
     if (is_plan)

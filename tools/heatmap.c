@@ -306,6 +306,6 @@ cairn_verb_heatmap(int argc, char **argv)
     if (!cairn_trace_from_check(&usage, &from, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     return run(&from, picture, json);
 }

@@ -270,7 +270,7 @@ cairn_verb_inspect(int argc, char **argv)
     if (!cairn_words_parse(&usage, argc, argv, &path, 1, "the checkpoint", &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     cairn_checkpoint_log_setup();
     cairn_place_follow_links(follow_links);
     err = cairn_checkpoint_detect(path, cairn_formats, 0, &checkpoint, &complaint);

@@ -218,15 +218,14 @@ cairn_verb_metrics(int argc, char **argv)
     if (output && strcmp(output, "prometheus") == 0)
         format = CAIRN_METRICS_PROMETHEUS;
     else if (output && strcmp(output, "openmetrics") != 0)
-        return cairn_usage_error(&usage, "-o takes openmetrics or prometheus, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected openmetrics or prometheus", output);
     if (output && listen)
         return cairn_usage_error(&usage,
                                  "the scraper of --listen chooses the format: leave -o out");
     if (listen)
         port = strtoul(listen, &end, 10);
     if (listen && (*listen < '0' || *listen > '9' || *end || port > UINT16_MAX))
-        return cairn_usage_error(&usage, "--listen takes a port from 0 to 65535, not \"%s\"",
-                                 listen);
+        return cairn_usage_error(&usage, "--listen %s: expected a port from 0 to 65535", listen);
     exit_code = cairn_find_agent("metrics", agent, job, &found);
     if (exit_code)
         return exit_code;

@@ -84,13 +84,13 @@ cairn_verb_node(int argc, char **argv)
         if (at >= argc)
             break;
         if (words == WORDS_MAX)
-            return cairn_usage_error(&usage, "\"%s\" is one word too many", argv[at]);
+            return cairn_usage_error(&usage, "%s: unexpected argument; omit it", argv[at]);
     }
     removes = words > 0 && strcmp(word[0], "remove") == 0;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if (words == 0)
-        return cairn_usage_error(&usage, "say what to do: replace or remove");
+        return cairn_usage_error(&usage, "which action? name replace or remove");
     if (!removes && strcmp(word[0], "replace") != 0)
         return cairn_usage_error(&usage, "\"%s\": expected replace or remove", word[0]);
     if (words != (removes ? 2 : 3))
@@ -98,7 +98,7 @@ cairn_verb_node(int argc, char **argv)
                                  removes ? "one node" : "a node and its new address");
     for (int i = 1; i < words; i++)
         if (strlen(word[i]) >= CAIRN_CONFIG_ADDRESS_BYTES_MAX)
-            return cairn_usage_error(&usage, "\"%.20s...\" is too long for an address", word[i]);
+            return cairn_usage_error(&usage, "%.20s…: the address is too long", word[i]);
     exit_code = cairn_find_agent("node", agent, NULL, &found);
     if (exit_code)
         return exit_code;

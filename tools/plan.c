@@ -261,9 +261,9 @@ cairn_verb_plan(int argc, char **argv)
         !cairn_trace_from_check(&usage, &options.from, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &options.json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if (!cairn_deadline_parse(limit, &deadline))
-        return cairn_usage_error(
-            &usage, "--time-limit takes milliseconds from 1 to 3600000, not \"%s\"", limit);
+        return cairn_usage_error(&usage, "--time-limit %s: expected milliseconds from 1 to 3600000",
+                                 limit);
     return run(&options, &deadline);
 }

@@ -75,9 +75,8 @@ cairn_verb_profile(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (output && strcmp(output, "json") != 0)
-        return cairn_usage_error(
-            &usage, "-o takes json alone, not \"%s\": a problem is what `cairn plan` reads",
-            output);
+        return cairn_usage_error(&usage, "-o %s: expected json; `cairn plan` reads nothing else",
+                                 output);
     if (!problem)
         return cairn_usage_error(&usage, "--problem FILE is missing");
     if (!cairn_trace_from_check(&usage, &from, &exit_code))

@@ -367,19 +367,19 @@ cairn_verb_replan(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if ((approve != NULL) + (denial != NULL) + back + now + relaunch > 1)
         return cairn_usage_error(
-            &usage, "--approve, --deny, --now, --back and --relaunch exclude each other");
+            &usage, "expected only one of --approve, --deny, --now, --back and --relaunch");
     if (duration && !denial)
         return cairn_usage_error(&usage, "--for needs --deny");
     if (duration && !cairn_duration_parse(duration, &question.for_ns))
         return cairn_usage_error(
-            &usage, "--for takes a duration of up to 365d, as 90s, 30m, 24h or 7d, not \"%.40s\"",
+            &usage, "--for %.40s: expected a duration of up to 365d, as 90s, 30m, 24h or 7d",
             duration);
     wrong = approve ? approve : denial;
     if (wrong && !parse_number(wrong, &question.number))
-        return cairn_usage_error(&usage, "%s takes the number of a proposal, not \"%.40s\"",
+        return cairn_usage_error(&usage, "%s %.40s: expected the number of a proposal",
                                  approve ? "--approve" : "--deny", wrong);
     question.decision = approve ? "approve" : denial ? "deny" : back ? "back" : now ? "now" : NULL;
     if (dry_run && !question.decision && !relaunch)

@@ -112,10 +112,10 @@ cairn_verb_report(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if (since && !cairn_duration_parse(since, &question.since_ns))
         return cairn_usage_error(
-            &usage, "--since takes a duration of up to 365d, as 90s, 30m, 24h or 7d, not \"%.40s\"",
+            &usage, "--since %.40s: expected a duration of up to 365d, as 90s, 30m, 24h or 7d",
             since);
     exit_code = cairn_find_agent("report", agent, NULL, &found);
     if (exit_code)

@@ -137,14 +137,14 @@ parse_flags(const struct cairn_usage *usage, const char *output, const char *gen
             const char *timeout, struct cairn_question *question, bool *json)
 {
     if (!cairn_output_parse(output, json))
-        return cairn_usage_error(usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(usage, "-o %s: expected table or json", output);
     if (generation &&
         (!cairn_generation_parse(generation, &question->wanted) || question->wanted.step == 0))
         return cairn_usage_error(
-            usage, "--generation takes EPOCH:STEP as `cairn snapshots` prints it, not \"%s\"",
+            usage, "--generation %s: expected EPOCH:STEP as `cairn snapshots` prints it",
             generation);
     if (!parse_timeout(timeout, RESTORE_SECONDS, &question->timeout_ms))
-        return cairn_usage_error(usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
+        return cairn_usage_error(usage, "--timeout %s: expected a time such as 90s or 10m",
                                  timeout);
     return 0;
 }
@@ -453,9 +453,9 @@ cairn_verb_snapshot(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     if (!parse_timeout(timeout, COMMIT_SECONDS, &timeout_ms))
-        return cairn_usage_error(&usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
+        return cairn_usage_error(&usage, "--timeout %s: expected a time such as 90s or 10m",
                                  timeout);
     if (timeout && !wait)
         return cairn_usage_error(&usage, "--timeout %s: goes with --wait; add it", timeout);

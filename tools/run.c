@@ -51,8 +51,8 @@ static const uint64_t STATE_BYTES_MAX = UINT64_C(64) << 40;
 /* ---- the agent ---- */
 
 /*
- * True if another launch runs the job. One that has just died may still look alive: it is looked at
- * for a while before that is believed.
+ * True if another launch runs the job. A launch that has just died may still look alive, so we look
+ * again for three seconds.
  */
 static bool
 is_taken(const char *socket_path, struct cairn_run_look *look)
@@ -67,9 +67,9 @@ is_taken(const char *socket_path, struct cairn_run_look *look)
 }
 
 /*
- * Restores, so that trainers find a generation. The commands of several nodes do this at once. A
- * generation that is ready stays as it is, and a restore of another node is awaited: a second
- * restore would refuse the trainers of the first.
+ * Restores, so that trainers find a generation. The commands of several nodes do this at once, and a
+ * second restore would refuse the trainers of the first. So we keep a generation that is ready, and
+ * wait while another node restores.
  */
 static void
 resume(const char *socket_path)
@@ -93,7 +93,7 @@ resume(const char *socket_path)
         exit_code = answer.exit_code;
         ready = exit_code == 0 && cairn_tree_bool(&answer.tree, NULL, "ready", false);
         if (exit_code == 0 && cairn_tree_find(&answer.tree, NULL, "decided")) {
-            ready = true; /* a restore has passed over the newest: that decision stands */
+            ready = true; /* the last restore took an older generation: that decision stands */
             fprintf(stderr,
                     "cairn run: resumes from epoch %" PRIu64 " step %" PRIu64
                     ", which the last restore chose\n",
@@ -124,7 +124,7 @@ resume(const char *socket_path)
             nanosleep(&pause, NULL);
         }
     }
-    fprintf(stderr, "cairn run: no restore ended in time; the trainer starts and may find a "
+    fprintf(stderr, "cairn run: the restore did not end in time; the trainer starts and may find a "
                     "snapshot\n");
 }
 
@@ -202,8 +202,8 @@ static const char about[] =
     "plugin.\n"
     "\n"
     "If no agent runs on this node, one is started: for a single node, without parity. It stays "
-    "when the trainer ends; the first message tells how to end it. If you name the socket of an "
-    "agent of yours that has ended, none is started in its place.\n"
+    "when the trainer ends; the first message shows how to end it. If SOCKET was "
+    "the socket of an agent that has ended, no other one is started in its place.\n"
     "\n"
     "One launch at a time runs a job: while all of its ranks are attached, another one on their "
     "nodes exits 75 and runs nothing.\n"
@@ -222,33 +222,77 @@ static const char about[] =
     "If the agent fails, the command runs unprotected. The exit code is the command's, or 128 + "
     "the signal that ended it.";
 
-int
-cairn_verb_run(int argc, char **argv)
+/* What the user asked for: the options' texts, and what they mean. */
+struct options {
+    const char *agent, *every, *state, *grace, *relaunch, *nodes, *wait;
+    bool resumed, dry_run, verbose;
+    uint64_t grace_ns;
+    struct cairn_relaunch_options relaunches;
+};
+
+/* False if an option has a bad value or needs another one: reported, *exit_code is set. */
+static bool
+check_options(const struct cairn_usage *usage, struct options *options, int *exit_code)
 {
-    const char *agent = NULL, *every = NULL, *state = NULL, *named = getenv("CAIRN_JOB");
-    const char *grace = NULL, *relaunch = NULL, *nodes = NULL, *wait = NULL;
-    struct cairn_relaunch_options relaunches = {.least = 1,
-                                                .wait_ns = WAIT_SECONDS * CAIRN_NS_PER_S};
-    bool resumed = false, dry_run = false, verbose = false, started = false;
+    const struct options *o = options;
+    struct cairn_relaunch_options *relaunches = &options->relaunches;
+    uint64_t state_bytes;
+
+    *exit_code = CAIRN_EXIT_OK;
+    if (o->every && !is_number(o->every))
+        *exit_code = cairn_usage_error(usage, "--every %s: expected a number of steps, at least 1",
+                                       o->every);
+    else if (o->state && (cairn_parse_bytes(o->state, &state_bytes) != CAIRN_OK ||
+                          state_bytes < STATE_BYTES_MIN || state_bytes > STATE_BYTES_MAX))
+        *exit_code = cairn_usage_error(
+            usage, "--state %s: expected a size such as 4GiB, from 64KiB to 64TiB", o->state);
+    else if (o->grace && (cairn_parse_duration_ns(o->grace, &options->grace_ns) != CAIRN_OK ||
+                          o->grace_ns < CAIRN_NS_PER_S))
+        *exit_code = cairn_usage_error(
+            usage, "--grace %s: expected a time such as 20s, at least 1s", o->grace);
+    else if (o->relaunch &&
+             (!is_number(o->relaunch) || strtoul(o->relaunch, NULL, 10) > RELAUNCHES_MAX))
+        *exit_code = cairn_usage_error(usage, "--relaunch %s: expected a number from 1 to %d",
+                                       o->relaunch, RELAUNCHES_MAX);
+    else if (!o->relaunch && (o->nodes || o->wait))
+        *exit_code = cairn_usage_error(usage, "--%s needs --relaunch", o->nodes ? "nodes" : "wait");
+    else if (o->nodes &&
+             !cairn_relaunch_parse_nodes(o->nodes, &relaunches->least, &relaunches->most))
+        *exit_code =
+            cairn_usage_error(usage, "--nodes %s: expected MIN:MAX or one number", o->nodes);
+    else if (o->wait && (cairn_parse_duration_ns(o->wait, &relaunches->wait_ns) != CAIRN_OK ||
+                         relaunches->wait_ns < CAIRN_NS_PER_S))
+        *exit_code = cairn_usage_error(usage, "--wait %s: expected a time such as 10m, at least 1s",
+                                       o->wait);
+    return *exit_code == CAIRN_EXIT_OK;
+}
+
+/* Reads the command line; *operand is the index of the command. False if there is nothing to run:
+ * reported, *exit_code is set. */
+static bool
+read_options(int argc, char **argv, struct options *o, int *operand, int *exit_code)
+{
     const struct cairn_flag flags[] = {
-        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
-        {"every", 'e', "N", "take a snapshot every N steps, if an agent is started", &every, NULL},
-        {"state", 's', "SIZE",
-         "reserve this much memory per snapshot, if an agent is started (default: 1GiB)", &state,
+        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &o->agent, NULL},
+        {"every", 'e', "N", "take a snapshot every N steps, if an agent is started", &o->every,
          NULL},
-        {"resume", 'r', NULL, "restore the newest snapshot first", NULL, &resumed},
+        {"state", 's', "SIZE",
+         "reserve this much memory per snapshot, if an agent is started (default: 1GiB)", &o->state,
+         NULL},
+        {"resume", 'r', NULL, "restore the newest snapshot first", NULL, &o->resumed},
         {"grace", 'g', "TIME",
          "at SIGTERM, take a snapshot, keep it on disks, end the command within TIME, and exit 75",
-         &grace, NULL},
+         &o->grace, NULL},
         {"relaunch", 0, "N", "start the command again at most N times, on the nodes that are left",
-         &relaunch, NULL},
+         &o->relaunch, NULL},
         {"nodes", 0, "MIN:MAX",
-         "with --relaunch: how many nodes train (default: 1 to all but the spares)", &nodes, NULL},
-        {"wait", 0, "TIME", "with --relaunch: how long to wait for nodes (default: 10m)", &wait,
+         "with --relaunch: how many nodes train (default: 1 to all but the spares)", &o->nodes,
          NULL},
-        {"dry-run", 'n', NULL, "show what would run and with which agent", NULL, &dry_run},
+        {"wait", 0, "TIME", "with --relaunch: how long to wait for nodes (default: 10m)", &o->wait,
+         NULL},
+        {"dry-run", 'n', NULL, "show what would run and with which agent", NULL, &o->dry_run},
         {"verbose", 'v', NULL, "also show what is wrong with the protection at the start", NULL,
-         &verbose},
+         &o->verbose},
     };
     const struct cairn_usage usage = {
         "run",
@@ -262,87 +306,89 @@ cairn_verb_run(int argc, char **argv)
         sizeof flags / sizeof *flags,
         "CMD",
         NULL};
-    struct cairn_embedded embedded;
+
+    if (!cairn_usage_parse(&usage, argc, argv, operand, exit_code))
+        return false;
+    if (*operand >= argc) {
+        *exit_code = cairn_usage_error(&usage, "which command? name it after --");
+        return false;
+    }
+    if (!check_options(&usage, o, exit_code))
+        return false;
+    return !o->relaunch || cairn_relaunch_check(argv + *operand, exit_code);
+}
+
+/* Looks at the job that the agent has, restores if that is asked for, and gives the command its
+ * environment. False if another launch runs the job: reported. */
+static bool
+join(const struct options *o, const char *job, bool started,
+     struct cairn_run_attachment *attachment)
+{
+    struct cairn_run_look look = cairn_run_look(attachment->socket_path, STATUS_MS);
+
+    if (is_taken(attachment->socket_path, &look)) {
+        cairn_run_say_taken(&look);
+        return false;
+    }
+    if (!started || o->verbose)
+        cairn_run_say_protection(attachment->socket_path, STATUS_MS, o->verbose);
+    set("CAIRN_AGENT", attachment->socket_path);
+    attachment->has_binding = set_python();
+    attachment->attached_before = look.attached;
+    if (!job && look.job[0])
+        set("CAIRN_JOB", look.job);
+    if (o->resumed && !o->relaunch)
+        resume(attachment->socket_path);
+    return true;
+}
+
+int
+cairn_verb_run(int argc, char **argv)
+{
+    struct options o = {.relaunches = {.least = 1, .wait_ns = WAIT_SECONDS * CAIRN_NS_PER_S}};
+    const char *named = getenv("CAIRN_JOB"), *job = named && named[0] ? named : NULL;
     char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX], plan[CAIRN_RUN_AGENT_TEXT_BYTES];
     struct cairn_run_attachment attachment = {.socket_path = socket_path};
-    struct cairn_run_look look;
+    struct cairn_embedded embedded;
     struct cairn_run_end end;
     enum cairn_run_agent how;
-    bool attached;
-    uint64_t state_bytes;
+    bool attached, started = false;
     int operand, exit_code;
 
-    if (!cairn_usage_parse(&usage, argc, argv, &operand, &exit_code))
+    if (!read_options(argc, argv, &o, &operand, &exit_code))
         return exit_code;
-    if (operand >= argc)
-        return cairn_usage_error(&usage, "which command? name it after --");
-    if (every && !is_number(every))
-        return cairn_usage_error(&usage, "--every %s: expected a number of steps, at least 1",
-                                 every);
-    if (state && (cairn_parse_bytes(state, &state_bytes) != CAIRN_OK ||
-                  state_bytes < STATE_BYTES_MIN || state_bytes > STATE_BYTES_MAX))
-        return cairn_usage_error(
-            &usage, "--state takes a size such as 4GiB, from 64KiB to 64TiB, not \"%s\"", state);
-    if (grace && (cairn_parse_duration_ns(grace, &attachment.grace_ns) != CAIRN_OK ||
-                  attachment.grace_ns < CAIRN_NS_PER_S))
-        return cairn_usage_error(&usage, "--grace takes a time such as 20s, not \"%s\"", grace);
-    if (relaunch && (!is_number(relaunch) || strtoul(relaunch, NULL, 10) > RELAUNCHES_MAX))
-        return cairn_usage_error(&usage, "--relaunch %s: expected a number from 1 to %d", relaunch,
-                                 RELAUNCHES_MAX);
-    if (!relaunch && (nodes || wait))
-        return cairn_usage_error(&usage, "--%s needs --relaunch", nodes ? "nodes" : "wait");
-    if (nodes && !cairn_relaunch_parse_nodes(nodes, &relaunches.least, &relaunches.most))
-        return cairn_usage_error(&usage, "--nodes %s: expected MIN:MAX or one number", nodes);
-    if (wait && (cairn_parse_duration_ns(wait, &relaunches.wait_ns) != CAIRN_OK ||
-                 relaunches.wait_ns < CAIRN_NS_PER_S))
-        return cairn_usage_error(&usage, "--wait %s: expected a time such as 10m", wait);
-    if (relaunch && !cairn_relaunch_check(argv + operand, &exit_code))
-        return exit_code;
-    if (dry_run) {
-        if (cairn_run_agent_foresee(agent, plan, sizeof plan) == CAIRN_RUN_AGENT_SEVERAL)
+    if (o.dry_run) {
+        if (cairn_run_agent_foresee(o.agent, plan, sizeof plan) == CAIRN_RUN_AGENT_SEVERAL)
             return CAIRN_EXIT_USAGE;
-        printf("would run %s%s: %s\n", argv[operand], resumed ? " after a restore" : "", plan);
+        printf("would run %s%s: %s\n", argv[operand], o.resumed ? " after a restore" : "", plan);
         return CAIRN_EXIT_OK;
     }
-    embedded = (struct cairn_embedded){
-        .job = named && named[0] ? named : "default", .every = every, .state = state};
-    how = cairn_run_agent_attach(agent, &embedded, socket_path, sizeof socket_path, &started);
+    embedded =
+        (struct cairn_embedded){.job = job ? job : "default", .every = o.every, .state = o.state};
+    how = cairn_run_agent_attach(o.agent, &embedded, socket_path, sizeof socket_path, &started);
     if (how == CAIRN_RUN_AGENT_SEVERAL)
         return CAIRN_EXIT_USAGE;
     attached = how == CAIRN_RUN_AGENT_ATTACHED;
-    if (!attached && relaunch) {
-        fprintf(stderr, "cairn run: --relaunch needs the agents, and none answers here; start one "
-                        "on each node with `cairn agent --config FILE`, or leave out --relaunch\n");
+    if (!attached && o.relaunch) {
+        fprintf(stderr, "cairn run: --relaunch: no agent answers on this node; start one on each "
+                        "node with `cairn agent --config FILE`, or omit --relaunch\n");
         return CAIRN_EXIT_PEER;
     }
-    if (attached) {
-        look = cairn_run_look(socket_path, STATUS_MS);
-        if (is_taken(socket_path, &look)) {
-            cairn_run_say_taken(&look);
-            return CAIRN_EXIT_AGAIN;
-        }
-        if (!started || verbose)
-            cairn_run_say_protection(socket_path, STATUS_MS, verbose);
-        set("CAIRN_AGENT", socket_path);
-        attachment.has_binding = set_python();
-        attachment.attached_before = look.attached;
-        if (!(named && named[0]) && look.job[0])
-            set("CAIRN_JOB", look.job);
-        if (resumed && !relaunch)
-            resume(socket_path);
-    } else {
+    if (!attached)
         fprintf(stderr, "cairn run: the command runs WITHOUT protection\n");
-    }
-    if (resumed)
+    else if (!join(&o, job, started, &attachment))
+        return CAIRN_EXIT_AGAIN;
+    if (o.resumed)
         set("CAIRN_RESUME", "1");
     set_plugin();
-    attachment.named = agent;
+    attachment.named = o.agent;
     attachment.command = argv + operand;
-    if (relaunch) {
-        relaunches.budget = strtoul(relaunch, NULL, 10);
-        relaunches.resumes = resumed;
-        attachment.relaunch = relaunch;
-        return cairn_relaunch_run(argv + operand, &attachment, &relaunches);
+    attachment.grace_ns = o.grace_ns;
+    if (o.relaunch) {
+        o.relaunches.budget = strtoul(o.relaunch, NULL, 10);
+        o.relaunches.resumes = o.resumed;
+        attachment.relaunch = o.relaunch;
+        return cairn_relaunch_run(argv + operand, &attachment, &o.relaunches);
     }
     if (!cairn_run_command(argv + operand, attached ? &attachment : NULL, NULL, &end))
         return CAIRN_EXIT_FAILED;

@@ -180,6 +180,6 @@ cairn_verb_simulate(int argc, char **argv)
     if (!problem || !plan)
         return cairn_usage_error(&usage, "%s FILE is missing", problem ? "--plan" : "--problem");
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     return run(problem, plan, json);
 }

@@ -465,7 +465,7 @@ cairn_verb_status(int argc, char **argv)
         return exit_code;
     metrics = output && strcmp(output, "metrics") == 0;
     if (!metrics && !cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json or metrics, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table, json or metrics", output);
     exit_code = cairn_find_agent("status", agent, job, &found);
     if (exit_code)
         return exit_code;
@@ -559,7 +559,7 @@ cairn_verb_snapshots(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (!cairn_output_parse(output, &json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+        return cairn_usage_error(&usage, "-o %s: expected table or json", output);
     exit_code = cairn_find_agent("snapshots", agent, NULL, &found);
     if (exit_code)
         return exit_code;

@@ -421,8 +421,7 @@ cairn_verb_trace(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (output && strcmp(output, "json") != 0)
-        return cairn_usage_error(
-            &usage, "-o takes json alone, not \"%s\": a timeline is drawn by a viewer", output);
+        return cairn_usage_error(&usage, "-o %s: expected json; a trace viewer draws it", output);
     if (!cairn_trace_from_check(&usage, &(struct cairn_trace_from){from.path, from.agent, NULL},
                                 &exit_code))
         return exit_code;
@@ -432,8 +431,8 @@ cairn_verb_trace(int argc, char **argv)
         steps = strtoul(from.steps, &end, 10);
         if (*from.steps < '0' || *from.steps > '9' || *end != '\0' || steps < 1 ||
             steps > steps_max)
-            return cairn_usage_error(&usage, "--steps takes a number from 1 to %lu, not \"%s\"",
-                                     steps_max, from.steps);
+            return cairn_usage_error(&usage, "--steps %s: expected a number from 1 to %lu",
+                                     from.steps, steps_max);
     }
     return from.agent ? cairn_live_trace_write("trace", from.agent, (uint32_t)steps, stdout)
                       : run(from.path, (uint32_t)steps);

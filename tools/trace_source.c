@@ -219,8 +219,8 @@ cairn_trace_from_check(const struct cairn_usage *usage, const struct cairn_trace
     else if (from->steps && from->path)
         *exit_code = cairn_usage_error(usage, "--steps goes with --agent: a file is read whole");
     else if (from->steps && steps_of(from->steps) == 0)
-        *exit_code = cairn_usage_error(usage, "--steps takes a number from 1 to %d, not \"%s\"",
-                                       CAIRN_LIVE_STEPS_MAX, from->steps);
+        *exit_code = cairn_usage_error(usage, "--steps %s: expected a number from 1 to %d",
+                                       from->steps, CAIRN_LIVE_STEPS_MAX);
     else
         return true;
     return false;
