@@ -218,6 +218,7 @@ def unused():
 PLAIN_FOLDERS = [
     "agent",
     "base",
+    "bindings",
     "client",
     "docs",
     "erasure",

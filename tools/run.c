@@ -67,9 +67,9 @@ is_taken(const char *socket_path, struct cairn_run_look *look)
 }
 
 /*
- * Restores, so that trainers find a generation. The commands of several nodes do this at once, and a
- * second restore would refuse the trainers of the first. So we keep a generation that is ready, and
- * wait while another node restores.
+ * Restores, so that trainers find a generation. The commands of several nodes do this at once, and
+ * a second restore would refuse the trainers of the first. So we keep a generation that is ready,
+ * and wait while another node restores.
  */
 static void
 resume(const char *socket_path)

@@ -1,12 +1,11 @@
 /*
- * bindings/nccl/device_clock.h - the time of a device's clock as time of this machine's.
+ * bindings/nccl/device_clock.h - converts device times to the host's clock.
  *
- * NCCL's proxy thread says "the device's timer stood at D" a while after that happened, so now - D
- * is at least the distance of the two clocks, and its minimum over many events is near it: late by
- * the shortest delay of that thread. Clocks drift, so the minimum is that of the last two windows
- * of CAIRN_DEVICE_CLOCK_WINDOW_NS; what was known before a longer silence than that is forgotten.
- * Times on one device keep their distances whatever the estimate. Wait-free; a value may be shared
- * by threads.
+ * NCCL's proxy thread reports a device time D some time after the event. So `now - D` exceeds the
+ * offset of the two clocks by that thread's delay, and the minimum over many events estimates the
+ * offset. Clocks drift, so the minimum covers the last two windows of CAIRN_DEVICE_CLOCK_WINDOW_NS;
+ * a longer silence discards it. An error of the estimate shifts all times of a device alike, and
+ * leaves durations exact. Wait-free; threads may share a value.
  */
 #ifndef CAIRN_NCCL_DEVICE_CLOCK_H
 #define CAIRN_NCCL_DEVICE_CLOCK_H
@@ -19,7 +18,7 @@
 
 struct cairn_device_clock {
     _Atomic int64_t distance_ns;      /* host - device, the least of this window */
-    _Atomic int64_t before_ns;        /* of the one before */
+    _Atomic int64_t before_ns;        /* of the previous window */
     _Atomic uint64_t window_began_ns; /* 0: nothing is known */
 };
 
@@ -29,14 +28,14 @@ cairn_device_clock_reset(struct cairn_device_clock *clock)
     atomic_store_explicit(&clock->window_began_ns, 0, memory_order_relaxed);
 }
 
-/* An event at device_ns was heard of at host_ns. */
+/* NCCL reported at host_ns an event at device_ns. */
 static inline void
 cairn_device_clock_observe(struct cairn_device_clock *clock, uint64_t device_ns, uint64_t host_ns)
 {
     int64_t distance_ns = (int64_t)(host_ns - device_ns);
     uint64_t began_ns = atomic_load_explicit(&clock->window_began_ns, memory_order_relaxed);
     int64_t least_ns = atomic_load_explicit(&clock->distance_ns, memory_order_relaxed);
-    /* negative where another thread was quicker */
+    /* negative if another thread was faster */
     int64_t since_ns = (int64_t)(host_ns - began_ns);
 
     if (began_ns == 0 || since_ns > (int64_t)CAIRN_DEVICE_CLOCK_WINDOW_NS) {
@@ -51,7 +50,7 @@ cairn_device_clock_observe(struct cairn_device_clock *clock, uint64_t device_ns,
     }
 }
 
-/* The host's time of device_ns, as far as the distance is known. */
+/* Converts device_ns to the host's clock, by the current estimate. */
 static inline uint64_t
 cairn_device_clock_host_ns(const struct cairn_device_clock *clock, uint64_t device_ns)
 {

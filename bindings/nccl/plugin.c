@@ -2,21 +2,20 @@
  * bindings/nccl/plugin.c - what NCCL loads: the tables of versions 3 to 6, and what each of their
  * calls means.
  *
- * Read are Coll and P2p events (an operation was enqueued: its start and its stop come within
- * microseconds of each other and say nothing of the device) and, for sampled operations, KernelCh
- * events (a channel of its kernel started or stopped on the device). Whatever else NCCL calls for
- * is handed on to a chained plugin, or ignored.
+ * We read Coll and P2p events (an operation was enqueued: its start and stop come within
+ * microseconds and tell nothing about the device) and, for sampled operations, KernelCh events (a
+ * channel of its kernel started or stopped on the device). All other events go to a chained plugin,
+ * or are ignored.
  *
- * What a handle of ours says, 0 being none; nothing is ever reached through it but a slot whose
+ * Layout of a handle; 0 means none. It is a number, never a pointer, and only finds a slot whose
  * generation agrees:
  *     bits 0-3 kind   4-11 channel (KERNEL)   12-62 the operation's number (TASK, KERNEL)
  *
- * NCCL up to 2.27 (v3, v4) tells of operations only in groups that have a handle. From 2.28 on (v5,
- * v6) groups need none, and must not have one: operations that were captured into a CUDA graph
- * would be numbered where their kernels are timed and not elsewhere, and numbers of different ranks
- * would not agree any more. For the same reason the call of a captured operation gets no handle;
- * that of any other gets one, so a Coll without is a graph's replay, which has no number of its own
- * and is not recorded.
+ * NCCL up to 2.27 (v3, v4) reports operations only in groups that have a handle. From 2.28 on (v5,
+ * v6) groups must not have one: NCCL would then number operations captured into a CUDA graph only
+ * on ranks that time kernels, and the ranks' numbers would differ. For the same reason captured
+ * operations get no handle. All others do, so a Coll without a handle is a graph's replay; it has
+ * no number, and we do not record it.
  */
 #include "bindings/nccl/chain.h"
 #include "bindings/nccl/probe.h"
@@ -31,17 +30,16 @@
 
 enum { KIND_TASK = 1, KIND_KERNEL = 2, KIND_MARK = 3 };
 enum { KIND_MASK = 0xf, CHANNEL_SHIFT = 4, CHANNEL_MASK = 0xff, OPERATION_SHIFT = 12 };
-/* NCCL's proxies, which timed kernels need, allocate in /dev/shm, and NCCL ends in a crash where
- * that is full. */
+/* Timed kernels need NCCL's proxies, which allocate in /dev/shm; NCCL crashes if that is full. */
 #define SHARED_BYTES_MIN (UINT64_C(64) << 20)
 
 /* Calls may still come while finalize runs and after it: each reads `comm` and `theirs` once, and
  * finds NULL from then on. */
 struct context {
     _Atomic bool used;
-    struct cairn_probe_comm *_Atomic comm; /* NULL: nothing of it is recorded */
+    struct cairn_probe_comm *_Atomic comm; /* NULL: not recorded */
     void *_Atomic theirs;                  /* of a chained plugin */
-    int *mask; /* NCCL's word for the whole process; lives as long as NCCL */
+    int *mask; /* NCCL's event mask of the process; lives as long as NCCL */
 };
 
 static struct context contexts[CAIRN_PROBE_COMMS_MAX];
@@ -62,7 +60,7 @@ number_of(const char *text, uint32_t max, uint32_t otherwise)
     return *rest == '\0' && value <= max ? (uint32_t)value : otherwise;
 }
 
-/* The rank of this process as its launcher says it. */
+/* This process's rank, from its launcher's environment. */
 static uint32_t
 launched_rank(void)
 {

@@ -1,5 +1,5 @@
 /*
- * bindings/nccl/probe.c - from NCCL's events to timing records.
+ * bindings/nccl/probe.c - turns NCCL's events into timing records.
  *
  * An operation's number n lives in slot n mod CAIRN_PROBE_SLOTS. The slot's owner word is 2 n, or 2
  * n + 1 while a thread has it; taking it is one compare-and-exchange from the even value, giving it
@@ -24,17 +24,17 @@ struct cairn_probe_comm {
     int32_t rank;   /* -1: not known */
     struct cairn_device_clock clock;
     _Atomic uint64_t last_timed; /* the operation whose kernels were the last to start; 0: none */
-    _Atomic uint64_t said_ns;    /* when the membership was said last */
+    _Atomic uint64_t joined_ns;  /* when the membership was last recorded */
     _Atomic uint64_t transfers;  /* point-to-point operations, which NCCL does not number */
 };
 
-/* NCCL looks at its mask when a group of operations begins, we at each of them: after kernels were
- * last wanted, so many operations may still have theirs timed. */
+/* NCCL reads its mask when a group of operations begins, and we set it per operation: this many
+ * more operations may have their kernels timed after we turn it off. */
 enum { LINGER_OPERATIONS = 64 };
 
-/* A membership is said again after this, with the next operation: a reader that begins late has not
- * seen the first. */
-static const uint64_t say_again_ns = UINT64_C(10000000000);
+/* We record a membership again after this time, with the next operation, for readers that begin
+ * late. */
+static const uint64_t join_again_ns = UINT64_C(10000000000);
 
 struct slot {
     _Atomic uint64_t owner;
@@ -162,7 +162,7 @@ bounded_ranks(int32_t ranks)
 static void
 say_membership(struct cairn_probe_comm *comm, uint64_t time_ns)
 {
-    atomic_store_explicit(&comm->said_ns, time_ns, memory_order_relaxed);
+    atomic_store_explicit(&comm->joined_ns, time_ns, memory_order_relaxed);
     (void)cairn_timing_write(timing,
                              &(struct cairn_timing_record){
                                  .comm = comm->hash,
@@ -267,8 +267,8 @@ cairn_probe_leave(struct cairn_probe_comm *comm)
     atomic_store_explicit(&comm->used, false, memory_order_release);
 }
 
-/* A slot for an operation whose kernels may be timed; what its former one still has to say is
- * said. */
+/* Takes a slot for an operation whose kernels may be timed, after it has written the last record of
+ * the slot's former operation. 0: the slot is busy. */
 static uint64_t
 open_slot(struct cairn_probe_comm *comm, const struct cairn_probe_task *task,
           const struct cairn_timing_record *record)
@@ -332,7 +332,7 @@ cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *
         return 0;
     }
     if (comm->rank >= 0 &&
-        time_ns > atomic_load_explicit(&comm->said_ns, memory_order_relaxed) + say_again_ns)
+        time_ns > atomic_load_explicit(&comm->joined_ns, memory_order_relaxed) + join_again_ns)
         say_membership(comm, time_ns); /* two threads at once say it twice, which is as good */
     record.bytes = task->count * element_bytes(task->datatype);
     if (record.op == CAIRN_REDUCE_SCATTER && comm->ranks) /* NCCL counts what a rank gets */

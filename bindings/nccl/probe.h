@@ -1,6 +1,6 @@
 /*
- * bindings/nccl/probe.h - from NCCL's events to timing records: communicators, operations under
- * way, the device's clock.
+ * bindings/nccl/probe.h - turns NCCL's events into timing records: communicators, pending
+ * operations, the device's clock.
  *
  * Knows nothing of versions of NCCL's interface (plugin.c) or of other plugins (chain.c). All state
  * is static and is never freed: NCCL calls back after an operation's stop, after finalize, and
@@ -11,10 +11,10 @@
  * kernel's clock source allows that, as it does on all machines with a usable TSC or an arm64
  * counter.)
  *
- * An operation whose kernels may be timed has a slot. Slots are taken in turn; an operation is
- * named by its number, which says the slot and its generation, so that whatever comes late for a
- * slot's former operation is recognised and ignored. Who touches a slot sets a bit in its owner
- * word first; who finds it set goes away: nobody waits, and what is lost is one operation's times.
+ * An operation whose kernels may be timed has a slot; slots are taken in turn. The operation's
+ * number gives the slot and its generation, so that late events for the slot's former operation are
+ * ignored. A thread sets a bit in the slot's owner word before it uses the slot. If the bit is set
+ * already, the thread drops its event: nobody waits, and one operation loses its times.
  */
 #ifndef CAIRN_NCCL_PROBE_H
 #define CAIRN_NCCL_PROBE_H
@@ -50,19 +50,19 @@ struct cairn_probe_task {
 bool cairn_probe_open(const struct cairn_probe_options *options);
 
 /*
- * A membership; ranks and rank are -1 and hash 0 where the version of NCCL does not say them. NULL
- * when CAIRN_PROBE_COMMS_MAX are in use, or the values are none that a communicator can have. The
- * caller ends it with cairn_probe_leave.
+ * A membership; ranks and rank are -1 and hash 0 if this version of NCCL does not pass them.
+ * NULL if CAIRN_PROBE_COMMS_MAX are in use or the values are impossible. The caller ends it with
+ * cairn_probe_leave.
  */
 struct cairn_probe_comm *cairn_probe_join(uint64_t hash, int32_t ranks, int32_t rank);
 void cairn_probe_leave(struct cairn_probe_comm *comm);
 
-/* Whether kernels of the coming operation are to be timed. */
+/* True if the next operation's kernels should be timed. */
 bool cairn_probe_wants_kernels(void);
 
 /*
  * An operation has been enqueued: one record. Returns its number, never 0, for the calls below; 0
- * where its kernels are not timed, or the operation is none that records have. Wait-free.
+ * if its kernels are not timed, or records have no name for the operation. Wait-free.
  */
 uint64_t cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *task);
 
