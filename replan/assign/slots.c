@@ -1,12 +1,12 @@
 /*
  * replan/assign/slots.c - places for the longest sequences, pipeline after pipeline, in few kinds.
  *
- * The longest sequences are cut into few kinds of nearly the same cost; each counts with the least
- * of its kind. One pipeline after the other is filled with numbers of each kind, all ways that
- * nothing surpasses; what remains is a vector of small numbers, so that what led nowhere before is
- * seen again. Tables over the pipelines that are still empty tell, for kinds put together to four
- * sorts, what they have room for. Where there is no way, no assignment keeps the time; where there
- * is one, sequences are given the places that were counted for them, which may take a little
+ * Dynamic programming over pipelines (docs/PLANNER.md, Sequences). The longest sequences are cut
+ * into few kinds of nearly equal cost; each counts with the least of its kind. Pipelines are filled
+ * one after the other with numbers of each kind, in all undominated ways. The state is the vector
+ * of numbers left, and infeasible states are remembered. Tables over the empty pipelines, with the
+ * kinds merged into four sorts, tell how much still fits. If the search fails, no assignment keeps
+ * the time. If it succeeds, sequences take the places counted for them, which may take a little
  * longer.
  */
 #include "replan/assign/assigner.h"
@@ -345,7 +345,7 @@ fill_from(const struct cairn_slots *slots, const struct host *host, struct level
 /* Whether one more of a kind, or one of a more costly kind in place of another, leaves the rest as
  * it is: then that is better. */
 static bool
-is_surpassed(const struct cairn_slots *slots, const struct level *level, double left_ms)
+is_dominated(const struct cairn_slots *slots, const struct level *level, double left_ms)
 {
     double larger_ms = INFINITY; /* the least costly earlier kind that has more */
     bool any = false;
@@ -381,7 +381,7 @@ used_ms(const struct cairn_slots *slots, uint32_t at)
     return sum_ms;
 }
 
-/* The next way to fill a pipeline that nothing surpasses, in lexicographic order downwards. False:
+/* The next way to fill a pipeline that is not dominated, in lexicographic order downwards. False:
  * there is none. */
 static bool
 next_way(struct cairn_slots *slots, uint32_t at, uint64_t *looked_at)
@@ -405,7 +405,7 @@ next_way(struct cairn_slots *slots, uint32_t at, uint64_t *looked_at)
             level->here[kind - 1]--;
         left_ms = fill_from(slots, host, level, level->begun ? kind : 0);
         level->begun = true;
-    } while (is_surpassed(slots, level, left_ms));
+    } while (is_dominated(slots, level, left_ms));
     return true;
 }
 

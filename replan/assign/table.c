@@ -59,7 +59,7 @@ count_beside(const struct cairn_sorts *sorts, const struct cairn_assign_pipeline
 
 /* Whether one more of some sort leaves as much room: then that option is the better one. */
 static bool
-is_surpassed(const struct cairn_sorts *sorts, const struct cairn_assign_pipeline *own,
+is_dominated(const struct cairn_sorts *sorts, const struct cairn_assign_pipeline *own,
              double holds_ms, const struct cairn_option *option)
 {
     for (uint32_t i = 0; i + 1 < sorts->count; i++) {
@@ -84,7 +84,7 @@ cairn_table_list(struct cairn_table *table, const struct cairn_sorts *sorts,
         int32_t last = count_beside(sorts, own, holds_ms, option.here);
 
         option.last = (int8_t)last;
-        if (last >= 0 && !is_surpassed(sorts, own, holds_ms, &option)) {
+        if (last >= 0 && !is_dominated(sorts, own, holds_ms, &option)) {
             if (count == CAIRN_TABLE_OPTIONS_MAX)
                 return 0;
             table->options[count++] = option;

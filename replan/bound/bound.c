@@ -1,15 +1,15 @@
 /*
  * replan/bound/bound.c - the lower bound on the step time.
  *
- * For a time T, a group that takes y ms per layer of a model of W layers' worth could by itself do
- * x = T / (W y) micro-batches. docs/PLANNER.md shows that a pipeline within T does at most
- *   (A) the sum over its groups of floor(x), and
- *   (B) the sum over its groups of max(0, x - 1) + the share of the layers that it can hold,
- * and that (B) stays true when the pipelines of equal, fastest groups are counted with whole layers
- * and whole micro-batches (C), and (A) when groups that cannot hold the model alone count for less
- * (D), or all count in whole parts of a micro-batch (E, parts.h). The best grouping for each sum is
- * known exactly (replan/fleet/group.h). If even that sum is below the number of micro-batches, no
- * plan reaches T. (F), which needs a plan to aim at, is in raise.h.
+ * In a time T, a group that takes y ms per layer could alone do x = T / (W y) micro-batches of a
+ * model of W layers. docs/PLANNER.md proves that a pipeline within T does at most the sum of these:
+ *   (A) floor(x) over its groups,
+ *   (B) max(0, x - 1) + the share of the layers that the group can hold,
+ *   (C) as (B), with whole layers and micro-batches for pipelines of equal, fastest groups,
+ *   (D) as (A), with less for partial groups, which cannot hold the model alone,
+ *   (E) whole parts of a micro-batch (parts.h).
+ * The largest sum over all groupings is known exactly (replan/fleet/group.h). If it is below the
+ * number of micro-batches, T is infeasible. (F), which needs a plan to aim at, is in raise.h.
  */
 #include "replan/bound/bound.h"
 
@@ -20,7 +20,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Sums are compared with a margin for rounding: it lowers the bound, never raises it. */
+/* Sums are compared with a margin for rounding, which only lowers the bound. */
 #define MARGIN 1e-9
 #define PRECISION 1e-6
 #define TIGHTENED_FIRST 0.01 /* by what (E) tries to raise the bound at first */
@@ -47,9 +47,8 @@ struct sums {
     double step_ms;
     const struct uniform *uniform;
     double rate_min;
-    double spare;        /* of (D), 0 to 1 */
-    double dependent_ms; /* per layer of the fastest groups that cannot hold the model alone;
-                          * INFINITY: there are none */
+    double spare;      /* of (D), 0 to 1 */
+    double partial_ms; /* per layer of the fastest partial group; INFINITY: there are none */
 };
 
 static double
@@ -116,7 +115,7 @@ share_in_time(const struct sums *sums, double layer_ms, double fastest_ms, doubl
  * the model; those that do not count with their fraction, and with what they hold or 1 -
  * `spare`. */
 static double
-worth_dependent(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+worth_partial(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
 {
     const struct sums *sums = context;
     double share = share_of(sums->problem, sums->problem->sizes[size_index].size, memory_bytes);
@@ -126,7 +125,7 @@ worth_dependent(const void *context, uint32_t size_index, double rate, uint64_t 
     if (share <= 0)
         return 0;
     if (alone < 1 || share < 1)
-        share = share_in_time(sums, layer_ms, sums->dependent_ms, share);
+        share = share_in_time(sums, layer_ms, sums->partial_ms, share);
     if (alone < 1)
         return share < sums->spare ? share : sums->spare;
     if (share < 1)
@@ -189,13 +188,13 @@ struct bound {
     struct cairn_problem free_problem; /* the same without limits of memory; owns nothing */
     struct cairn_divider *divider;
     struct cairn_divider *free_divider;
-    double dependent_ms; /* as in sums */
+    double partial_ms; /* as in sums */
     struct cairn_group groups[STAGES_MAX];
     struct uniform uniforms[CAIRN_PROBLEM_SIZES_MAX];
 };
 
 static double
-find_dependent_ms(const struct cairn_fleet *fleet)
+find_partial_ms(const struct cairn_fleet *fleet)
 {
     const struct cairn_problem *problem = fleet->problem;
     double least_ms = INFINITY;
@@ -253,7 +252,7 @@ set_uniform(struct bound *bound, struct sums *sums, uint32_t size_index)
 
 /* Whether no plan can be as fast as step_ms. */
 static cairn_err
-out_of_reach(struct bound *bound, double step_ms, bool *out)
+is_infeasible(struct bound *bound, double step_ms, bool *out)
 {
     const struct cairn_problem *problem = bound->fleet->problem;
     struct sums sums = {problem,
@@ -262,7 +261,7 @@ out_of_reach(struct bound *bound, double step_ms, bool *out)
                         NULL,
                         bound->fleet->rate_min,
                         0,
-                        bound->dependent_ms};
+                        bound->partial_ms};
     static const double spares[] = {0.1, 0.25, 0.5, 0.75, 0.9};
     uint32_t all = (1u << problem->size_count) - 1;
     double needed = problem->microbatches * (1 - MARGIN), total;
@@ -272,7 +271,7 @@ out_of_reach(struct bound *bound, double step_ms, bool *out)
     *out = total < needed;
     for (uint32_t i = 0; !err && !*out && i < sizeof(spares) / sizeof(*spares); i++) {
         sums.spare = spares[i];
-        err = cairn_group_best(bound->fleet, all, worth_dependent, &sums, &total, NULL, NULL);
+        err = cairn_group_best(bound->fleet, all, worth_partial, &sums, &total, NULL, NULL);
         *out = total < needed;
     }
     for (uint32_t i = 0; !err && !*out && i < problem->size_count; i++) {
@@ -307,21 +306,21 @@ static cairn_err
 search(struct bound *bound, const struct cairn_stop *stop, double *step_ms)
 {
     double low, high = bound->fleet->device_count > 0 ? guess_ms(bound->fleet) : 1;
-    bool beyond;
-    cairn_err err = out_of_reach(bound, high, &beyond);
+    bool infeasible;
+    cairn_err err = is_infeasible(bound, high, &infeasible);
 
-    low = beyond ? high : high / 2;
-    if (!err && !beyond)
-        err = out_of_reach(bound, low, &beyond);
-    for (uint32_t i = 0; !err && !beyond && i < DOUBLINGS_MAX; i++) {
+    low = infeasible ? high : high / 2;
+    if (!err && !infeasible)
+        err = is_infeasible(bound, low, &infeasible);
+    for (uint32_t i = 0; !err && !infeasible && i < DOUBLINGS_MAX; i++) {
         high = low;
         low /= 2;
-        err = out_of_reach(bound, low, &beyond);
+        err = is_infeasible(bound, low, &infeasible);
     }
     for (uint32_t i = 0; !err && high <= low && i < DOUBLINGS_MAX; i++) {
         high = 2 * low;
-        err = out_of_reach(bound, high, &beyond);
-        low = beyond ? high : low;
+        err = is_infeasible(bound, high, &infeasible);
+        low = infeasible ? high : low;
     }
     if (!err && high <= low) {
         *step_ms = INFINITY;
@@ -330,8 +329,8 @@ search(struct bound *bound, const struct cairn_stop *stop, double *step_ms)
     while (!err && high - low > PRECISION * high && !stop->over(stop->context)) {
         double middle = low + (high - low) / 2;
 
-        err = out_of_reach(bound, middle, &beyond);
-        if (beyond)
+        err = is_infeasible(bound, middle, &infeasible);
+        if (infeasible)
             low = middle;
         else
             high = middle;
@@ -348,8 +347,8 @@ struct part_ways {
 
 /* Whether (E) says that no plan can be as fast. Sorts the ways. */
 static cairn_err
-out_of_reach_in_parts(const struct cairn_fleet *fleet, struct cairn_parts *parts, double step_ms,
-                      struct part_ways *ways, bool *out)
+is_infeasible_in_parts(const struct cairn_fleet *fleet, struct cairn_parts *parts, double step_ms,
+                       struct part_ways *ways, bool *out)
 {
     uint32_t all = (1u << fleet->problem->size_count) - 1;
     double needed = fleet->problem->microbatches * (1 - MARGIN);
@@ -398,12 +397,12 @@ tighten(const struct cairn_fleet *fleet, const struct cairn_stop *stop, double *
 
     while (!err && cairn_parts_matter(parts) && step > TIGHTENED_TO && !stop->over(stop->context)) {
         double raised_ms = *step_ms * (1 + step);
-        bool beyond;
+        bool infeasible;
 
-        err = out_of_reach_in_parts(fleet, parts, raised_ms, &ways, &beyond);
-        if (beyond)
+        err = is_infeasible_in_parts(fleet, parts, raised_ms, &ways, &infeasible);
+        if (infeasible)
             *step_ms = raised_ms;
-        step = beyond ? 2 * step : step / 2;
+        step = infeasible ? 2 * step : step / 2;
     }
     cairn_parts_destroy(parts);
     return err;
@@ -417,7 +416,7 @@ cairn_bound_step_ms(const struct cairn_fleet *fleet, const struct cairn_stop *st
 
     if (!err) {
         bound->fleet = fleet;
-        bound->dependent_ms = find_dependent_ms(fleet);
+        bound->partial_ms = find_partial_ms(fleet);
         bound->free_problem = *fleet->problem;
         bound->free_problem.layer_bytes = 0;
         bound->free_problem.activation_bytes = 0;

@@ -1,13 +1,12 @@
 /*
  * replan/bound/parts.c - prices of groups in whole parts of a micro-batch.
  *
- * Groups that hold the model alone (owners) cost what they could do by themselves, rounded down to
- * parts; those that need others
- * (dependents) what they add to a pipeline, rounded up. What an owner does beyond its price may
- *              make a whole micro-batch with what
- * dependents add, and pipelines of dependents alone do one micro-batch more than they add up to. By
- * a table of what every sum of prices can add at most, pipelines are found that would do more than
- * they cost, and one of their groups costs more from then on.
+ * The price of a complete group (it holds the model alone) is what it could do by itself, rounded
+ * down to parts; the rest is its surplus. The price of a partial group (it needs others) is what it
+ * adds to a pipeline, rounded up. Two kinds of pipelines could do more than they cost: the surplus
+ * of a complete group and what partial groups add may make a whole micro-batch, and a pipeline of
+ * partial groups alone does one more than they add. A table has the most that each sum of prices
+ * can add. It finds such pipelines, and one of their groups then costs more.
  */
 #include "replan/bound/parts.h"
 
@@ -19,21 +18,19 @@
 
 #define MARGIN 1e-9
 #define STEEP                                                                                      \
-    4.0 /* how much less slow groups count that are slower than helps on average; any number above 0
-         * is right */
+    4.0 /* how steeply the weight of slow groups falls with their time; any positive number is
+         * valid */
 enum {
-    COVER = 32,        /* levels of the part of the layers that groups hold together */
-    MICROBATCHES = 32, /* of a pipeline of dependents that is looked at: those that would do more
-                        * cost enough */
+    COVER = 32,        /* steps of the part of the layers that groups hold together */
+    MICROBATCHES = 32, /* of a pipeline of partial groups; with more the prices suffice */
     UNITS_MAX = 2 * CAIRN_PARTS_MAX * MICROBATCHES,
     LEVELS = CAIRN_PARTS_MAX * MICROBATCHES + 2,
     RAISES_MAX = 40
 };
 #define WORK_PER_DEVICE                                                                            \
-    375e3 /* places of the table that are looked at: ten milliseconds for 64 devices, and at most
-           * four times that */
+    375e3 /* entries of the table: ten milliseconds for 64 devices, and at most four times that */
 
-/* Dependents of one size that add the same, rounded up. */
+/* Partial groups of one size that add the same, rounded up. */
 struct level {
     double adds;    /* the most of them */
     uint32_t cover; /* of COVER, rounded up; 0: there are none */
@@ -44,7 +41,7 @@ struct level {
 struct kind {
     double layer_ms;
     uint32_t size_index;
-    uint32_t cover; /* what it holds at most, of COVER, rounded up; 0: an owner */
+    uint32_t cover; /* what it holds at most, of COVER, rounded up; 0: it is complete */
 };
 
 struct cairn_parts {
@@ -52,20 +49,19 @@ struct cairn_parts {
     double work_layers;
     struct kind *kinds;
     uint32_t kind_count;
-    double fastest_ms;  /* of dependents, per layer; INFINITY: there are none */
-    uint32_t cover_max; /* of a dependent */
+    double fastest_ms;  /* of partial groups, per layer; INFINITY: there are none */
+    uint32_t cover_max; /* of a partial group */
     double work_left;
     double step_ms;
-    uint32_t owner_parts;
+    uint32_t complete_parts;
     uint32_t parts;
-    uint32_t enough;    /* of COVER: who holds that much is taken to hold all layers */
-    double beyond_most; /* what owners may do beyond their price: more, and they cost half a part
-                         * more */
-    double beyond[2 * CAIRN_PARTS_MAX]; /* by the half parts of a micro-batch in their price: the
-                                         * most; below 0: there are none */
+    uint32_t enough;    /* of COVER: groups with that much count as if they held all layers */
+    double surplus_max; /* complete groups with a larger one cost half a part more */
+    double surplus[2 * CAIRN_PARTS_MAX]; /* the largest, by the half parts in the fraction of the
+                                          * price; below 0: there are none */
     struct level levels[CAIRN_PROBLEM_SIZES_MAX][LEVELS];
-    double table[UNITS_MAX + 1][COVER + 1]; /* what groups of a price that hold a part of the layers
-                                             * add at most; below 0: there are none */
+    double table[UNITS_MAX + 1][COVER + 1]; /* the most that partial groups of a price in sum, which
+                                             * hold a part of the layers, add; below 0: none */
 };
 
 /* Units are half parts, so that prices can be raised by less than a part. */
@@ -94,8 +90,8 @@ by_size_and_time(const void *left, const void *right)
     return a->cover > b->cover ? -1 : a->cover < b->cover;
 }
 
-/* Every rate of a node's devices may be a group's worst. Of one size and time the dependent that
- * holds most is enough, and one owner. */
+/* Every rate of a node's devices may be a group's worst. For each size and time, one complete group
+ * and the partial group that holds most suffice. */
 static cairn_err
 list_kinds(struct cairn_parts *parts)
 {
@@ -113,16 +109,17 @@ list_kinds(struct cairn_parts *parts)
             uint32_t layers = layers_max(problem, i, fleet->node_memory_bytes[node]);
             uint32_t cover =
                 (uint32_t)(((uint64_t)layers * COVER + problem->layers - 1) / problem->layers);
-            bool owner = layers == problem->layers;
+            bool complete = layers == problem->layers;
 
             for (uint32_t at = fleet->node_first[node];
                  layers > 0 && at < fleet->node_first[node + 1]; at++) {
                 double rate = problem->devices[fleet->order[at]].rate;
                 double layer_ms = problem->layer_ms * problem->sizes[i].cost * rate;
 
-                parts->kinds[count++] = (struct kind){layer_ms, i, owner ? 0 : cover};
-                parts->fastest_ms = owner ? parts->fastest_ms : fmin(parts->fastest_ms, layer_ms);
-                parts->cover_max = !owner && cover > parts->cover_max ? cover : parts->cover_max;
+                parts->kinds[count++] = (struct kind){layer_ms, i, complete ? 0 : cover};
+                parts->fastest_ms =
+                    complete ? parts->fastest_ms : fmin(parts->fastest_ms, layer_ms);
+                parts->cover_max = !complete && cover > parts->cover_max ? cover : parts->cover_max;
             }
         }
     qsort(parts->kinds, count, sizeof(*parts->kinds), by_size_and_time);
@@ -175,7 +172,7 @@ alone_microbatches(const struct cairn_parts *parts, double layer_ms)
     return parts->step_ms / (parts->work_layers * layer_ms) * (1 + MARGIN);
 }
 
-/* What a dependent adds, in parts, rounded up, and at least one. */
+/* What a partial group adds, in parts, rounded up, and at least one. */
 static uint32_t
 level_of(const struct cairn_parts *parts, double alone)
 {
@@ -184,22 +181,22 @@ level_of(const struct cairn_parts *parts, double alone)
     return level < 1 ? 1 : level < LEVELS - 1 ? (uint32_t)level : LEVELS - 1;
 }
 
-/* The price of an owner, in half parts of its own. */
+/* The price of a complete group, in half parts. */
 static double
-owner_halves(const struct cairn_parts *parts, double alone)
+complete_halves(const struct cairn_parts *parts, double alone)
 {
-    double whole = floor(alone * parts->owner_parts);
+    double whole = floor(alone * parts->complete_parts);
 
-    return 2 * whole + (alone - whole / parts->owner_parts > parts->beyond_most);
+    return 2 * whole + (alone - whole / parts->complete_parts > parts->surplus_max);
 }
 
-/* What owners do beyond their price. The fastest, which most are, cost no more than they must. */
+/* Sets the surplus of complete groups, so that the fastest, which most are, get the least price. */
 static void
-set_owners(struct cairn_parts *parts)
+set_complete(struct cairn_parts *parts)
 {
     double fastest_ms[CAIRN_PROBLEM_SIZES_MAX] = {0};
 
-    parts->beyond_most = 0;
+    parts->surplus_max = 0;
     for (uint32_t i = 0; i < parts->kind_count; i++) {
         const struct kind *kind = &parts->kinds[i];
         double alone = alone_microbatches(parts, kind->layer_ms);
@@ -207,24 +204,23 @@ set_owners(struct cairn_parts *parts)
         if (kind->cover > 0 || alone < 1 || fastest_ms[kind->size_index] > 0)
             continue;
         fastest_ms[kind->size_index] = kind->layer_ms;
-        parts->beyond_most = fmax(parts->beyond_most,
-                                  alone - floor(alone * parts->owner_parts) / parts->owner_parts);
+        parts->surplus_max = fmax(parts->surplus_max, alone - floor(alone * parts->complete_parts) /
+                                                                  parts->complete_parts);
     }
-    for (uint32_t i = 0; i < 2 * parts->owner_parts; i++)
-        parts->beyond[i] = -1;
+    for (uint32_t i = 0; i < 2 * parts->complete_parts; i++)
+        parts->surplus[i] = -1;
     for (uint32_t i = 0; i < parts->kind_count; i++) {
-        double alone = alone_microbatches(parts, parts->kinds[i].layer_ms), halves, *beyond;
+        double alone = alone_microbatches(parts, parts->kinds[i].layer_ms), halves, *surplus;
 
         if (parts->kinds[i].cover > 0 || alone < 1)
             continue;
-        halves = owner_halves(parts, alone);
-        beyond = &parts->beyond[(uint32_t)fmod(halves, 2 * parts->owner_parts)];
-        *beyond = fmax(*beyond, fmax(0, alone - halves / (2 * parts->owner_parts)));
+        halves = complete_halves(parts, alone);
+        surplus = &parts->surplus[(uint32_t)fmod(halves, 2 * parts->complete_parts)];
+        *surplus = fmax(*surplus, fmax(0, alone - halves / (2 * parts->complete_parts)));
     }
 }
 
-/* The dependents of each level at their first prices; false where they do too much to be looked
- * at. */
+/* Sets the first prices of partial groups; false if they do too much for the table. */
 static bool
 set_levels(struct cairn_parts *parts)
 {
@@ -269,8 +265,7 @@ add_level(const struct level *level, const double *from, double *to)
     to[COVER] = most;
 }
 
-/* For every sum of prices, and every part of the layers that is held, the most that dependents
- * add. */
+/* For each sum of prices and each part of the layers held, the most that partial groups add. */
 static void
 fill_table(struct cairn_parts *parts)
 {
@@ -291,25 +286,25 @@ fill_table(struct cairn_parts *parts)
         }
 }
 
-/* Whether dependents that add so much, at that price, make some owner do more than both cost. One
- * owner is the worst: each more does less beyond its price than the micro-batch that it is counted
- * for. */
+/* Condition (i) of (E): true if partial groups that add so much at that price do more, with some
+ * complete group, than both cost. One complete group is the worst case: the surplus of each further
+ * one is below the micro-batch that (1) takes off for it. */
 static bool
-too_cheap_for_owner(const struct cairn_parts *parts, double adds, double price)
+too_cheap_for_complete(const struct cairn_parts *parts, double adds, double price)
 {
-    for (uint32_t i = 0; i < 2 * parts->owner_parts; i++) {
-        double rest = i / (2.0 * parts->owner_parts);
+    for (uint32_t i = 0; i < 2 * parts->complete_parts; i++) {
+        double rest = i / (2.0 * parts->complete_parts);
 
-        if (parts->beyond[i] >= 0 &&
-            floor(rest + parts->beyond[i] + adds + MARGIN) > rest + price + MARGIN)
+        if (parts->surplus[i] >= 0 &&
+            floor(rest + parts->surplus[i] + adds + MARGIN) > rest + price + MARGIN)
             return true;
     }
     return false;
 }
 
-/* The first pipeline that does more than it costs: the place of its dependents in the table; false
- * where there is none. Dependents alone that hold far from all layers need slow groups, which cost
- * half a micro-batch together. */
+/* Finds the first pipeline that does more than it costs: the table's entry for its partial groups.
+ * False: there is none. Partial groups alone that hold few layers need slow groups, which cost half
+ * a micro-batch together. */
 static bool
 find_too_cheap(const struct cairn_parts *parts, uint32_t *price, uint32_t *cover)
 {
@@ -322,7 +317,7 @@ find_too_cheap(const struct cairn_parts *parts, uint32_t *price, uint32_t *cover
             if (adds < 0)
                 continue;
             if (floor(1 + adds + MARGIN) * units > i + (c < parts->enough ? units / 2 : 0) ||
-                too_cheap_for_owner(parts, adds, (double)i / units)) {
+                too_cheap_for_complete(parts, adds, (double)i / units)) {
                 *price = i;
                 *cover = c;
                 return true;
@@ -331,9 +326,8 @@ find_too_cheap(const struct cairn_parts *parts, uint32_t *price, uint32_t *cover
     return false;
 }
 
-/* The level of one of the groups that an entry of the table is of, and in *before what the others
- * hold. The same sum was made when the table was filled, so that it is found again to the bit;
- * NULL: the entry is of no groups. */
+/* The level of one of the groups in an entry of the table; *before is what the others hold. It is
+ * found by repeating the sum that filled the table, equal to the bit. NULL: no groups. */
 static struct level *
 find_level(struct cairn_parts *parts, uint32_t price, uint32_t cover, uint32_t *before)
 {
@@ -394,12 +388,12 @@ cairn_parts_set_prices(struct cairn_parts *parts, double step_ms, const struct c
     uint32_t price, cover;
 
     parts->step_ms = step_ms;
-    parts->owner_parts = way->owner_parts;
+    parts->complete_parts = way->complete_parts;
     parts->parts = way->parts;
     parts->enough = (uint32_t)lround(way->enough * COVER);
     if (way->enough <= 0)
         parts->enough = parts->cover_max < COVER ? parts->cover_max + 1 : COVER;
-    set_owners(parts);
+    set_complete(parts);
     if (!set_levels(parts))
         return false;
     for (uint32_t i = 0; i < RAISES_MAX && parts->work_left > 0; i++) {
@@ -415,10 +409,10 @@ cairn_parts_set_prices(struct cairn_parts *parts, double step_ms, const struct c
 }
 
 /*
- * A slow group: it is of use only in pipelines of dependents, for layers that these cannot hold.
- * The time that there is beyond all layers at the dependents' pace is for what those layers take
- * more. Where that many lack, a group that takes more time than there is for them on average counts
- * less, and one that takes less counts more.
+ * The price of a slow group: ½ min(1, w) of docs/PLANNER.md (E). It only serves pipelines of
+ * partial groups, for the layers that they cannot hold. The time left at the partial groups' pace
+ * pays for the slow groups' longer layers. A group that takes more than the average share of that
+ * time weighs less.
  */
 static double
 slow_worth(const struct cairn_parts *parts, double layer_ms, uint32_t layers)
@@ -451,6 +445,6 @@ cairn_parts_worth(const void *context, uint32_t size_index, double rate, uint64_
     if (alone < 1)
         return slow_worth(parts, layer_ms, layers);
     if (layers >= problem->layers)
-        return owner_halves(parts, alone) / (2 * parts->owner_parts);
+        return complete_halves(parts, alone) / (2 * parts->complete_parts);
     return (double)parts->levels[size_index][level_of(parts, alone)].price / units_of(parts);
 }

@@ -1,10 +1,9 @@
 /*
- * replan/bound/pipelines.c - what helpers the mains of one pipeline need at least, to do as many
- * micro-batches as they can.
+ * replan/bound/pipelines.c - the least price of the slow groups that the viable groups of one
+ * pipeline need, to do as many micro-batches as they can.
  *
- * Everything that is not looked at closely is taken at its best: helpers hold what they can hold
- * without others, all of them are as fast as the fastest, and parts of layers count where that lets
- * more fit.
+ * A relaxation: slow groups hold what they could hold alone, all are as fast as the fastest of
+ * them, and parts of layers count if that lets more fit.
  */
 #include "replan/bound/pricer.h"
 
@@ -12,49 +11,46 @@
 
 #include <math.h>
 
-/* ---- helpers ---- */
+/* ---- slow groups ---- */
 
 /*
- * A helper with n layers in a pipeline of m micro-batches whose fastest main takes y per layer: its
- * own m times n layers, and all other layers once at y or more, are within the time.
+ * In a pipeline of m micro-batches whose fastest viable group takes y per layer, a slow group's n
+ * layers, m times, and all other layers, once at y or more, fit the time.
  */
 static void
-fill_helpers(const struct cairn_prices *prices, struct cairn_helpers *helpers)
+fill_slow(const struct cairn_prices *prices, struct cairn_slow *slow)
 {
     uint32_t layers = prices->fleet->problem->layers;
-    double spare_ms = prices->step_ms - prices->work_layers * helpers->fastest_ms;
+    double spare_ms = prices->step_ms - prices->work_layers * slow->fastest_ms;
 
     for (uint32_t i = 0; i < prices->kind_count; i++) {
         const struct cairn_kind *kind = &prices->kinds[i];
-        double most = spare_ms / (helpers->microbatches * kind->layer_ms - helpers->fastest_ms);
+        double most = spare_ms / (slow->microbatches * kind->layer_ms - slow->fastest_ms);
 
         most = most * (1 + CAIRN_PRICER_MARGIN) + CAIRN_PRICER_MARGIN;
-        helpers->most[i] = kind->alone >= 1      ? 0
-                           : most < kind->layers ? (uint32_t)most
-                                                 : kind->layers;
+        slow->most[i] = kind->alone >= 1 ? 0 : most < kind->layers ? (uint32_t)most : kind->layers;
     }
-    helpers->price[0] = 0;
+    slow->price[0] = 0;
     for (uint32_t n = 1; n <= layers; n++) {
-        helpers->price[n] = INFINITY;
+        slow->price[n] = INFINITY;
         for (uint32_t i = 0; i < prices->kind_count; i++) {
-            uint32_t most = helpers->most[i];
-            double price = most > 0
-                               ? prices->kinds[i].price + helpers->price[n > most ? n - most : 0]
-                               : INFINITY;
+            uint32_t most = slow->most[i];
+            double price =
+                most > 0 ? prices->kinds[i].price + slow->price[n > most ? n - most : 0] : INFINITY;
 
-            if (price < helpers->price[n]) {
-                helpers->price[n] = price;
-                helpers->kind[n] = (uint16_t)i;
+            if (price < slow->price[n]) {
+                slow->price[n] = price;
+                slow->kind[n] = (uint16_t)i;
             }
         }
     }
 }
 
-/* NULL: there are too many. */
-static const struct cairn_helpers *
-helpers_for(struct cairn_prices *prices, uint32_t microbatches, double fastest_ms)
+/* NULL: there are too many tables. */
+static const struct cairn_slow *
+slow_for(struct cairn_prices *prices, uint32_t microbatches, double fastest_ms)
 {
-    struct cairn_helpers *own;
+    struct cairn_slow *own;
 
     for (uint32_t i = 0; i < prices->table_count; i++) {
         own = &prices->tables[i];
@@ -67,21 +63,21 @@ helpers_for(struct cairn_prices *prices, uint32_t microbatches, double fastest_m
     own = &prices->tables[prices->table_count++];
     own->microbatches = microbatches;
     own->fastest_ms = fastest_ms;
-    fill_helpers(prices, own);
+    fill_slow(prices, own);
     return own;
 }
 
 /* ---- one pipeline ---- */
 
 /*
- * What mains hold together at most. Stages before others hold more micro-batches in flight: those
- * with most memory last is best, where parts of layers count.
+ * The most that viable groups hold together. Earlier stages have more micro-batches in flight. If
+ * parts of layers count, the largest memory last is best.
  */
 static uint32_t
 layers_held(const struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count)
 {
     const struct cairn_problem *problem = prices->fleet->problem;
-    double bytes[CAIRN_PRICER_MAINS_MAX], held = 0;
+    double bytes[CAIRN_PRICER_VIABLE_MAX], held = 0;
 
     for (uint32_t i = 0; i < chosen_count; i++) {
         uint32_t at = i;
@@ -101,8 +97,8 @@ layers_held(const struct cairn_prices *prices, const uint32_t *chosen, uint32_t 
     return held < problem->layers ? (uint32_t)held : problem->layers;
 }
 
-/* The parts of a choice of mains, the fastest first; one main of the kind `holder`, if any, is a
- * part of its own, with the vocabulary. */
+/* Sets the parts of a choice of viable groups, the fastest first. One group of the kind `holder`,
+ * if any, is a part of its own, with the vocabulary. */
 static void
 set_parts(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count,
           uint32_t holder, double vocabulary)
@@ -111,7 +107,7 @@ set_parts(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_c
 
     prices->part_count = 0;
     for (uint32_t i = 0; i < chosen_count; i++) {
-        struct cairn_mains part = {&prices->kinds[chosen[i]], 1, 0, 0};
+        struct cairn_viable part = {&prices->kinds[chosen[i]], 1, 0, 0};
         uint32_t at;
 
         if (chosen[i] == holder && !held) {
@@ -133,7 +129,7 @@ set_parts(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_c
     }
 }
 
-/* The longest stage that the present layers may mean. */
+/* The longest stage with the present layers. */
 static double
 longest_ms(const struct cairn_prices *prices)
 {
@@ -146,8 +142,8 @@ longest_ms(const struct cairn_prices *prices)
     return longest;
 }
 
-/* The layers that helpers must hold where stages take no longer than `longest`, and what is then
- * left of the time, below 0 where it takes too long. */
+/* The layers that slow groups must hold if stages take at most `longest`. Returns the time then
+ * left; below 0: it takes too long. */
 static double
 spare_with(const struct cairn_prices *prices, double longest, double vocabulary_ms, uint32_t least,
            uint32_t *left)
@@ -161,7 +157,7 @@ spare_with(const struct cairn_prices *prices, double longest, double vocabulary_
     room = room < layers - least ? room : layers - least;
     *left = layers - room;
     if (*left > 0)
-        spare_ms -= *left * prices->helper_ms;
+        spare_ms -= *left * prices->slow_ms;
     for (uint32_t i = 0; room > 0 && i < prices->part_count; i++) {
         uint32_t own = prices->parts[i].count * prices->parts[i].layers;
 
@@ -172,12 +168,12 @@ spare_with(const struct cairn_prices *prices, double longest, double vocabulary_
     return spare_ms + CAIRN_PRICER_MARGIN * prices->step_ms;
 }
 
-/* The whole layers of each main where stages take no longer than that. */
+/* Sets the whole layers of each viable group if stages take at most `longest`. */
 static void
 limit_layers(struct cairn_prices *prices, double longest)
 {
     for (uint32_t i = 0; i < prices->part_count; i++) {
-        struct cairn_mains *part = &prices->parts[i];
+        struct cairn_viable *part = &prices->parts[i];
         double own = longest * (1 + CAIRN_PRICER_MARGIN) / part->kind->layer_ms - part->vocabulary;
 
         part->layers = own < 0 ? 0 : own < part->kind->layers ? (uint32_t)own : part->kind->layers;
@@ -185,11 +181,10 @@ limit_layers(struct cairn_prices *prices, double longest)
 }
 
 /*
- * The fewest layers on helpers with which the pipeline can do its micro-batches, up to `most`;
- * above `most` where it cannot. Only the mains' whole layers matter for the longest stage, so it is
- * lowered from one of these to the next. What is too long by some time is so until the longest
- * stage, which counts m - 1 times, is shorter by at least its part of that: shorter stages make all
- * of them together no shorter.
+ * The fewest layers on slow groups with which the pipeline can do its micro-batches; above `most`
+ * if it cannot. The longest stage is lowered from one whole number of layers of a viable group to
+ * the next. If the pipeline is too long by some time, the longest stage, which counts m - 1 times,
+ * must fall by at least that over m - 1: shorter stages never make their sum shorter.
  */
 static uint32_t
 fewest_left(struct cairn_prices *prices, double vocabulary_ms, uint32_t least, uint32_t most)
@@ -226,54 +221,53 @@ cairn_pricer_help(struct cairn_prices *prices, const uint32_t *chosen, uint32_t 
     const struct cairn_problem *problem = prices->fleet->problem;
     double vocabulary = fmax(problem->embed_layers, problem->head_layers), fastest_ms = INFINITY,
            other_ms;
-    const struct cairn_helpers *helpers = NULL;
+    const struct cairn_slow *slow = NULL;
     uint32_t most = 0, fewest = problem->layers + 1;
 
     for (uint32_t i = 0; i < chosen_count; i++)
         fastest_ms = fmin(fastest_ms, prices->kinds[chosen[i]].layer_ms);
     other_ms = fmin(problem->embed_layers, problem->head_layers) * fastest_ms;
     prices->holds = layers_held(prices, chosen, chosen_count);
-    if (prices->helper_ms < INFINITY) {
-        helpers = helpers_for(prices, (uint32_t)prices->microbatches, fastest_ms);
-        if (!helpers)
+    if (prices->slow_ms < INFINITY) {
+        slow = slow_for(prices, (uint32_t)prices->microbatches, fastest_ms);
+        if (!slow)
             return false;
-        while (most < problem->layers && helpers->price[most + 1] < enough)
+        while (most < problem->layers && slow->price[most + 1] < enough)
             most++;
     }
     *price = INFINITY;
     if (prices->holds + most < problem->layers)
         return true;
     for (uint32_t i = 0; i <= chosen_count && fewest > 0; i++) {
-        bool helped = i == chosen_count; /* a helper holds the vocabulary */
-        double holder_ms = helped ? prices->helper_ms : prices->kinds[chosen[i]].layer_ms;
+        bool on_slow = i == chosen_count; /* a slow group holds the vocabulary */
+        double holder_ms = on_slow ? prices->slow_ms : prices->kinds[chosen[i]].layer_ms;
         uint32_t own;
 
         if ((i > 0 && i < chosen_count && chosen[i] == chosen[i - 1]) ||
-            (helped && (most == 0 || vocabulary <= 0)) || (i > 0 && vocabulary <= 0))
+            (on_slow && (most == 0 || vocabulary <= 0)) || (i > 0 && vocabulary <= 0))
             continue;
-        set_parts(prices, chosen, chosen_count, helped ? UINT32_MAX : chosen[i], vocabulary);
-        own = fewest_left(prices, vocabulary * holder_ms + other_ms, helped, most);
+        set_parts(prices, chosen, chosen_count, on_slow ? UINT32_MAX : chosen[i], vocabulary);
+        own = fewest_left(prices, vocabulary * holder_ms + other_ms, on_slow, most);
         fewest = own < fewest ? own : fewest;
     }
     *left = fewest;
     if (fewest <= most)
-        *price = fewest > 0 ? helpers->price[fewest] : 0;
+        *price = fewest > 0 ? slow->price[fewest] : 0;
     return true;
 }
 
 void
-cairn_pricer_count_helpers(struct cairn_prices *prices, uint32_t left, uint16_t *count)
+cairn_pricer_count_slow(struct cairn_prices *prices, uint32_t left, uint16_t *count)
 {
-    const struct cairn_helpers *helpers = NULL;
+    const struct cairn_slow *slow = NULL;
 
     if (left > 0)
-        helpers =
-            helpers_for(prices, (uint32_t)prices->microbatches, prices->parts[0].kind->layer_ms);
-    while (helpers && left > 0) {
+        slow = slow_for(prices, (uint32_t)prices->microbatches, prices->parts[0].kind->layer_ms);
+    while (slow && left > 0) {
         /* cppcheck-suppress arrayIndexOutOfBoundsCond ; at most CAIRN_PRICER_LAYERS_MAX are left */
-        uint32_t kind = helpers->kind[left];
+        uint32_t kind = slow->kind[left];
 
         count[kind]++;
-        left = left > helpers->most[kind] ? left - helpers->most[kind] : 0;
+        left = left > slow->most[kind] ? left - slow->most[kind] : 0;
     }
 }

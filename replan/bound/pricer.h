@@ -11,24 +11,24 @@
 #define CAIRN_PRICER_MARGIN 1e-9
 enum {
     CAIRN_PRICER_LAYERS_MAX = 512,
-    CAIRN_PRICER_MAINS_MAX = 24,   /* of a pipeline: excesses sum to less than 1 */
-    CAIRN_PRICER_TABLES_MAX = 1024 /* of helpers: numbers of micro-batches, and fastest mains */
+    CAIRN_PRICER_VIABLE_MAX = 24,  /* of a pipeline: excesses sum to less than 1 */
+    CAIRN_PRICER_TABLES_MAX = 1024 /* by micro-batches and fastest viable group */
 };
 
 struct cairn_kind {
     uint32_t size_index;
     double layer_ms;
-    double alone;    /* x */
-    double bytes;    /* of the group */
-    uint32_t layers; /* that it holds at most, with one micro-batch in flight; 0: such groups are in
-                      * no pipeline */
+    double alone; /* x */
+    double bytes; /* of the group */
+    uint32_t
+        layers; /* that it holds at most, with one micro-batch in flight; 0: it is never used */
     double price;
-    double excess; /* of a main */
+    double excess; /* of the price over x - 1, if x >= 1 */
 };
 
-/* For pipelines of so many micro-batches with that fastest main: the least price of helpers that
- * hold n layers, n = 0 … layers. */
-struct cairn_helpers {
+/* For pipelines of so many micro-batches with that fastest viable group: the least price of slow
+ * groups that hold n layers, n = 0 … layers. */
+struct cairn_slow {
     uint32_t microbatches;
     double fastest_ms;
     double price[CAIRN_PRICER_LAYERS_MAX + 1];
@@ -36,8 +36,8 @@ struct cairn_helpers {
     uint32_t most[CAIRN_PRICES_KINDS_MAX];
 };
 
-/* Equal mains of the pipeline that is looked at. */
-struct cairn_mains {
+/* Equal viable groups of the pipeline under examination. */
+struct cairn_viable {
     const struct cairn_kind *kind;
     uint32_t count;
     double vocabulary; /* layers' worth, on each */
@@ -52,28 +52,28 @@ struct cairn_prices {
     uint32_t rate_count;
     uint32_t kind_count;
     struct cairn_kind kinds[CAIRN_PRICES_KINDS_MAX];
-    uint32_t mains[CAIRN_PRICES_KINDS_MAX]; /* the least excess first */
-    uint32_t main_count;
-    double helper_ms; /* per layer of the fastest helper; INFINITY: there are none */
+    uint32_t viable[CAIRN_PRICES_KINDS_MAX]; /* the least excess first */
+    uint32_t viable_count;
+    double slow_ms; /* per layer of the fastest slow group; INFINITY: there are none */
     uint32_t table_count;
-    struct cairn_helpers tables[CAIRN_PRICER_TABLES_MAX];
-    /* of the pipeline that is looked at, the fastest first */
-    struct cairn_mains parts[CAIRN_PRICER_MAINS_MAX + 1];
+    struct cairn_slow tables[CAIRN_PRICER_TABLES_MAX];
+    /* of the pipeline under examination, the fastest first */
+    struct cairn_viable parts[CAIRN_PRICER_VIABLE_MAX + 1];
     uint32_t part_count;
-    uint32_t holds; /* what its mains hold together, at most */
+    uint32_t holds; /* what its viable groups hold together, at most */
     double microbatches;
     uint32_t work_left;
 };
 
 /*
- * The least price of helpers with which the mains that were chosen (kinds, equal kinds beside each
- * other) do prices->microbatches; INFINITY from `enough` on. *left: the layers on helpers. False
- * where there was too much to look at.
+ * The least price of slow groups with which the chosen viable groups (kinds, equal kinds adjacent)
+ * do prices->microbatches; INFINITY from `enough` on. *left: the layers on slow groups. False: too
+ * much work.
  */
 bool cairn_pricer_help(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count,
                        double enough, double *price, uint32_t *left);
 
-/* Counts the helpers that are meant by that, by kind. */
-void cairn_pricer_count_helpers(struct cairn_prices *prices, uint32_t left, uint16_t *count);
+/* Counts the slow groups of that price, by kind. */
+void cairn_pricer_count_slow(struct cairn_prices *prices, uint32_t left, uint16_t *count);
 
 #endif

@@ -1,11 +1,10 @@
 /*
- * replan/bound/prices.c - prices checked on all pipelines that there can be.
+ * replan/bound/prices.c - prices checked on all possible pipelines.
  *
- * A main's price is more than x - 1; what it is more is its excess. A pipeline does at most 1 + the
- * sum of x - 1 over its mains, so one that does more than it costs has mains whose excesses sum to
- * less than 1: there are not many, and all are looked at, each with the least price of helpers that
- * it may do with. As many micro-batches as that bound says are the only number that can be more
- * than the price.
+ * A viable group's price exceeds x - 1 by its excess. A pipeline does at most 1 + the sum of x - 1
+ * over its viable groups. So if it does more than it costs, their excesses sum to less than 1. Few
+ * choices of groups are like that. All are examined, each with the least price of slow groups that
+ * it needs. Only the largest whole number of micro-batches within that limit can exceed the price.
  */
 #include "replan/bound/pricer.h"
 
@@ -14,18 +13,17 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define UNNOTICED 1e-6 /* micro-batches more than the price that are left to the margin of *times */
-#define EXCESS_LEAST (1.0 / CAIRN_PRICER_MAINS_MAX)
-#define BAD 1.02 /* times what they cost that some pipeline does */
+#define UNNOTICED 1e-6 /* micro-batches over the price that the margin of *times covers */
+#define EXCESS_LEAST (1.0 / CAIRN_PRICER_VIABLE_MAX)
+#define BAD 1.02 /* ratio of micro-batches to cost of some pipeline */
 #define RANGE_PRECISION 1e-3
 enum {
-    MICROBATCHES_MAX = 64, /* of a pipeline that is looked at: those that would do more cost
-                            * enough */
-    LOOK = 20,             /* the work of a look at a choice of mains; that of a choice is 1 */
-    WORK_MAX = 1200000,    /* of looking for cheap pipelines once */
+    MICROBATCHES_MAX = 64, /* of a pipeline; with more the prices suffice */
+    LOOK = 20,             /* the work of examining a choice of groups; of listing it: 1 */
+    WORK_MAX = 1200000,    /* of one search for cheap pipelines */
     WORK_ALL = 12000000,   /* of one fleet's prices */
-    WORK_ASK = 200,        /* after which `stop` is asked: ten looks, and each may fill a table */
-    WORK_BAD = 40000       /* after which prices that are BAD are looked at no more */
+    WORK_ASK = 200,        /* after which `stop` is asked: ten choices, each may fill a table */
+    WORK_BAD = 40000       /* after which the search ends if prices are BAD */
 };
 
 static int
@@ -151,13 +149,13 @@ void
 cairn_prices_set_time(struct cairn_prices *prices, double step_ms)
 {
     prices->step_ms = step_ms * (1 + CAIRN_PRICER_MARGIN);
-    prices->helper_ms = INFINITY;
+    prices->slow_ms = INFINITY;
     for (uint32_t i = 0; i < prices->kind_count; i++) {
         struct cairn_kind *kind = &prices->kinds[i];
 
         kind->alone = prices->step_ms / (prices->work_layers * kind->layer_ms);
         if (kind->layers > 0 && kind->alone < 1)
-            prices->helper_ms = fmin(prices->helper_ms, kind->layer_ms);
+            prices->slow_ms = fmin(prices->slow_ms, kind->layer_ms);
     }
 }
 
@@ -182,10 +180,10 @@ void
 cairn_prices_set(struct cairn_prices *prices, const double *price)
 {
     prices->table_count = 0;
-    prices->main_count = 0;
+    prices->viable_count = 0;
     for (uint32_t i = prices->kind_count; i-- > 0;) {
         struct cairn_kind *kind = &prices->kinds[i];
-        uint32_t at = prices->main_count;
+        uint32_t at = prices->viable_count;
 
         kind->price = fmax(cairn_prices_least(prices, i), price[i]);
         if (i + 1 < prices->kind_count && cairn_prices_same_size(prices, i, i + 1))
@@ -195,10 +193,10 @@ cairn_prices_set(struct cairn_prices *prices, const double *price)
         if (kind->layers == 0 || kind->alone < 1)
             continue;
         kind->excess = kind->price - (kind->alone - 1);
-        for (; at > 0 && prices->kinds[prices->mains[at - 1]].excess > kind->excess; at--)
-            prices->mains[at] = prices->mains[at - 1];
-        prices->mains[at] = i;
-        prices->main_count++;
+        for (; at > 0 && prices->kinds[prices->viable[at - 1]].excess > kind->excess; at--)
+            prices->viable[at] = prices->viable[at - 1];
+        prices->viable[at] = i;
+        prices->viable_count++;
     }
 }
 
@@ -213,7 +211,7 @@ cairn_prices_worth(const void *context, uint32_t size_index, double rate, uint64
 {
     const struct cairn_prices *prices = context;
 
-    (void)memory_bytes; /* every group counts as one of devices with the most memory */
+    (void)memory_bytes; /* every group counts with the largest memory */
     return prices->kinds[cairn_prices_kind_of(prices, size_index, rate)].price;
 }
 
@@ -236,7 +234,7 @@ keep(struct cairn_prices *prices, struct cairn_priced_pipeline *found, uint32_t 
     }
     for (uint32_t i = 0; i < chosen_count; i++)
         own.count[chosen[i]]++;
-    cairn_pricer_count_helpers(prices, left, own.count);
+    cairn_pricer_count_slow(prices, left, own.count);
     for (; at > 0 && found[at - 1].microbatches * price < own.microbatches * found[at - 1].price;
          at--)
         found[at] = found[at - 1];
@@ -247,20 +245,20 @@ bool
 cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *stop,
                         struct cairn_priced_pipeline *found, uint32_t *found_count, double *times)
 {
-    uint32_t at[CAIRN_PRICER_MAINS_MAX], chosen[CAIRN_PRICER_MAINS_MAX], depth = 0, next = 0,
-                                                                         work = 0, asked = 0;
-    double excess[CAIRN_PRICER_MAINS_MAX + 1] = {0}, price[CAIRN_PRICER_MAINS_MAX + 1] = {0};
+    uint32_t at[CAIRN_PRICER_VIABLE_MAX], chosen[CAIRN_PRICER_VIABLE_MAX], depth = 0, next = 0,
+                                                                           work = 0, asked = 0;
+    double excess[CAIRN_PRICER_VIABLE_MAX + 1] = {0}, price[CAIRN_PRICER_VIABLE_MAX + 1] = {0};
     bool done = false;
 
     *found_count = 0;
     *times = 1;
     for (;;) {
-        double helpers_price = INFINITY;
+        double slow_price = INFINITY;
         uint32_t left = 0;
 
-        if (next == prices->main_count || depth == CAIRN_PRICER_MAINS_MAX ||
-            excess[depth] + prices->kinds[prices->mains[next]].excess >= 1) {
-            /* so do those after it */
+        if (next == prices->viable_count || depth == CAIRN_PRICER_VIABLE_MAX ||
+            excess[depth] + prices->kinds[prices->viable[next]].excess >= 1) {
+            /* and all after it */
             done = depth == 0;
             if (done)
                 break;
@@ -276,7 +274,7 @@ cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *st
                 break;
         }
         at[depth] = next;
-        chosen[depth] = prices->mains[next];
+        chosen[depth] = prices->viable[next];
         excess[depth + 1] = excess[depth] + prices->kinds[chosen[depth]].excess;
         price[depth + 1] = price[depth] + prices->kinds[chosen[depth]].price;
         depth++;
@@ -288,11 +286,10 @@ cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *st
             continue;
         work += LOOK;
         if (!cairn_pricer_help(prices, chosen, depth,
-                               prices->microbatches - UNNOTICED - price[depth], &helpers_price,
-                               &left))
+                               prices->microbatches - UNNOTICED - price[depth], &slow_price, &left))
             break;
-        if (price[depth] + helpers_price < prices->microbatches - UNNOTICED)
-            keep(prices, found, found_count, chosen, depth, price[depth] + helpers_price, left);
+        if (price[depth] + slow_price < prices->microbatches - UNNOTICED)
+            keep(prices, found, found_count, chosen, depth, price[depth] + slow_price, left);
         if (work >= WORK_BAD && *found_count == CAIRN_PRICES_FOUND_MAX &&
             found[0].microbatches > BAD * found[0].price)
             break;

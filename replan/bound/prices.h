@@ -1,11 +1,9 @@
 /*
  * replan/bound/prices.h - prices of groups so that no pipeline within a time does more
- * micro-batches than its groups cost, checked on all pipelines that there can be: docs/PLANNER.md,
- * (F).
+ * micro-batches than its groups cost, checked on all possible pipelines: docs/PLANNER.md, (F).
  *
- * Groups are of kinds: a size, and a range of rates, which all count as the fastest of the kind.
- * Those of x >= 1 (docs/PLANNER.md) are the mains of a pipeline; the others are its helpers, which
- * hold layers.
+ * A kind of groups is a size and a range of rates; all count as the fastest of the kind. Groups
+ * with x >= 1 (docs/PLANNER.md) are viable. The others are slow, and only hold layers.
  */
 #ifndef CAIRN_REPLAN_BOUND_PRICES_H
 #define CAIRN_REPLAN_BOUND_PRICES_H
@@ -30,8 +28,7 @@ struct cairn_priced_pipeline {
     uint16_t count[CAIRN_PRICES_KINDS_MAX]; /* of groups */
 };
 
-/* The fleet is borrowed. CAIRN_NOMEM. CAIRN_NOT_FOUND: such problems are not looked at (too many
- * layers). */
+/* The fleet is borrowed. CAIRN_NOMEM. CAIRN_NOT_FOUND: too many layers. */
 CAIRN_MUST_CHECK cairn_err cairn_prices_create(const struct cairn_fleet *fleet,
                                                struct cairn_prices **out);
 void cairn_prices_destroy(struct cairn_prices *prices); /* NULL is allowed */
@@ -44,19 +41,18 @@ double cairn_prices_alone(const struct cairn_prices *prices, uint32_t kind);
 
 void cairn_prices_set_time(struct cairn_prices *prices, double step_ms);
 
-/* Less than that the price of a kind is never; and of a size, faster kinds, which come first, never
- * cost less than slower kinds. */
+/* The least price of a kind. Within a size, faster kinds come first and never cost less than slower
+ * kinds. */
 double cairn_prices_least(const struct cairn_prices *prices, uint32_t kind);
 bool cairn_prices_same_size(const struct cairn_prices *prices, uint32_t left, uint32_t right);
 
-/* Sets a price for each kind, raised where it is less than it must be. */
+/* Sets a price for each kind, raised to the least valid one. */
 void cairn_prices_set(struct cairn_prices *prices, const double *price);
 double cairn_prices_get(const struct cairn_prices *prices, uint32_t kind);
 
 /*
- * Finds pipelines that do more than they cost: the worst of them, and how many times more any
- * pipeline does at most (1 where none does). Prices times that, so that no pipeline does more than
- * it costs. False where there was too much to look at, or `stop` ended it.
+ * Finds the worst pipelines that do more than they cost. *times: the largest ratio of micro-batches
+ * to cost, at least 1; prices times that are valid. False: too much work, or `stop` ended it.
  */
 bool cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *stop,
                              struct cairn_priced_pipeline *found, uint32_t *found_count,

@@ -25,10 +25,10 @@ enum {
     ROUNDS_MAX = 60,  /* for one time */
     STEPS_MAX = 2000, /* of the linear program, in a round */
     POOL_MAX = 4000,
-    LIMITS_MAX = 700
+    ROWS_MAX = 700
 };
 
-/* Pipelines that keep a time that was refused keep every later one, too. */
+/* A pipeline that keeps a refused time keeps every later one too. */
 struct pool {
     struct cairn_priced_pipeline *pipelines;
     uint32_t count;
@@ -40,15 +40,13 @@ struct raise {
     struct cairn_prices *prices;
     struct pool pool;
     struct cairn_lp *lp;
-    double *limits; /* of the program: what there is of each kind, which is groups that are
-                           * formed, and of each sort of nodes */
-    uint32_t limit_count;
-    uint32_t *node_limit; /* [node_count] of the first of a sort of nodes: the limit that stands for
-                           * them; 0: of others */
+    double *rhs; /* right-hand sides: groups formed of each kind, nodes of each sort */
+    uint32_t row_count;
+    uint32_t *node_row; /* [node_count]: the row of a sort, for its first node; 0: other nodes */
     struct cairn_group_place *places;
     struct cairn_priced_pipeline *found;
-    double price[CAIRN_PRICES_KINDS_MAX]; /* the best for this time, which hold */
-    double best;                          /* what groups that form are worth at these */
+    double price[CAIRN_PRICES_KINDS_MAX]; /* the best valid prices for this time */
+    double best;                          /* the price of the best groupings at these */
 };
 
 static cairn_err
@@ -87,12 +85,12 @@ add_groupings(struct raise *raise, uint32_t place_count)
                 raise->prices, size_index,
                 problem->devices[fleet->order[place->first + place->size - 1]].rate)]++;
         }
-        if (raise->node_limit[node] == 0)
+        if (raise->node_row[node] == 0)
             continue;
         for (uint32_t i = 0; i < kinds; i++)
             if (formed[i] > 0)
                 entries[count++] = (struct cairn_lp_entry){i, -formed[i]};
-        entries[count++] = (struct cairn_lp_entry){raise->node_limit[node], 1};
+        entries[count++] = (struct cairn_lp_entry){raise->node_row[node], 1};
         if (count > 1)
             err = cairn_lp_add(raise->lp, 0, entries, count);
     }
@@ -131,31 +129,30 @@ name_of(const struct raise *raise, uint32_t node)
     return name;
 }
 
-/* One limit for each kind, and for each sort of nodes. Far too many of them are left alone: the
- * program would take too long. */
+/* Makes a row for each kind and each sort of nodes. CAIRN_NOT_FOUND: too many for the time. */
 static cairn_err
-list_limits(struct raise *raise)
+list_rows(struct raise *raise)
 {
     const struct cairn_fleet *fleet = raise->fleet;
     uint32_t kinds = cairn_prices_kind_count(raise->prices);
-    uint64_t names[LIMITS_MAX] = {0};
+    uint64_t names[ROWS_MAX] = {0};
 
     for (uint32_t i = 0; i < kinds; i++)
-        raise->limits[i] = UNEVEN * (1 + fmod(i * 0.6180339887, 1));
-    raise->limit_count = kinds;
+        raise->rhs[i] = UNEVEN * (1 + fmod(i * 0.6180339887, 1));
+    raise->row_count = kinds;
     for (uint32_t node = 0; node < fleet->node_count; node++) {
         uint64_t name = name_of(raise, node);
-        uint32_t limit = kinds;
+        uint32_t row = kinds;
 
-        while (limit < raise->limit_count && names[limit] != name)
-            limit++;
-        if (limit == LIMITS_MAX)
+        while (row < raise->row_count && names[row] != name)
+            row++;
+        if (row == ROWS_MAX)
             return CAIRN_NOT_FOUND;
-        if (limit == raise->limit_count) {
-            raise->node_limit[node] = limit;
-            names[raise->limit_count++] = name;
+        if (row == raise->row_count) {
+            raise->node_row[node] = row;
+            names[raise->row_count++] = name;
         }
-        raise->limits[limit]++;
+        raise->rhs[row]++;
     }
     return CAIRN_OK;
 }
@@ -168,7 +165,7 @@ begin(struct raise *raise)
 
     cairn_lp_destroy(raise->lp);
     raise->lp = NULL;
-    err = cairn_lp_create(raise->limits, raise->limit_count, &raise->lp);
+    err = cairn_lp_create(raise->rhs, raise->row_count, &raise->lp);
     if (!err)
         err = add_rules(raise);
     for (uint32_t i = 0; !err && i < raise->pool.count; i++)
@@ -214,7 +211,7 @@ look(struct raise *raise, double needed, double nearness, bool *refused, bool *o
 
 /* Whether prices are found that say that no plan is as fast. */
 static cairn_err
-out_of_reach(struct raise *raise, double step_ms, bool *out)
+is_infeasible(struct raise *raise, double step_ms, bool *out)
 {
     double needed = raise->fleet->problem->microbatches * (1 - MARGIN);
     bool on = true;
@@ -250,10 +247,10 @@ search(struct raise *raise, double plan_ms, double *bound_ms)
            !raise->stop->over(raise->stop->context)) {
         double middle_ms = *bound_ms + (high_ms - *bound_ms) / 2;
         uint32_t known = raise->pool.count;
-        bool beyond;
+        bool infeasible;
 
-        err = out_of_reach(raise, middle_ms, &beyond);
-        if (beyond) {
+        err = is_infeasible(raise, middle_ms, &infeasible);
+        if (infeasible) {
             *bound_ms = middle_ms;
         } else {
             high_ms = middle_ms;
@@ -278,26 +275,25 @@ cairn_bound_raise(const struct cairn_fleet *fleet, double plan_ms, const struct 
     raise->fleet = fleet;
     raise->stop = stop;
     raise->pool.pipelines = calloc(POOL_MAX, sizeof(*raise->pool.pipelines));
-    raise->limits = calloc(LIMITS_MAX, sizeof(*raise->limits));
-    raise->node_limit = calloc((size_t)fleet->node_count + 1, sizeof(*raise->node_limit));
+    raise->rhs = calloc(ROWS_MAX, sizeof(*raise->rhs));
+    raise->node_row = calloc((size_t)fleet->node_count + 1, sizeof(*raise->node_row));
     raise->places = calloc((size_t)fleet->device_count + 1, sizeof(*raise->places));
     raise->found = calloc(CAIRN_PRICES_FOUND_MAX, sizeof(*raise->found));
-    err =
-        raise->pool.pipelines && raise->limits && raise->node_limit && raise->places && raise->found
-            ? CAIRN_OK
-            : CAIRN_NOMEM;
+    err = raise->pool.pipelines && raise->rhs && raise->node_row && raise->places && raise->found
+              ? CAIRN_OK
+              : CAIRN_NOMEM;
     if (!err)
         err = cairn_prices_create(fleet, &raise->prices);
     if (!err)
-        err = list_limits(raise);
+        err = list_rows(raise);
     if (!err)
         err = search(raise, plan_ms, bound_ms);
     cairn_lp_destroy(raise->lp);
     cairn_prices_destroy(raise->prices);
     free(raise->found);
     free(raise->places);
-    free(raise->node_limit);
-    free(raise->limits);
+    free(raise->node_row);
+    free(raise->rhs);
     free(raise->pool.pipelines);
     free(raise);
     return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;

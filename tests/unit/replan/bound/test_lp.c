@@ -23,12 +23,12 @@ static const struct cairn_stop unhurried = {after, &plenty};
 static void
 test_known(void **test_state)
 {
-    const double limits[] = {4, 12, 18};
+    const double rhs[] = {4, 12, 18};
     const struct cairn_lp_entry x[] = {{0, 1}, {2, 3}}, y[] = {{1, 2}, {2, 2}};
     struct cairn_lp *lp = NULL;
 
     (void)test_state;
-    assert_int_equal(cairn_lp_create(limits, 3, &lp), CAIRN_OK);
+    assert_int_equal(cairn_lp_create(rhs, 3, &lp), CAIRN_OK);
     assert_true(fabs(cairn_lp_solve(lp, 100, &unhurried) - 0) <= 1e-9);
     assert_int_equal(cairn_lp_add(lp, 3, x, 2), CAIRN_OK);
     assert_true(fabs(cairn_lp_solve(lp, 100, &unhurried) - 12) <= 1e-9);
@@ -40,16 +40,16 @@ test_known(void **test_state)
     cairn_lp_destroy(lp);
 }
 
-/* Nothing limits an activity: it ends all the same. */
+/* Nothing rhs an activity: it ends all the same. */
 static void
 test_without_end(void **test_state)
 {
-    const double limits[] = {1};
+    const double rhs[] = {1};
     const struct cairn_lp_entry gives = {0, -1};
     struct cairn_lp *lp = NULL;
 
     (void)test_state;
-    assert_int_equal(cairn_lp_create(limits, 1, &lp), CAIRN_OK);
+    assert_int_equal(cairn_lp_create(rhs, 1, &lp), CAIRN_OK);
     assert_int_equal(cairn_lp_add(lp, 1, &gives, 1), CAIRN_OK);
     assert_true(cairn_lp_solve(lp, 100, &unhurried) >= 0);
     cairn_lp_destroy(lp);
@@ -59,7 +59,7 @@ test_without_end(void **test_state)
 static void
 test_stopped(void **test_state)
 {
-    const double limits[] = {4, 12, 18}, gained[] = {0, 30, 36};
+    const double rhs[] = {4, 12, 18}, gained[] = {0, 30, 36};
     const struct cairn_lp_entry x[] = {{0, 1}, {2, 3}}, y[] = {{1, 2}, {2, 2}};
 
     (void)test_state;
@@ -68,7 +68,7 @@ test_stopped(void **test_state)
         const struct cairn_stop stop = {after, &left};
         struct cairn_lp *lp = NULL;
 
-        assert_int_equal(cairn_lp_create(limits, 3, &lp), CAIRN_OK);
+        assert_int_equal(cairn_lp_create(rhs, 3, &lp), CAIRN_OK);
         assert_int_equal(cairn_lp_add(lp, 3, x, 2), CAIRN_OK);
         assert_int_equal(cairn_lp_add(lp, 5, y, 2), CAIRN_OK);
         assert_true(fabs(cairn_lp_solve(lp, 100, &stop) - gained[steps]) <= 1e-9);
@@ -78,29 +78,29 @@ test_stopped(void **test_state)
     }
 }
 
-/* No activity gains more than the prices of what it uses, and all prices times limits are what is
- * gained: no solution gains more. */
+/* No column has a positive reduced cost, and prices times right-hand sides are the objective: by
+ * duality no solution is better. */
 static void
 test_random(void **test_state)
 {
-    enum { LIMITS = 12, ACTIVITIES = 60 };
+    enum { ROWS = 12, COLUMNS = 60 };
 
     (void)test_state;
     for (uint64_t seed = 0; seed < 300; seed++) {
         uint64_t state = seed;
-        double limits[LIMITS], gain[ACTIVITIES], gained, worth = 0;
-        struct cairn_lp_entry entries[ACTIVITIES][3];
+        double rhs[ROWS], gain[COLUMNS], gained, worth = 0;
+        struct cairn_lp_entry entries[COLUMNS][3];
         struct cairn_lp *lp = NULL;
 
-        for (uint32_t i = 0; i < LIMITS; i++)
-            limits[i] = random_below(&state, 4) * 0.5 + 1e-6 * i;
-        assert_int_equal(cairn_lp_create(limits, LIMITS, &lp), CAIRN_OK);
-        for (uint32_t i = 0; i < ACTIVITIES; i++) {
-            uint32_t first = random_below(&state, LIMITS);
+        for (uint32_t i = 0; i < ROWS; i++)
+            rhs[i] = random_below(&state, 4) * 0.5 + 1e-6 * i;
+        assert_int_equal(cairn_lp_create(rhs, ROWS, &lp), CAIRN_OK);
+        for (uint32_t i = 0; i < COLUMNS; i++) {
+            uint32_t first = random_below(&state, ROWS);
 
             gain[i] = random_below(&state, 100);
             for (uint32_t j = 0; j < 3; j++) /* one of them may give, less than another uses */
-                entries[i][j] = (struct cairn_lp_entry){(first + 1 + j * 4) % LIMITS,
+                entries[i][j] = (struct cairn_lp_entry){(first + 1 + j * 4) % ROWS,
                                                         j == 2 ? 0 - (double)random_below(&state, 2)
                                                                : 2 + random_below(&state, 5)};
             assert_int_equal(cairn_lp_add(lp, gain[i], entries[i], 3), CAIRN_OK);
@@ -108,15 +108,15 @@ test_random(void **test_state)
                 (void)cairn_lp_solve(lp, 1000, &unhurried);
         }
         gained = cairn_lp_solve(lp, 1000, &unhurried);
-        for (uint32_t i = 0; i < LIMITS; i++) {
+        for (uint32_t i = 0; i < ROWS; i++) {
             assert_true(cairn_lp_price(lp, i) >= -1e-7);
-            worth += cairn_lp_price(lp, i) * limits[i];
+            worth += cairn_lp_price(lp, i) * rhs[i];
         }
-        for (uint32_t i = 0; i < ACTIVITIES; i++) {
+        for (uint32_t i = 0; i < COLUMNS; i++) {
             double cost = 0;
 
             for (uint32_t j = 0; j < 3; j++)
-                cost += cairn_lp_price(lp, entries[i][j].limit) * entries[i][j].uses;
+                cost += cairn_lp_price(lp, entries[i][j].row) * entries[i][j].value;
             assert_true(gain[i] <= cost + 1e-6);
         }
         assert_true(fabs(gained - worth) <= 1e-6 * (1 + worth));
