@@ -71,7 +71,7 @@ probe(const struct cairn_place *place)
 }
 
 static cairn_err
-read_shards(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+read_shards(struct cairn_checkpoint *checkpoint)
 {
     uint32_t tensor = 0, containers[SOURCE_FILES];
     uint64_t start[2], extent[2];
@@ -80,16 +80,16 @@ read_shards(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complai
 
     for (uint32_t i = 0; !err && i < SOURCE_FILES; i++) {
         (void)snprintf(name, sizeof(name), "rank%" PRIu32, i);
-        err = cairn_checkpoint_add_file(checkpoint, name, &containers[i], complaint);
+        err = cairn_checkpoint_add_file(checkpoint, name, &containers[i]);
     }
     for (uint32_t t = 0; !err && t < matrix.count; t++) {
         (void)snprintf(name, sizeof(name), "layers.%" PRIu32 ".weight", t);
         err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_BF16, CAIRN_PARAM, 2,
-                                          matrix.shape, &tensor, complaint);
+                                          matrix.shape, &tensor);
         for (uint32_t i = 0; !err && i < SOURCE_FILES; i++) {
             cut(i, SOURCE_FILES, start, extent);
             err = cairn_checkpoint_add_box(checkpoint, tensor, containers[i], start, extent,
-                                           t * extent[0] * extent[1] * 2, NULL, complaint);
+                                           t * extent[0] * extent[1] * 2, NULL);
         }
     }
     return err;
@@ -97,14 +97,13 @@ read_shards(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complai
 
 static cairn_err
 plan_shards(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
-            struct cairn_output *output, struct cairn_complaint *complaint)
+            struct cairn_output *output)
 {
     uint32_t tensor = 0, files[TARGET_FILES];
     uint64_t start[2], extent[2];
     char name[32];
     cairn_err err = CAIRN_OK;
 
-    (void)complaint;
     for (uint32_t i = 0; !err && i < TARGET_FILES; i++) {
         (void)snprintf(name, sizeof(name), "rank%" PRIu32, i);
         err = cairn_output_add_file(output, name, &files[i]);
@@ -124,12 +123,10 @@ plan_shards(const struct cairn_checkpoint *checkpoint, const struct cairn_output
 }
 
 static cairn_err
-finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-       struct cairn_complaint *complaint)
+finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
 {
     (void)checkpoint;
     (void)output;
-    (void)complaint;
     return CAIRN_OK;
 }
 

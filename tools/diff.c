@@ -184,13 +184,13 @@ open_side(struct sides *sides, int side, const char *path,
     err =
         cairn_checkpoint_detect(path, cairn_formats, options->thread_count, checkpoint, complaint);
     if (!err)
-        err = cairn_whole_init(checkpoint, &sides->wholes[side], complaint);
+        err = cairn_whole_init(checkpoint, &sides->wholes[side]);
     if (!err)
         err = cairn_handles_create(checkpoint->container_count, cairn_execute_open, checkpoint,
                                    &handles);
     if (!err)
         err = cairn_whole_compare(checkpoint, &sides->wholes[side], handles,
-                                  options->memory_limit_bytes, options->thread_count, complaint);
+                                  options->memory_limit_bytes, options->thread_count);
     (void)cairn_handles_destroy(handles); /* only read */
     return err;
 }

@@ -27,8 +27,7 @@ struct answer {
 
 static cairn_err
 measure(struct cairn_checkpoint *checkpoint, const struct cairn_whole *whole,
-        struct cairn_fingerprints_options *options, struct answer *answer,
-        struct cairn_complaint *complaint)
+        struct cairn_fingerprints_options *options, struct answer *answer)
 {
     uint32_t count = cairn_layout_tensor_count(whole->layout);
     struct cairn_handles *handles = NULL;
@@ -43,14 +42,14 @@ measure(struct cairn_checkpoint *checkpoint, const struct cairn_whole *whole,
                                    &handles);
     if (!err)
         err = cairn_whole_compare(checkpoint, whole, handles, options->memory_limit_bytes,
-                                  options->thread_count, complaint);
+                                  options->thread_count);
     if (!err)
         err = cairn_fingerprints_read(checkpoint, whole->layout, handles, options,
-                                      answer->fingerprints, complaint);
+                                      answer->fingerprints);
     if (!err)
-        err = cairn_source_sums_check(options->sums, checkpoint, handles, complaint);
+        err = cairn_source_sums_check(options->sums, checkpoint, handles);
     if (!err)
-        err = cairn_execute_check_unchanged(checkpoint, complaint);
+        err = cairn_execute_check_unchanged(checkpoint);
     if (!err)
         err = cairn_fingerprints_digest(whole->layout, answer->fingerprints, answer->state,
                                         answer->opaque);
@@ -159,9 +158,9 @@ cairn_verb_fingerprint(int argc, char **argv)
     err =
         cairn_checkpoint_detect(path, cairn_formats, options.thread_count, &checkpoint, &complaint);
     if (!err)
-        err = cairn_whole_init(&checkpoint, &whole, &complaint);
+        err = cairn_whole_init(&checkpoint, &whole);
     if (!err)
-        err = measure(&checkpoint, &whole, &options, &answer, &complaint);
+        err = measure(&checkpoint, &whole, &options, &answer);
     if (progress.started_ns)
         cairn_progress_stop(&progress);
     cairn_checkpoint_print_warnings("fingerprint", &checkpoint);

@@ -146,7 +146,7 @@ reads_as_checkpoint(size_t index)
 
     if (err)
         return false;
-    err = cairn_whole_init(&checkpoint, &whole, &complaint);
+    err = cairn_whole_init(&checkpoint, &whole);
     cairn_whole_fini(&whole);
     cairn_checkpoint_close(&checkpoint);
     return err == CAIRN_OK;

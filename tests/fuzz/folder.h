@@ -161,22 +161,22 @@ fuzz_lay_out(struct cairn_checkpoint *checkpoint, const struct cairn_format *for
                                                            .ep = ranks / 128 % 2 * 2},
                                            .zero = (enum cairn_zero)(ranks / 16 % 8)};
     struct cairn_output output = {.format = format};
-    struct cairn_complaint complaint = {""};
     char job[sizeof(fuzz_folder) + sizeof(FUZZ_JOB)];
     cairn_err err = CAIRN_OK;
 
+    checkpoint->complaint->text[0] = '\0';
     if (options.zero > CAIRN_ZERO_BF16)
         options.zero = 0;
     (void)snprintf(job, sizeof(job), "%s/" FUZZ_JOB, fuzz_folder);
     if (faccessat(fuzz_folder_fd, FUZZ_JOB, F_OK, 0) == 0)
         options.job = job;
     if (format->prepare)
-        err = format->prepare(checkpoint, &options, &complaint);
+        err = format->prepare(checkpoint, &options);
     if (!err)
-        err = format->plan(checkpoint, &options, &output, &complaint);
+        err = format->plan(checkpoint, &options, &output);
     if (err && getenv("CAIRN_FUZZ_SAY"))
-        fprintf(stderr, "laid out: %s\n", complaint.text);
-    require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
+        fprintf(stderr, "laid out: %s\n", checkpoint->complaint->text);
+    require(err != CAIRN_INTERNAL && (err == CAIRN_OK || checkpoint->complaint->text[0] != '\0'));
     for (uint32_t i = 0; !err && i < output.literal_count; i++)
         require(output.literals[i].offset_bytes + output.literals[i].bytes_len <=
                 output.files[output.literals[i].file].bytes);
@@ -215,7 +215,7 @@ fuzz_folder_try(const struct cairn_format *format, const uint8_t *bytes, size_t 
     if (err && getenv("CAIRN_FUZZ_SAY"))
         fprintf(stderr, "%s\n", complaint.text);
     if (!err && bytes[0] & 0x80) {
-        err = cairn_checkpoint_map(&checkpoint, "llama", NULL, 0, &report, &complaint);
+        err = cairn_checkpoint_map(&checkpoint, "llama", NULL, 0, &report);
         require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
     }
     while (cairn_formats[targets])

@@ -73,10 +73,11 @@ lay_out(const struct cairn_checkpoint *checkpoint, uint32_t ranks)
 {
     struct cairn_output_options options = {.parallelism = {.dp = ranks}};
     struct cairn_output output = {.format = &cairn_format_deepspeed};
-    struct cairn_complaint complaint = {""};
-    cairn_err err = cairn_format_deepspeed.plan(checkpoint, &options, &output, &complaint);
+    cairn_err err;
 
-    require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
+    checkpoint->complaint->text[0] = '\0';
+    err = cairn_format_deepspeed.plan(checkpoint, &options, &output);
+    require(err != CAIRN_INTERNAL && (err == CAIRN_OK || checkpoint->complaint->text[0] != '\0'));
     for (uint32_t i = 0; !err && i < output.literal_count; i++)
         require(output.literals[i].offset_bytes + output.literals[i].bytes_len <=
                 output.files[output.literals[i].file].bytes);

@@ -405,7 +405,7 @@ marker_probe(const struct cairn_place *place)
 }
 
 static inline cairn_err
-marker_read(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+marker_read(struct cairn_checkpoint *checkpoint)
 {
     const struct marker *marker = marker_now;
     uint32_t index[MARKER_TENSORS];
@@ -416,25 +416,25 @@ marker_read(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complai
         uint32_t container;
 
         marker_name(f, name);
-        err = cairn_checkpoint_add_file(checkpoint, name, &container, complaint);
+        err = cairn_checkpoint_add_file(checkpoint, name, &container);
     }
     for (uint32_t t = 0; !err && t < MARKER_TENSORS; t++)
         err = cairn_checkpoint_add_tensor(
             checkpoint, marker->tensors[t].name, marker->tensors[t].dtype, CAIRN_PARAM,
-            marker->tensors[t].dims, marker->tensors[t].shape, &index[t], complaint);
+            marker->tensors[t].dims, marker->tensors[t].shape, &index[t]);
     for (uint32_t i = 0; !err && i < marker->source.piece_count; i++) {
         const struct cairn_piece *piece = &marker->source.pieces[i];
 
         err = cairn_checkpoint_add_box(checkpoint, index[piece->tensor], piece->container,
                                        piece->start, piece->extent, piece->offset_bytes,
-                                       piece->stride_bytes, complaint);
+                                       piece->stride_bytes);
     }
     return err;
 }
 
 static inline cairn_err
 marker_plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
-            struct cairn_output *output, struct cairn_complaint *complaint)
+            struct cairn_output *output)
 {
     const struct marker *marker = marker_now;
     uint32_t index[MARKER_TENSORS], file;
@@ -442,7 +442,6 @@ marker_plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output
     char name[32];
 
     (void)checkpoint;
-    (void)complaint;
     for (uint32_t f = 0; !err && f < MARKER_FILES; f++) {
         marker_name(f, name);
         err = cairn_output_add_file(output, name, &file);
@@ -461,13 +460,11 @@ marker_plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output
 }
 
 static inline cairn_err
-marker_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-              struct cairn_complaint *complaint)
+marker_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
 {
     uint8_t *marker_text = (uint8_t *)strdup("done\n");
 
     (void)checkpoint;
-    (void)complaint;
     return marker_text ? cairn_output_add_small(output, "DONE", marker_text, 5) : CAIRN_NOMEM;
 }
 

@@ -403,9 +403,9 @@ compare(struct comparing *comparing, struct cairn_complaint *complaint)
         err = cairn_execute(&execution, complaint);
     for (int side = 0; !err && side < 2; side++)
         err = cairn_source_sums_check(comparing->sums[side], comparing->sides[side].checkpoint,
-                                      comparing->handles[side], complaint);
+                                      comparing->handles[side]);
     for (int side = 0; !err && side < 2; side++)
-        err = cairn_execute_check_unchanged(comparing->sides[side].checkpoint, complaint);
+        err = cairn_execute_check_unchanged(comparing->sides[side].checkpoint);
     return err;
 }
 
@@ -476,7 +476,7 @@ cairn_difference_find(const struct cairn_difference_side sides[2],
         if (comparing.differences[i].kind != CAIRN_SAME)
             differences[found++] = comparing.differences[i];
     if (!err)
-        err = cairn_difference_opaque(sides, options->bits, differences, &found, complaint);
+        err = cairn_difference_opaque(sides, options->bits, differences, &found);
     if (!err) {
         qsort(differences, found, sizeof(*differences), compare_order);
         *out = differences;

@@ -21,15 +21,15 @@ tensor_of(const struct cairn_difference_side sides[2], const struct cairn_differ
 /* Compares one pickle that both sides have. */
 static cairn_err
 compare(const struct cairn_difference_side sides[2], bool bits, const char *name,
-        struct cairn_difference *difference, bool *same, struct cairn_complaint *complaint)
+        struct cairn_difference *difference, bool *same)
 {
     struct cairn_opaque_tree left, right = {.root = NULL};
     char path[PATH_BYTES] = "";
-    cairn_err err = cairn_opaque_tree_open(sides[0].checkpoint, name, &left, complaint);
+    cairn_err err = cairn_opaque_tree_open(sides[0].checkpoint, name, &left);
 
     *same = false;
     if (!err)
-        err = cairn_opaque_tree_open(sides[1].checkpoint, name, &right, complaint);
+        err = cairn_opaque_tree_open(sides[1].checkpoint, name, &right);
     if (err == CAIRN_CORRUPT || err == CAIRN_VERSION) {
         err = CAIRN_OK; /* it is called so and is not a pickle: its bytes differ, and that is all */
     } else if (!err) {
@@ -57,8 +57,7 @@ is_nesting(const char *name)
 
 cairn_err
 cairn_difference_opaque(const struct cairn_difference_side sides[2], bool bits,
-                        struct cairn_difference *differences, size_t *count,
-                        struct cairn_complaint *complaint)
+                        struct cairn_difference *differences, size_t *count)
 {
     size_t kept = 0;
     cairn_err err = CAIRN_OK;
@@ -70,7 +69,7 @@ cairn_difference_opaque(const struct cairn_difference_side sides[2], bool bits,
 
         if (!err && tensor->kind == CAIRN_OPAQUE && both &&
             cairn_text_ends(tensor->name, ".pickle")) {
-            err = compare(sides, bits, tensor->name, difference, &same, complaint);
+            err = compare(sides, bits, tensor->name, difference, &same);
         } else if (!err && tensor->kind == CAIRN_OPAQUE && !both && is_nesting(tensor->name)) {
             same = true;
             err = cairn_checkpoint_warn(

@@ -16,7 +16,6 @@
  */
 CAIRN_MUST_CHECK cairn_err cairn_difference_opaque(const struct cairn_difference_side sides[2],
                                                    bool bits, struct cairn_difference *differences,
-                                                   size_t *count,
-                                                   struct cairn_complaint *complaint);
+                                                   size_t *count);
 
 #endif

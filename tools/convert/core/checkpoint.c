@@ -51,8 +51,7 @@ append_container(struct cairn_checkpoint *checkpoint, const struct cairn_contain
 }
 
 cairn_err
-cairn_refuse(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint,
-             cairn_err err, const char *format, ...)
+cairn_refuse(const struct cairn_checkpoint *checkpoint, cairn_err err, const char *format, ...)
 {
     char text[CAIRN_COMPLAINT_BYTES_MAX];
     va_list arguments;
@@ -60,12 +59,12 @@ cairn_refuse(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *
     va_start(arguments, format);
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    return cairn_complain(complaint, err, "%s: %s", checkpoint->place.path, text);
+    return cairn_complain(checkpoint->complaint, err, "%s: %s", checkpoint->place.path, text);
 }
 
 cairn_err
-cairn_refuse_file(const struct cairn_checkpoint *checkpoint, const char *path,
-                  struct cairn_complaint *complaint, cairn_err err, const char *format, ...)
+cairn_refuse_file(const struct cairn_checkpoint *checkpoint, const char *path, cairn_err err,
+                  const char *format, ...)
 {
     char text[CAIRN_COMPLAINT_BYTES_MAX];
     va_list arguments;
@@ -73,7 +72,8 @@ cairn_refuse_file(const struct cairn_checkpoint *checkpoint, const char *path,
     va_start(arguments, format);
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    return cairn_complain(complaint, err, "%s/%s: %s", checkpoint->place.path, path, text);
+    return cairn_complain(checkpoint->complaint, err, "%s/%s: %s", checkpoint->place.path, path,
+                          text);
 }
 
 const char *
@@ -89,28 +89,30 @@ cairn_err
 cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint, const char *path,
                                   struct cairn_complaint *complaint)
 {
-    return cairn_refuse_file(checkpoint, path, complaint, CAIRN_CORRUPT,
-                             "changed after its metadata was read; wait until no job writes there");
+    return cairn_complain(complaint, CAIRN_CORRUPT,
+                          "%s/%s: changed after its metadata was read; wait until no job writes "
+                          "there",
+                          checkpoint->place.path, path);
 }
 
 cairn_err
 cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
-                          uint32_t *container, struct cairn_complaint *complaint)
+                          uint32_t *container)
 {
     struct cairn_container added = {0};
     cairn_err err;
     int fd = -1;
 
-    err = cairn_place_open_file(&checkpoint->place, path, &fd, complaint);
+    err = cairn_place_open_file(&checkpoint->place, path, &fd, checkpoint->complaint);
     if (err == CAIRN_NOT_FOUND)
-        return cairn_refuse_file(checkpoint, path, complaint, err,
+        return cairn_refuse_file(checkpoint, path, err,
                                  "missing, the checkpoint names it; copy it there");
     if (err)
         return err;
     err = cairn_file_mark_take(fd, &added.mark);
     (void)cairn_file_close(fd); /* only looked at */
     if (err)
-        return cairn_complain(complaint, err, "%s/%s %s", checkpoint->place.path, path,
+        return cairn_complain(checkpoint->complaint, err, "%s/%s %s", checkpoint->place.path, path,
                               err == CAIRN_CORRUPT ? "is not a regular file"
                                                    : "cannot be examined");
     added.bytes = added.mark.bytes;
@@ -118,13 +120,12 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
     err = added.path ? append_container(checkpoint, &added, container) : CAIRN_NOMEM;
     if (err)
         free(added.path);
-    return err ? cairn_refuse(checkpoint, complaint, err, "too many files, or no memory for them")
-               : CAIRN_OK;
+    return err ? cairn_refuse(checkpoint, err, "too many files, or no memory for them") : CAIRN_OK;
 }
 
 cairn_err
 cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint, const void *bytes, size_t bytes_len,
-                           uint32_t *container, struct cairn_complaint *complaint)
+                           uint32_t *container)
 {
     struct cairn_container added = {.bytes = bytes_len};
     cairn_err err;
@@ -136,7 +137,7 @@ cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint, const void *byte
     err = append_container(checkpoint, &added, container);
     if (err) {
         free(added.literal);
-        return cairn_refuse(checkpoint, complaint, err, "too many files, or no memory for them");
+        return cairn_refuse(checkpoint, err, "too many files, or no memory for them");
     }
     return CAIRN_OK;
 }
@@ -146,8 +147,7 @@ cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint, const void *byte
 cairn_err
 cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
                           enum cairn_crc_kind kind, uint64_t offset_bytes, uint64_t bytes,
-                          uint64_t block_bytes, const uint64_t *values,
-                          struct cairn_complaint *complaint)
+                          uint64_t block_bytes, const uint64_t *values)
 {
     struct cairn_source_sum sum = {.container = container,
                                    .kind = kind,
@@ -156,10 +156,10 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
                                    .block_bytes = block_bytes};
 
     if (container >= checkpoint->container_count || block_bytes == 0)
-        return cairn_refuse(checkpoint, complaint, CAIRN_INTERNAL, "checksums of an unknown file");
+        return cairn_refuse(checkpoint, CAIRN_INTERNAL, "checksums of an unknown file");
     if (offset_bytes > checkpoint->containers[container].bytes ||
         bytes > checkpoint->containers[container].bytes - offset_bytes)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
+        return cairn_complain(checkpoint->complaint, CAIRN_CORRUPT,
                               "%s: has %" PRIu64 " bytes and should have %" PRIu64
                               "; it is truncated, take another copy",
                               cairn_checkpoint_container_name(checkpoint, container),
@@ -178,8 +178,7 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
 
 cairn_err
 cairn_checkpoint_add_storage_sum(struct cairn_checkpoint *checkpoint, uint32_t container,
-                                 uint64_t offset_bytes, uint64_t bytes, uint32_t crc32,
-                                 struct cairn_complaint *complaint)
+                                 uint64_t offset_bytes, uint64_t bytes, uint32_t crc32)
 {
     uint64_t value = crc32;
 
@@ -187,7 +186,7 @@ cairn_checkpoint_add_storage_sum(struct cairn_checkpoint *checkpoint, uint32_t c
         return CAIRN_OK;
     if (crc32 != 0)
         return cairn_checkpoint_add_sums(checkpoint, container, CAIRN_CRC_ZIP, offset_bytes, bytes,
-                                         bytes, &value, complaint);
+                                         bytes, &value);
     if (checkpoint->unsummed_count++ == 0)
         checkpoint->unsummed_first = container;
     return CAIRN_OK;

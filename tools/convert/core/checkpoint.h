@@ -103,10 +103,12 @@ struct cairn_format;
 /* All zero is the empty value, except place.dir_fd. */
 struct cairn_checkpoint {
     const struct cairn_format *format;
-    struct cairn_place place; /* owned */
-    uint32_t thread_count;    /* the most threads a reader may use, itself included; 0: no limit
+    struct cairn_place place;          /* owned */
+    struct cairn_complaint *complaint; /* takes what readers and writers say is wrong; borrowed.
+                                        * NULL: nobody listens */
+    uint32_t thread_count; /* the most threads a reader may use, itself included; 0: no limit
                                * given */
-    char framework[128];      /* who wrote it, for people: "PyTorch 2.13"; "": unknown */
+    char framework[128];   /* who wrote it, for people: "PyTorch 2.13"; "": unknown */
     bool step_known;
     uint64_t step; /* iteration or global step */
     struct cairn_parallelism parallelism;
@@ -135,12 +137,11 @@ void cairn_checkpoint_close(struct cairn_checkpoint *checkpoint);
 
 /* Complains of the checkpoint, "<place>: <format>", or of one of its files, and returns `err`. For
  * writers, too, which refuse a source. */
-cairn_err cairn_refuse(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint,
-                       cairn_err err, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+cairn_err cairn_refuse(const struct cairn_checkpoint *checkpoint, cairn_err err, const char *format,
+                       ...) __attribute__((format(printf, 3, 4)));
 cairn_err cairn_refuse_file(const struct cairn_checkpoint *checkpoint, const char *path,
-                            struct cairn_complaint *complaint, cairn_err err, const char *format,
-                            ...) __attribute__((format(printf, 5, 6)));
+                            cairn_err err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* A container's name in messages: its path, or the place's if it is the place itself. */
 const char *cairn_checkpoint_container_name(const struct cairn_checkpoint *checkpoint,
@@ -148,31 +149,28 @@ const char *cairn_checkpoint_container_name(const struct cairn_checkpoint *check
 
 /* Adds a file of the place as a container. Every call makes a new index: call it once per file. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint,
-                                                     const char *path, uint32_t *container,
-                                                     struct cairn_complaint *complaint);
+                                                     const char *path, uint32_t *container);
 
 /* Adds bytes in memory, which are copied, as a container. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint,
                                                       const void *bytes, size_t bytes_len,
-                                                      uint32_t *container,
-                                                      struct cairn_complaint *complaint);
+                                                      uint32_t *container);
 
-/* Complains that a file no longer has the mark that it had, and returns CAIRN_CORRUPT. */
+/* Complains that a file no longer has the mark that it had, and returns CAIRN_CORRUPT. Threads that
+ * read data have a complaint each, so it is given here. */
 cairn_err cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint,
                                             const char *path, struct cairn_complaint *complaint);
 
 /* Complains that a tensor or opaque state cannot have this name (its length, control characters, no
  * UTF-8) and returns CAIRN_CORRUPT; CAIRN_OK if it can. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_check_name(const struct cairn_checkpoint *checkpoint,
-                                                       const char *name,
-                                                       struct cairn_complaint *complaint);
+                                                       const char *name);
 
 /* Adds a tensor without pieces; adding it again returns its index. dims <= CAIRN_DIMS_MAX. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint,
                                                        const char *name, enum cairn_dtype dtype,
                                                        enum cairn_kind kind, uint32_t dims,
-                                                       const uint64_t *shape, uint32_t *tensor,
-                                                       struct cairn_complaint *complaint);
+                                                       const uint64_t *shape, uint32_t *tensor);
 
 /* Adds the box [start, start + extent) of a tensor (elements), with its first element at
  * offset_bytes of the container. stride_bytes NULL: row-major without gaps. An empty box adds
@@ -181,8 +179,7 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_box(struct cairn_checkpoint *che
                                                     uint32_t tensor, uint32_t container,
                                                     const uint64_t *start, const uint64_t *extent,
                                                     uint64_t offset_bytes,
-                                                    const uint64_t *stride_bytes,
-                                                    struct cairn_complaint *complaint);
+                                                    const uint64_t *stride_bytes);
 
 /* Adds the elements [flat_begin, flat_end) of the row-major box [start, start + extent) of a
  * tensor, which lie contiguously at offset_bytes of the container. start and extent NULL: the whole
@@ -191,25 +188,21 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_flat(struct cairn_checkpoint *ch
                                                      uint32_t tensor, uint32_t container,
                                                      const uint64_t *start, const uint64_t *extent,
                                                      uint64_t flat_begin, uint64_t flat_end,
-                                                     uint64_t offset_bytes,
-                                                     struct cairn_complaint *complaint);
+                                                     uint64_t offset_bytes);
 
 /* Adds opaque state held in memory; `bytes` are copied. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_opaque(struct cairn_checkpoint *checkpoint,
                                                        const char *name, const void *bytes,
-                                                       size_t bytes_len,
-                                                       struct cairn_complaint *complaint);
+                                                       size_t bytes_len);
 
 /* Adds `name` as an alias: it has the elements of tensor `of` by construction (tied weights). */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_alias(struct cairn_checkpoint *checkpoint,
-                                                      const char *name, uint32_t of,
-                                                      struct cairn_complaint *complaint);
+                                                      const char *name, uint32_t of);
 
 /* The same, with a kind of its own: a parameter that exists only as its master weights. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint,
                                                          const char *name, enum cairn_kind kind,
-                                                         uint32_t of,
-                                                         struct cairn_complaint *complaint);
+                                                         uint32_t of);
 
 /* What a tensor has its elements of: itself unless it is an alias. */
 uint32_t cairn_checkpoint_past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor);
@@ -220,16 +213,14 @@ uint32_t cairn_checkpoint_past_alias(const struct cairn_checkpoint *checkpoint, 
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint,
                                                      uint32_t container, enum cairn_crc_kind kind,
                                                      uint64_t offset_bytes, uint64_t bytes,
-                                                     uint64_t block_bytes, const uint64_t *values,
-                                                     struct cairn_complaint *complaint);
+                                                     uint64_t block_bytes, const uint64_t *values);
 
 /* The same for a storage or an object in an archive of torch.save. crc32 0: it was written without
  * a checksum; the checkpoint gets one warning for all of these. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_storage_sum(struct cairn_checkpoint *checkpoint,
                                                             uint32_t container,
                                                             uint64_t offset_bytes, uint64_t bytes,
-                                                            uint32_t crc32,
-                                                            struct cairn_complaint *complaint);
+                                                            uint32_t crc32);
 
 /* Adds a warning for the user, one line. This is not an error. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_warn(struct cairn_checkpoint *checkpoint,
@@ -245,8 +236,7 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_warn(struct cairn_checkpoint *checkp
  * complained about): no such tensor. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_load_opaque(const struct cairn_checkpoint *checkpoint,
                                                         const char *name, size_t bytes_max,
-                                                        uint8_t **bytes, size_t *bytes_len,
-                                                        struct cairn_complaint *complaint);
+                                                        uint8_t **bytes, size_t *bytes_len);
 
 /* The parameter that an optimizer tensor belongs to, and the length of the key in its name;
  * UINT32_MAX if there is none. "exp_avg.layers.0.weight" -> index of "layers.0.weight", 7. */

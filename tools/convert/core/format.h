@@ -27,26 +27,23 @@ struct cairn_format {
      * about: CAIRN_CORRUPT, CAIRN_VERSION, CAIRN_NOT_FOUND (a file of the checkpoint), CAIRN_INVAL
      * (it needs a flag to be read), CAIRN_NOMEM, CAIRN_IO. cairn_checkpoint_close frees what it
      * leaves, also after an error. */
-    cairn_err (*read)(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint);
+    cairn_err (*read)(struct cairn_checkpoint *checkpoint);
 
     /* Adds to a source what the target keeps apart and the source does not: opaque state, and
      * aliases. Called before the source is proved complete. NULL: nothing to add. Errors as
      * `plan`. */
     cairn_err (*prepare)(struct cairn_checkpoint *checkpoint,
-                         const struct cairn_output_options *options,
-                         struct cairn_complaint *complaint);
+                         const struct cairn_output_options *options);
 
     /* Lays the checkpoint out. Every tensor of the source is in the output's layout, or carried in
      * its literals or small files, or refused by name (CAIRN_INVAL): never dropped in silence. The
      * checkpoint lives until cairn_output_fini. Deterministic: a killed run is continued by
      * planning again, so the same source and options must give the same bytes. */
     cairn_err (*plan)(const struct cairn_checkpoint *checkpoint,
-                      const struct cairn_output_options *options, struct cairn_output *output,
-                      struct cairn_complaint *complaint);
+                      const struct cairn_output_options *options, struct cairn_output *output);
 
     /* Called when all sums are set: adds the literals that depend on them, and the small files. */
-    cairn_err (*finish)(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                        struct cairn_complaint *complaint);
+    cairn_err (*finish)(const struct cairn_checkpoint *checkpoint, struct cairn_output *output);
 
     void (*release)(void *state); /* NULL if `state` is never set */
 };
@@ -58,8 +55,9 @@ extern const struct cairn_format cairn_format_universal, cairn_format_ds_univers
 
 /*
  * Opens a place and reads its metadata as `format`, on at most thread_count threads (0: the
- * reader's choice). On success the caller ends *out with cairn_checkpoint_close. CAIRN_NOT_FOUND if
- * there is no such place; else the errors of `read`.
+ * reader's choice). On success the caller ends *out with cairn_checkpoint_close; until then
+ * `complaint` lives, or out->complaint is set to another one. CAIRN_NOT_FOUND if there is no such
+ * place; else the errors of `read`.
  */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open(const char *path,
                                                  const struct cairn_format *format,

@@ -58,15 +58,15 @@ cairn_number_after(const char **text, const char *word, uint32_t *out)
 
 cairn_err
 cairn_numbers_load(const struct cairn_checkpoint *checkpoint, const char *name, uint64_t max,
-                   uint64_t *numbers, size_t count, struct cairn_complaint *complaint)
+                   uint64_t *numbers, size_t count)
 {
     char shown[NOTE_BYTES_MAX + 1] = "";
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     const char *at;
     bool good;
-    cairn_err err = cairn_checkpoint_load_opaque(checkpoint, name, NOTE_BYTES_MAX, &bytes,
-                                                 &bytes_len, complaint);
+    cairn_err err =
+        cairn_checkpoint_load_opaque(checkpoint, name, NOTE_BYTES_MAX, &bytes, &bytes_len);
 
     if (err)
         return err;
@@ -80,7 +80,7 @@ cairn_numbers_load(const struct cairn_checkpoint *checkpoint, const char *name, 
     free(bytes);
     if (good)
         return CAIRN_OK;
-    return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+    return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                         "%s says \"%s\", expected %s of at most %" PRIu64
                         "; convert its source again",
                         name, shown, count == 1 ? "a number" : "two numbers", max);

@@ -22,6 +22,6 @@ bool cairn_number_after(const char **text, const char *word, uint32_t *out);
  */
 CAIRN_MUST_CHECK cairn_err cairn_numbers_load(const struct cairn_checkpoint *checkpoint,
                                               const char *name, uint64_t max, uint64_t *numbers,
-                                              size_t count, struct cairn_complaint *complaint);
+                                              size_t count);
 
 #endif

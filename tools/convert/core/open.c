@@ -24,11 +24,11 @@ read_place(struct cairn_place *place, const struct cairn_format *format, uint32_
            struct cairn_checkpoint *out, struct cairn_complaint *complaint)
 {
     struct cairn_checkpoint checkpoint = {
-        .format = format, .place = *place, .thread_count = thread_count};
+        .format = format, .place = *place, .thread_count = thread_count, .complaint = complaint};
     cairn_err err = cairn_layout_create(&checkpoint.layout);
 
     if (!err)
-        err = format->read(&checkpoint, complaint);
+        err = format->read(&checkpoint);
     if (!err)
         err = warn_of_unsummed(&checkpoint);
     if (!err) {

@@ -211,7 +211,7 @@ cairn_dcp_chunks_close(struct cairn_dcp_chunks *chunks)
 cairn_err
 cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
                       struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
-                      const struct cairn_dcp_chunk **chunk, struct cairn_complaint *complaint)
+                      const struct cairn_dcp_chunk **chunk)
 {
     struct cairn_dcp_chunk *opened;
     const struct hand *hand = chunks->hands;
@@ -223,15 +223,16 @@ cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
         hand++;
     opened = &chunks->opened[index - chunks->begin];
     if (index >= hand->done && hand->err)
-        return cairn_complain(complaint, hand->err, "%s", hand->complaint.text);
+        return cairn_complain(checkpoint->complaint, hand->err, "%s", hand->complaint.text);
     if (index >= hand->done) /* its file was not there then, and is now */
-        err = open_chunk(chunks, source, &chunks->wants->items[index], opened, complaint);
+        err =
+            open_chunk(chunks, source, &chunks->wants->items[index], opened, checkpoint->complaint);
     if (!err &&
         !cairn_file_mark_equal(&opened->mark, &checkpoint->containers[source->container].mark))
-        err = cairn_checkpoint_complain_changed(checkpoint, source->name, complaint);
+        err = cairn_checkpoint_complain_changed(checkpoint, source->name, checkpoint->complaint);
     if (!err)
         err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, opened->stored_at,
-                                               opened->stored_bytes, opened->crc32, complaint);
+                                               opened->stored_bytes, opened->crc32);
     *chunk = opened;
     return err;
 }

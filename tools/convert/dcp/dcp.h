@@ -23,8 +23,7 @@ enum {
 
 /* The `.metadata` of a checkpoint; as cairn_dcp_metadata_parse, and the errors of reading. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint,
-                                                   struct cairn_dcp_metadata *out,
-                                                   struct cairn_complaint *complaint);
+                                                   struct cairn_dcp_metadata *out);
 
 /* Something that lies in the checkpoint's files, with where it belongs. What it points to is in the
  * metadata's `kept`. */
@@ -44,15 +43,13 @@ struct cairn_dcp_wants {
  * the errors of cairn_dcp_find_item. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
                                                 struct cairn_dcp_metadata *metadata, uint32_t entry,
-                                                struct cairn_dcp_wants *wants,
-                                                struct cairn_complaint *complaint);
+                                                struct cairn_dcp_wants *wants);
 
 /* Sorts by file and offset. CAIRN_CORRUPT, complained about, where two items have the same
  * bytes. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint,
                                                 const struct cairn_dcp_metadata *metadata,
-                                                struct cairn_dcp_wants *wants,
-                                                struct cairn_complaint *complaint);
+                                                struct cairn_dcp_wants *wants);
 
 /* An open file of the checkpoint. */
 struct cairn_dcp_source {
@@ -67,8 +64,7 @@ struct cairn_dcp_source {
 CAIRN_MUST_CHECK cairn_err cairn_dcp_source_select(struct cairn_checkpoint *checkpoint,
                                                    struct cairn_dcp_source *source,
                                                    const struct cairn_dcp_item *item,
-                                                   const char *name,
-                                                   struct cairn_complaint *complaint);
+                                                   const char *name);
 void cairn_dcp_source_close(struct cairn_dcp_source *source);
 
 enum { CAIRN_DCP_WHERE_BYTES_MAX = 512 };
@@ -86,8 +82,7 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_add_object(struct cairn_checkpoint *checkpo
                                                 const struct cairn_dcp_source *source,
                                                 const struct cairn_dcp_wanted *wanted,
                                                 const char *name,
-                                                char final_name[CAIRN_NAME_BYTES_MAX],
-                                                struct cairn_complaint *complaint);
+                                                char final_name[CAIRN_NAME_BYTES_MAX]);
 
 /* Reads the pickle of a bytes object that has no tensors into memory that the caller frees. *bytes
  * is NULL where it has some, or is not an archive. */
@@ -125,16 +120,13 @@ void cairn_dcp_chunks_close(struct cairn_dcp_chunks *chunks);
 CAIRN_MUST_CHECK cairn_err cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
                                                  struct cairn_checkpoint *checkpoint,
                                                  const struct cairn_dcp_source *source,
-                                                 const struct cairn_dcp_chunk **chunk,
-                                                 struct cairn_complaint *complaint);
+                                                 const struct cairn_dcp_chunk **chunk);
 
 /* ---- writing: dcp/write.c ---- */
 
 cairn_err cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
-                         const struct cairn_output_options *options, struct cairn_output *output,
-                         struct cairn_complaint *complaint);
-cairn_err cairn_dcp_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                           struct cairn_complaint *complaint);
+                         const struct cairn_output_options *options, struct cairn_output *output);
+cairn_err cairn_dcp_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output);
 void cairn_dcp_release(void *state);
 
 #endif

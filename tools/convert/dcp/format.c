@@ -50,7 +50,6 @@ struct reading {
     struct cairn_torch_leaves leaves; /* of that tree */
     uint32_t *first_of;               /* [nodes of the tree]: 1 + index of its first leaf */
     uint32_t *leaf_of;                /* [entry_count]: 1 + index in `leaves`; NULL: no such tree */
-    struct cairn_complaint *complaint;
 };
 
 static bool
@@ -97,10 +96,10 @@ load_kept_tree(struct reading *reading, uint8_t **bytes, size_t *bytes_len)
         !cairn_pickle_copy_text(wanted->item.path, file_name, sizeof(file_name)) ||
         !cairn_place_name_check(file_name))
         return CAIRN_OK; /* refused with the others */
-    err = cairn_place_open_file(&checkpoint->place, file_name, &fd, reading->complaint);
+    err = cairn_place_open_file(&checkpoint->place, file_name, &fd, reading->checkpoint->complaint);
     if (!err)
         err = cairn_torch_open(fd, file_name, wanted->item.offset_bytes, wanted->item.bytes,
-                               CAIRN_DCP_TREE_BYTES_MAX, &file, reading->complaint);
+                               CAIRN_DCP_TREE_BYTES_MAX, &file, reading->checkpoint->complaint);
     if (!err && file.tensor_count == 1 && file.tensors[0].contiguous) {
         *bytes_len = (size_t)file.tensors[0].bytes;
         *bytes = malloc(*bytes_len + 1);
@@ -111,7 +110,7 @@ load_kept_tree(struct reading *reading, uint8_t **bytes, size_t *bytes_len)
     }
     cairn_torch_close(&file);
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
-    return cairn_complain_failed(reading->complaint, err, "%s/%s: %s cannot be read",
+    return cairn_complain_failed(reading->checkpoint->complaint, err, "%s/%s: %s cannot be read",
                                  checkpoint->place.path, file_name, CAIRN_TORCH_TREE);
 }
 
@@ -235,7 +234,7 @@ take_kept_tree(struct reading *reading)
 static cairn_err
 set_name(struct reading *reading, uint32_t index, const char *name)
 {
-    cairn_err err = cairn_checkpoint_check_name(reading->checkpoint, name, reading->complaint);
+    cairn_err err = cairn_checkpoint_check_name(reading->checkpoint, name);
 
     if (err)
         return err;
@@ -252,13 +251,11 @@ add_named(struct reading *reading, uint32_t index, const char *name, enum cairn_
     cairn_err err;
 
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_refuse(checkpoint, reading->complaint, CAIRN_CORRUPT,
-                            "duplicate tensor %.300s", name);
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT, "duplicate tensor %.300s", name);
     err = set_name(reading, index, name);
     if (!err)
         err = cairn_checkpoint_add_tensor(checkpoint, name, entry->dtype, kind, entry->dims,
-                                          entry->shape, &reading->named[index].tensor,
-                                          reading->complaint);
+                                          entry->shape, &reading->named[index].tensor);
     return err;
 }
 
@@ -299,7 +296,7 @@ add_again(struct reading *reading, uint32_t index, const char *of)
 
     if (!tensor || tensor->dtype != entry->dtype || tensor->dims != entry->dims ||
         memcmp(tensor->shape, entry->shape, entry->dims * sizeof(*entry->shape)) != 0)
-        return cairn_refuse(checkpoint, reading->complaint, CAIRN_CORRUPT,
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%.300s is not the tensor %.300s that %s says it is; take "
                             "another copy",
                             entry->name, of, CAIRN_TORCH_TREE);
@@ -313,7 +310,7 @@ add_again(struct reading *reading, uint32_t index, const char *of)
         name = path.keys[1].text; /* as torch/format.c names it */
     err = set_name(reading, index, name);
     reading->named[index].tensor = known;
-    return err ? err : cairn_checkpoint_add_alias(checkpoint, name, known, reading->complaint);
+    return err ? err : cairn_checkpoint_add_alias(checkpoint, name, known);
 }
 
 static cairn_err
@@ -346,8 +343,8 @@ name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
         if (!entry->tensor)
             continue;
         if (!cairn_state_classify(&reading->roots, &path, &place))
-            return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
-                                "the name %.300s is too long", entry->name);
+            return cairn_refuse(reading->checkpoint, CAIRN_CORRUPT, "the name %.300s is too long",
+                                entry->name);
         if (moments != (place.class == CAIRN_STATE_MOMENT))
             continue;
         if (reading->leaf_of && reading->leaf_of[i] != 0) {
@@ -444,7 +441,7 @@ pack_groups(struct reading *reading, bool *packed)
         return CAIRN_OK;
     if (!err)
         err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes,
-                                          bytes_len, reading->complaint);
+                                          bytes_len);
     free(bytes);
     *packed = err == CAIRN_OK;
     return err;
@@ -458,13 +455,12 @@ add_chunk(struct reading *reading, struct cairn_dcp_chunks *chunks, size_t index
 {
     uint32_t entry = reading->wants.items[index].entry;
     const struct cairn_dcp_chunk *chunk;
-    cairn_err err = cairn_dcp_chunks_take(chunks, index, reading->checkpoint, source, &chunk,
-                                          reading->complaint);
+    cairn_err err = cairn_dcp_chunks_take(chunks, index, reading->checkpoint, source, &chunk);
 
     return err ? err
                : cairn_checkpoint_add_box(reading->checkpoint, reading->named[entry].tensor,
                                           source->container, chunk->start, chunk->extent, chunk->at,
-                                          chunk->stride_bytes, reading->complaint);
+                                          chunk->stride_bytes);
 }
 
 static cairn_err
@@ -479,8 +475,7 @@ read_item(struct reading *reading, struct cairn_dcp_source *source, struct cairn
     uint8_t *bytes = NULL;
     cairn_err err;
 
-    err = cairn_dcp_source_select(reading->checkpoint, source, &wanted->item, entry->name,
-                                  reading->complaint);
+    err = cairn_dcp_source_select(reading->checkpoint, source, &wanted->item, entry->name);
     if (err)
         return err;
     if (entry->tensor)
@@ -489,17 +484,16 @@ read_item(struct reading *reading, struct cairn_dcp_source *source, struct cairn
         if (!reading->groups_plain)
             return CAIRN_OK;
         err = cairn_dcp_load_object(source, wanted, entry->name, &bytes, &value->bytes_len,
-                                    reading->complaint);
+                                    reading->checkpoint->complaint);
         value->bytes = bytes;
         reading->groups_plain = bytes != NULL;
         return err;
     }
     path = cairn_dcp_entry_path(entry);
     if (!cairn_state_join(&path, name, sizeof(name)))
-        return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
-                            "the name %.300s is too long", entry->name);
-    err = cairn_dcp_add_object(reading->checkpoint, source, wanted, name, final_name,
-                               reading->complaint);
+        return cairn_refuse(reading->checkpoint, CAIRN_CORRUPT, "the name %.300s is too long",
+                            entry->name);
+    err = cairn_dcp_add_object(reading->checkpoint, source, wanted, name, final_name);
     return err ? err : set_name(reading, wanted->entry, final_name);
 }
 
@@ -601,8 +595,7 @@ keep_names(struct reading *reading, bool groups_packed)
                  cairn_dcp_path_node(&pickle, prefix));
     err = cairn_pickle_done(&pickle);
     if (!err && list->count > 0)
-        err = cairn_opaque_add(reading->checkpoint, CAIRN_DCP_NAMES, &pickle, list,
-                               reading->complaint);
+        err = cairn_opaque_add(reading->checkpoint, CAIRN_DCP_NAMES, &pickle, list);
     cairn_pickle_fini(&pickle);
     return err;
 }
@@ -654,8 +647,7 @@ read_all(struct reading *reading)
         }
     cairn_name_set_sort(&reading->whole);
     for (uint32_t i = 0; i < metadata->entry_count && !err; i++)
-        err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
-                                   reading->complaint);
+        err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants);
     if (!err)
         err = take_kept_tree(reading);
     cairn_dcp_metadata_forget_tree(&reading->metadata); /* before the layout needs the memory */
@@ -668,8 +660,7 @@ read_all(struct reading *reading)
     if (!err)
         err = note_groups(reading);
     if (!err)
-        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants,
-                                   reading->complaint);
+        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants);
     if (err)
         return err;
     reading->groups_plain = !reading->groups_carried;
@@ -708,10 +699,10 @@ end_reading(struct reading *reading)
 }
 
 static cairn_err
-read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+read_checkpoint(struct cairn_checkpoint *checkpoint)
 {
-    struct reading reading = {.checkpoint = checkpoint, .complaint = complaint};
-    cairn_err err = cairn_dcp_metadata_load(checkpoint, &reading.metadata, complaint);
+    struct reading reading = {.checkpoint = checkpoint};
+    cairn_err err = cairn_dcp_metadata_load(checkpoint, &reading.metadata);
 
     if (err)
         return err;

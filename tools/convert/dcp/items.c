@@ -21,8 +21,7 @@
 /* ---- files ---- */
 
 cairn_err
-cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp_metadata *out,
-                        struct cairn_complaint *complaint)
+cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp_metadata *out)
 {
     char path[CAIRN_FILE_PATH_BYTES_MAX];
     uint8_t *bytes = NULL;
@@ -31,8 +30,8 @@ cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint, struct cairn_
 
     (void)snprintf(path, sizeof(path), "%s/" CAIRN_DCP_METADATA, checkpoint->place.path);
     err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                           &bytes, &bytes_len, complaint);
-    return err ? err : cairn_dcp_metadata_parse(bytes, bytes_len, path, out, complaint);
+                           &bytes, &bytes_len, checkpoint->complaint);
+    return err ? err : cairn_dcp_metadata_parse(bytes, bytes_len, path, out, checkpoint->complaint);
 }
 
 int
@@ -62,8 +61,7 @@ compare_wanted(const void *left, const void *right)
 
 cairn_err
 cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint,
-                     const struct cairn_dcp_metadata *metadata, struct cairn_dcp_wants *wants,
-                     struct cairn_complaint *complaint)
+                     const struct cairn_dcp_metadata *metadata, struct cairn_dcp_wants *wants)
 {
     if (wants->count > 0)
         qsort(wants->items, wants->count, sizeof(*wants->items), compare_wanted);
@@ -76,7 +74,7 @@ cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint,
             continue;
         (void)cairn_pickle_copy_text(b->item.path, name, sizeof(name));
         return cairn_complain(
-            complaint, CAIRN_CORRUPT,
+            checkpoint->complaint, CAIRN_CORRUPT,
             "%s/.metadata says that items of %s and of %s overlap at byte %" PRIu64
             " of %s; take another copy",
             checkpoint->place.path, metadata->entries[a->entry].name,
@@ -136,26 +134,25 @@ add_wanted(struct cairn_dcp_metadata *metadata, uint32_t index, uint32_t chunk,
 
 cairn_err
 cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint, struct cairn_dcp_metadata *metadata,
-                     uint32_t index, struct cairn_dcp_wants *wants,
-                     struct cairn_complaint *complaint)
+                     uint32_t index, struct cairn_dcp_wants *wants)
 {
     const struct cairn_dcp_entry *entry = &metadata->entries[index];
     uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
     cairn_err err = CAIRN_OK;
 
     if (!entry->tensor)
-        return add_wanted(metadata, index, 0, NULL, NULL, wants, complaint);
+        return add_wanted(metadata, index, 0, NULL, NULL, wants, checkpoint->complaint);
     for (uint32_t i = 0; i < entry->chunks->count && !err; i++) {
         bool empty = false;
 
         if (!cairn_dcp_chunk_box(entry, i, start, extent))
-            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+            return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                                 "chunk %" PRIu32 " of tensor %.300s is not a box inside it", i,
                                 entry->name);
         for (uint32_t d = 0; d < entry->dims; d++)
             empty = empty || extent[d] == 0;
         if (!empty)
-            err = add_wanted(metadata, index, i, start, extent, wants, complaint);
+            err = add_wanted(metadata, index, i, start, extent, wants, checkpoint->complaint);
     }
     return err;
 }
@@ -170,8 +167,7 @@ cairn_dcp_source_close(struct cairn_dcp_source *source)
 
 cairn_err
 cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_source *source,
-                        const struct cairn_dcp_item *item, const char *name,
-                        struct cairn_complaint *complaint)
+                        const struct cairn_dcp_item *item, const char *name)
 {
     cairn_err err = CAIRN_OK;
 
@@ -179,22 +175,23 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
         cairn_dcp_source_close(source);
         if (!cairn_pickle_copy_text(item->path, source->name, sizeof(source->name)) ||
             !cairn_place_name_check(source->name))
-            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+            return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                                 ".metadata says that %.200s lies in a file outside the "
                                 "checkpoint, or has no usable name; take another copy",
                                 name);
-        err = cairn_checkpoint_add_file(checkpoint, source->name, &source->container, complaint);
+        err = cairn_checkpoint_add_file(checkpoint, source->name, &source->container);
         if (!err)
-            err = cairn_place_open_file(&checkpoint->place, source->name, &source->fd, complaint);
+            err = cairn_place_open_file(&checkpoint->place, source->name, &source->fd,
+                                        checkpoint->complaint);
         if (err)
-            return cairn_complain_failed(complaint, err, "%s/%s: cannot be opened",
+            return cairn_complain_failed(checkpoint->complaint, err, "%s/%s: cannot be opened",
                                          checkpoint->place.path, source->name);
         source->mark = checkpoint->containers[source->container].mark;
         source->path = item->path;
     }
     if (item->offset_bytes > source->mark.bytes ||
         item->bytes > source->mark.bytes - item->offset_bytes)
-        return cairn_refuse_file(checkpoint, source->name, complaint, CAIRN_CORRUPT,
+        return cairn_refuse_file(checkpoint, source->name, CAIRN_CORRUPT,
                                  "%.200s ends at byte %" PRIu64 " and the file has %" PRIu64
                                  "; it is truncated, take another copy",
                                  name, item->offset_bytes + item->bytes, source->mark.bytes);
@@ -278,19 +275,17 @@ cairn_dcp_load_object(const struct cairn_dcp_source *source, const struct cairn_
 /* Bytes as they lie in the file. */
 static cairn_err
 add_opaque_piece(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
-                 const char *name, uint64_t at, uint64_t bytes, struct cairn_complaint *complaint)
+                 const char *name, uint64_t at, uint64_t bytes)
 {
     uint32_t tensor;
     cairn_err err;
 
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "duplicate %.200s", name);
-    err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_U8, CAIRN_OPAQUE, 1, &bytes, &tensor,
-                                      complaint);
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT, "duplicate %.200s", name);
+    err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_U8, CAIRN_OPAQUE, 1, &bytes, &tensor);
     if (err)
         return err;
-    return cairn_checkpoint_add_box(checkpoint, tensor, source->container, NULL, NULL, at, NULL,
-                                    complaint);
+    return cairn_checkpoint_add_box(checkpoint, tensor, source->container, NULL, NULL, at, NULL);
 }
 
 /* An object that holds tensors: they go into the layout, and the rest is pickled with their
@@ -298,16 +293,16 @@ add_opaque_piece(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
 static cairn_err
 add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
                  const struct cairn_dcp_wanted *wanted, const char *name, const char *final_name,
-                 const char *where, struct cairn_complaint *complaint)
+                 const char *where)
 {
     struct cairn_torch_file file = {0};
     bool storage = false;
     cairn_err err;
 
     err = cairn_torch_open(source->fd, where, wanted->item.offset_bytes, wanted->item.bytes,
-                           CAIRN_DCP_TREE_BYTES_MAX, &file, complaint);
+                           CAIRN_DCP_TREE_BYTES_MAX, &file, checkpoint->complaint);
     if (!err)
-        err = cairn_torch_source_add_sums(checkpoint, source->container, &file, complaint);
+        err = cairn_torch_source_add_sums(checkpoint, source->container, &file);
     for (uint32_t i = 0; i < file.tensor_count && !err; i++) {
         const struct cairn_torch_tensor *tensor = &file.tensors[i];
         char tensor_name[CAIRN_STATE_NAME_BYTES_MAX];
@@ -319,17 +314,16 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
                        tensor->name[0] ? "." : "", tensor->name);
         if (!tensor->view.dtype->dtype || tensor->view.conjugate || tensor->view.negate)
             err =
-                cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+                cairn_refuse(checkpoint, CAIRN_INVAL,
                              "tensor %.200s is of torch.%s%s, which is not converted; "
                              "leave it out of the checkpoint",
                              tensor_name, tensor->view.dtype->name,
                              tensor->view.dtype->dtype ? " with a conjugate or negative bit" : "");
         else if (cairn_layout_tensor_find(checkpoint->layout, tensor_name) != UINT32_MAX)
-            err = cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "duplicate tensor %.200s",
-                               tensor_name);
+            err = cairn_refuse(checkpoint, CAIRN_CORRUPT, "duplicate tensor %.200s", tensor_name);
         if (!err)
             err = cairn_torch_add_view(checkpoint, source->container, tensor, tensor_name,
-                                       CAIRN_BUFFER, &index, complaint);
+                                       CAIRN_BUFFER, &index);
         if (!err)
             err = cairn_pickle_replace(&file.tree, tensor->node,
                                        cairn_pickle_tensor(&file.tree, tensor_name));
@@ -337,12 +331,12 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
     if (!err)
         err = cairn_torch_has_storage(&file.tree, file.root, &storage);
     if (!err && storage)
-        err = cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
+        err = cairn_complain(checkpoint->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
                              checkpoint->place.path, name);
     if (!err)
-        err = cairn_opaque_add(checkpoint, final_name, &file.tree, file.root, complaint);
+        err = cairn_opaque_add(checkpoint, final_name, &file.tree, file.root);
     cairn_torch_close(&file);
-    return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
+    return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read", where);
 }
 
 /*
@@ -351,8 +345,7 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
  */
 static cairn_err
 add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
-               const struct cairn_dcp_item *item, const char *name, const char *where,
-               struct cairn_complaint *complaint)
+               const struct cairn_dcp_item *item, const char *name, const char *where)
 {
     enum { END_BYTES = 22 };
     static const uint8_t end[4] = {'P', 'K', 5, 6};
@@ -364,23 +357,21 @@ add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sourc
         err = cairn_file_read_at(source->fd, item->offset_bytes + item->bytes - END_BYTES, last,
                                  sizeof(last), &got);
     if (err)
-        return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
+        return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read", where);
     if (memcmp(last, end, sizeof(end)) == 0)
-        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "the item of %s ends as an archive of torch.save and does not "
                             "begin as one: it is damaged; take another copy",
                             where);
     err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, item->offset_bytes,
-                                           item->bytes, 0, complaint);
-    return err ? err
-               : add_opaque_piece(checkpoint, source, name, item->offset_bytes, item->bytes,
-                                  complaint);
+                                           item->bytes, 0);
+    return err ? err : add_opaque_piece(checkpoint, source, name, item->offset_bytes, item->bytes);
 }
 
 cairn_err
 cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
                      const struct cairn_dcp_wanted *wanted, const char *name,
-                     char final_name[CAIRN_NAME_BYTES_MAX], struct cairn_complaint *complaint)
+                     char final_name[CAIRN_NAME_BYTES_MAX])
 {
     const struct cairn_dcp_item *item = &wanted->item;
     struct cairn_zip_entry entry;
@@ -397,20 +388,17 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
     archive = !err && cairn_zip_probe(first, got);
     if (snprintf(final_name, CAIRN_NAME_BYTES_MAX, "%s%s", name, archive ? ".pickle" : "") >=
         CAIRN_NAME_BYTES_MAX)
-        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT, "the name %.200s… is too long",
-                            name);
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT, "the name %.200s… is too long", name);
     if (!err && archive)
-        err = find_plain_pickle(source, item, where, &entry, complaint);
+        err = find_plain_pickle(source, item, where, &entry, checkpoint->complaint);
     if (err)
-        return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
+        return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read", where);
     if (!archive)
-        return add_raw_object(checkpoint, source, item, final_name, where, complaint);
+        return add_raw_object(checkpoint, source, item, final_name, where);
     if (entry.at > 0) {
         err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, entry.at, entry.bytes,
-                                               entry.crc32, complaint);
-        return err ? err
-                   : add_opaque_piece(checkpoint, source, final_name, entry.at, entry.bytes,
-                                      complaint);
+                                               entry.crc32);
+        return err ? err : add_opaque_piece(checkpoint, source, final_name, entry.at, entry.bytes);
     }
-    return add_mixed_object(checkpoint, source, wanted, name, final_name, where, complaint);
+    return add_mixed_object(checkpoint, source, wanted, name, final_name, where);
 }

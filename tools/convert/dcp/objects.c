@@ -47,7 +47,8 @@ cairn_dcp_output_literal(struct cairn_dcp_output *dcp, const char *name,
     cairn_err err = next_archive(dcp, &archive);
 
     if (!err)
-        err = cairn_torch_plan_init(&archive->plan, "archive", tree, root, NULL, 0, dcp->complaint);
+        err = cairn_torch_plan_init(&archive->plan, "archive", tree, root, NULL, 0,
+                                    dcp->source->complaint);
     return err ? err : place_archive(dcp, archive, name, path);
 }
 
@@ -65,7 +66,7 @@ add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
     uint32_t file;
     cairn_err err;
 
-    err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0, dcp->complaint);
+    err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0, dcp->source->complaint);
     if (err)
         return err;
     pickle = plan.zip.entries[0];
@@ -108,8 +109,8 @@ add_mixed_object(struct cairn_dcp_output *dcp, struct cairn_pickle *tree,
     cairn_err err = next_archive(dcp, &archive);
 
     if (!err)
-        err = cairn_torch_refs_plan(dcp->source, dcp->options, NULL, tree, root, "archive", archive,
-                                    dcp->complaint);
+        err =
+            cairn_torch_refs_plan(dcp->source, dcp->options, NULL, tree, root, "archive", archive);
     return err ? err : place_archive(dcp, archive, name, path);
 }
 

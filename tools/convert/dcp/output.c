@@ -152,7 +152,7 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
     cairn_err err;
 
     memcpy(chunk.extent, box_extent, box_dims * sizeof(*box_extent));
-    err = plan_chunk(chunk.dtype, box_dims, box_extent, &plan, dcp->complaint);
+    err = plan_chunk(chunk.dtype, box_dims, box_extent, &plan, dcp->source->complaint);
     if (err)
         return err;
     data = cairn_torch_plan_storage_at(&plan, 0);
@@ -267,15 +267,14 @@ rank_count(const struct cairn_checkpoint *source, const struct cairn_output_opti
 cairn_err
 cairn_dcp_output_init(struct cairn_dcp_output *dcp, const struct cairn_checkpoint *source,
                       const struct cairn_output_options *options, struct cairn_output *output,
-                      struct cairn_dcp_kept **kept, struct cairn_complaint *complaint)
+                      struct cairn_dcp_kept **kept)
 {
     uint32_t tensor_count = cairn_layout_tensor_count(source->layout);
 
     *dcp = (struct cairn_dcp_output){.source = source,
                                      .options = options,
                                      .output = output,
-                                     .rank_count = rank_count(source, options),
-                                     .complaint = complaint};
+                                     .rank_count = rank_count(source, options)};
     cairn_dcp_index_init(&dcp->index, INDEX_BYTES_MAX);
     *kept = dcp->kept = calloc(1, sizeof(*dcp->kept));
     dcp->ranks = calloc(dcp->rank_count, sizeof(*dcp->ranks));

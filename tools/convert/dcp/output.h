@@ -31,7 +31,6 @@ struct cairn_dcp_output {
                                * cut */
     uint32_t next_rank;
     bool *inside; /* [tensors of the source]: it lies in an object, and gets no item of its own */
-    struct cairn_complaint *complaint;
 };
 
 /* Borrows all it is given. The caller ends *dcp with cairn_dcp_output_fini, also on failure, and
@@ -40,8 +39,7 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_output_init(struct cairn_dcp_output *dcp,
                                                  const struct cairn_checkpoint *source,
                                                  const struct cairn_output_options *options,
                                                  struct cairn_output *output,
-                                                 struct cairn_dcp_kept **kept,
-                                                 struct cairn_complaint *complaint);
+                                                 struct cairn_dcp_kept **kept);
 void cairn_dcp_output_fini(struct cairn_dcp_output *dcp);
 
 /* How an array of the checkpoint is filled: a tensor's elements [from, from + rows) of the first

@@ -19,7 +19,6 @@ struct planning {
     struct cairn_kept_names names;
     bool tree, numbered; /* names are those of a file of torch.save; its optimizer's parameters have
                             numbers */
-    struct cairn_complaint *complaint;
 };
 
 void
@@ -86,10 +85,10 @@ take_tree(struct planning *planning)
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     bool *named = calloc((size_t)cairn_layout_tensor_count(planning->source->layout) + 1, 1);
-    cairn_err err = named ? cairn_checkpoint_load_opaque(planning->source, CAIRN_TORCH_TREE,
-                                                         CAIRN_TORCH_OBJECT_BYTES_MAX, &bytes,
-                                                         &bytes_len, planning->complaint)
-                          : CAIRN_NOMEM;
+    cairn_err err =
+        named ? cairn_checkpoint_load_opaque(planning->source, CAIRN_TORCH_TREE,
+                                             CAIRN_TORCH_OBJECT_BYTES_MAX, &bytes, &bytes_len)
+              : CAIRN_NOMEM;
 
     if (!err)
         err = cairn_torch_leaves_of_kept(bytes, bytes_len, &file, &leaves);
@@ -112,7 +111,7 @@ load_names(struct planning *planning, const struct cairn_output_options *options
 
     if (options->canonical_names)
         return CAIRN_OK;
-    err = cairn_kept_names_load(planning->source, &planning->names, planning->complaint);
+    err = cairn_kept_names_load(planning->source, &planning->names);
     return err || planning->names.kept_count > 0 ? err : take_tree(planning);
 }
 
@@ -123,7 +122,7 @@ choose_name(struct planning *planning, uint32_t tensor, char text[CAIRN_STATE_NA
 {
     if (cairn_kept_names_choose(&planning->names, planning->source, tensor, text, name, path))
         return CAIRN_OK;
-    return cairn_complain(planning->complaint, CAIRN_INVAL,
+    return cairn_complain(planning->source->complaint, CAIRN_INVAL,
                           "tensor %s: its name is too long for a distributed checkpoint",
                           cairn_layout_tensor(planning->source->layout, tensor)->name);
 }
@@ -233,7 +232,7 @@ add_object(struct planning *planning, uint32_t tensor, bool *done)
     if (strchr(known->name, '/') || known->shape[0] > CAIRN_DCP_OBJECT_BYTES_MAX)
         return CAIRN_OK;
     err = cairn_checkpoint_load_opaque(planning->source, known->name, CAIRN_DCP_OBJECT_BYTES_MAX,
-                                       &bytes, &bytes_len, planning->complaint);
+                                       &bytes, &bytes_len);
     if (!err)
         err = choose_name(planning, tensor, text, name, &path);
     if (!err && strcmp(known->name, CAIRN_PARAM_GROUPS_NAME) == 0 &&
@@ -287,14 +286,13 @@ plan_all(struct planning *planning)
 
 cairn_err
 cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
-               const struct cairn_output_options *options, struct cairn_output *output,
-               struct cairn_complaint *complaint)
+               const struct cairn_output_options *options, struct cairn_output *output)
 {
-    struct planning planning = {.source = checkpoint, .output = output, .complaint = complaint};
+    struct planning planning = {.source = checkpoint, .output = output};
     struct cairn_dcp_kept *kept = NULL;
     cairn_err err;
 
-    err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &kept, complaint);
+    err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &kept);
     output->state = kept;
     if (!err)
         err = load_names(&planning, options);
@@ -304,17 +302,16 @@ cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
         err = cairn_dcp_output_end(&planning.dcp);
     cairn_kept_names_fini(&planning.names);
     cairn_dcp_output_fini(&planning.dcp);
-    return cairn_complain_failed(complaint, err,
+    return cairn_complain_failed(checkpoint->complaint, err,
                                  "%s: cannot be laid out as a distributed checkpoint",
                                  checkpoint->place.path);
 }
 
 cairn_err
-cairn_dcp_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                 struct cairn_complaint *complaint)
+cairn_dcp_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
 {
     cairn_err err = cairn_dcp_kept_finish(output->state, output);
 
-    return cairn_complain_failed(complaint, err, "%s: the archives around the tensors",
+    return cairn_complain_failed(checkpoint->complaint, err, "%s: the archives around the tensors",
                                  checkpoint->place.path);
 }

@@ -12,16 +12,15 @@
 #include "tools/convert/deepspeed/files.h"
 
 static cairn_err
-refuse(const struct cairn_checkpoint *checkpoint, const char *where,
-       struct cairn_complaint *complaint, const char *why)
+refuse(const struct cairn_checkpoint *checkpoint, const char *where, const char *why)
 {
-    return cairn_refuse_file(checkpoint, where, complaint, CAIRN_CORRUPT, "%s", why);
+    return cairn_refuse_file(checkpoint, where, CAIRN_CORRUPT, "%s", why);
 }
 
 /* What a layer's experts are called in the module, as the file of one says. */
 static cairn_err
 read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t experts,
-           struct cairn_deepspeed_layers *layers, struct cairn_complaint *complaint)
+           struct cairn_deepspeed_layers *layers)
 {
     struct cairn_torch_source source = {0};
     const struct cairn_pickle_node *pairs;
@@ -29,20 +28,20 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
     const char *name;
     size_t begin, end;
     uint32_t number;
-    cairn_err err = cairn_torch_source_open(checkpoint, path, &source, complaint);
+    cairn_err err = cairn_torch_source_open(checkpoint, path, &source);
 
     pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
     if (!err &&
         (!pairs || pairs->count == 0 || !cairn_pickle_copy_text(pairs->items[0], key, sizeof(key))))
-        err = cairn_refuse_file(checkpoint, path, complaint, CAIRN_CORRUPT,
+        err = cairn_refuse_file(checkpoint, path, CAIRN_CORRUPT,
                                 "holds no tensors of an expert by name");
     name = err ? NULL : cairn_deepspeed_canonical(key);
     if (!err && !cairn_deepspeed_expert_in(name, &begin, &end, &number))
         err = cairn_refuse_file(
-            checkpoint, path, complaint, CAIRN_VERSION,
+            checkpoint, path, CAIRN_VERSION,
             "%s is not a name of an expert of DeepSpeed's MoE layers, which alone are read", key);
     if (!err && cairn_deepspeed_layer_find(layers, name, begin))
-        err = cairn_refuse_file(checkpoint, path, complaint, CAIRN_CORRUPT,
+        err = cairn_refuse_file(checkpoint, path, CAIRN_CORRUPT,
                                 "is of the same layer as another file; take all of one checkpoint");
     if (!err)
         err = cairn_deepspeed_layer_add(layers, name, begin, experts);
@@ -53,14 +52,13 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
 cairn_err
 cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
                                  const struct cairn_deepspeed_files *files, uint32_t part,
-                                 struct cairn_deepspeed_layers *layers,
-                                 struct cairn_complaint *complaint)
+                                 struct cairn_deepspeed_layers *layers)
 {
     const struct cairn_deepspeed_expert_file *experts = files->experts;
     cairn_err err = CAIRN_OK;
 
     if (files->expert_count > 0 && files->model_by_rank)
-        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%s is of a job with experts, and %s of one with ZeRO 3, with "
                             "which DeepSpeed does not train "
                             "its MoE layers: they are of two checkpoints; separate them",
@@ -70,7 +68,7 @@ cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
                            experts[next].layer == experts[i].layer;)
             next++;
         if (experts[i].part == part)
-            err = read_layer(checkpoint, experts[i].path, next - i, layers, complaint);
+            err = read_layer(checkpoint, experts[i].path, next - i, layers);
     }
     return err;
 }
@@ -78,8 +76,7 @@ cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
 cairn_err
 cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
                                  struct cairn_deepspeed_state *state,
-                                 const struct cairn_pickle_node *root, const char *where,
-                                 struct cairn_complaint *complaint)
+                                 const struct cairn_pickle_node *root, const char *where)
 {
     const struct cairn_pickle_node *counts = cairn_pickle_get(root, "num_experts");
     const struct cairn_pickle_node *first =
@@ -94,15 +91,14 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
     cairn_err err;
 
     if (state->layers.count > 0 && !cairn_pickle_is_list(counts))
-        return refuse(checkpoint, where, complaint,
-                      "it has files of experts beside it and no num_experts");
+        return refuse(checkpoint, where, "it has files of experts beside it and no num_experts");
     if (cairn_pickle_is_list(counts) && counts->count != state->layers.count)
-        return refuse(checkpoint, where, complaint,
+        return refuse(checkpoint, where,
                       "it has another number of layers of experts than layer_…_expert_… files "
                       "of; copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; i < state->layers.count; i++)
         if (!cairn_pickle_u64(counts->items[i], &count) || count != state->layers.layers[i].experts)
-            return refuse(checkpoint, where, complaint,
+            return refuse(checkpoint, where,
                           "its num_experts are not as many as there are layer_…_expert_… files of "
                           "each layer; "
                           "copy those that are missing from the nodes that wrote them");
@@ -110,20 +106,19 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
         if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
             cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &begin, &end, &number))
             return cairn_refuse_file(
-                checkpoint, where, complaint, CAIRN_VERSION,
+                checkpoint, where, CAIRN_VERSION,
                 "%s is a tied parameter of an expert, which only the first rank's "
                 "experts alone and not read",
                 name);
     state->groups.data_first = cairn_pickle_is_true(first);
     err = cairn_deepspeed_experts_place(&state->groups, &state->layers, state->ranks, &why);
-    return err == CAIRN_CORRUPT ? refuse(checkpoint, where, complaint, why) : err;
+    return err == CAIRN_CORRUPT ? refuse(checkpoint, where, why) : err;
 }
 
 cairn_err
 cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
                                struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
-                               struct cairn_pickle_node *root, const char *where,
-                               struct cairn_complaint *complaint)
+                               struct cairn_pickle_node *root, const char *where)
 {
     struct cairn_deepspeed_spreading *spreading = state->spreading;
     struct cairn_deepspeed_groups whole = {0};
@@ -145,14 +140,12 @@ cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
         spreading->mixed || mixed || (spreading->ranks > 0 && spreading->ranks != spread);
     spreading->ranks = spread > spreading->ranks ? spread : spreading->ranks;
     cairn_deepspeed_groups_fini(&whole);
-    return err == CAIRN_VERSION ? cairn_refuse_file(checkpoint, where, complaint, err, "%s", why)
-                                : err;
+    return err == CAIRN_VERSION ? cairn_refuse_file(checkpoint, where, err, "%s", why) : err;
 }
 
 cairn_err
 cairn_deepspeed_experts_end(struct cairn_checkpoint *checkpoint,
-                            const struct cairn_deepspeed_spreading *spreading,
-                            struct cairn_complaint *complaint)
+                            const struct cairn_deepspeed_spreading *spreading)
 {
     char text[16];
 
@@ -160,6 +153,6 @@ cairn_deepspeed_experts_end(struct cairn_checkpoint *checkpoint,
     if (!spreading->split && !spreading->mixed)
         return CAIRN_OK;
     (void)snprintf(text, sizeof(text), "%" PRIu32, spreading->mixed ? 0 : spreading->ranks);
-    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, text, strlen(text),
-                                       complaint);
+    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, text,
+                                       strlen(text));
 }

@@ -8,15 +8,14 @@
 cairn_err
 cairn_deepspeed_reading_refuse(const struct cairn_deepspeed_reading *reading, const char *why)
 {
-    return cairn_refuse_file(reading->checkpoint, reading->where, reading->complaint, CAIRN_CORRUPT,
-                             "%s", why);
+    return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT, "%s", why);
 }
 
 static cairn_err
 refuse_tensor(const struct cairn_deepspeed_reading *reading, const char *why)
 {
     return cairn_refuse_file(
-        reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+        reading->checkpoint, reading->where, CAIRN_VERSION,
         "is of a job with tensor parallelism, and %s; merge it with the framework "
         "that wrote it",
         why);
@@ -47,7 +46,7 @@ read_cuts(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_nod
         return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
     if (!cairn_deepspeed_cuts_agree(&state->cuts, info, state->part_count, state->part, name))
         return cairn_refuse_file(
-            reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+            reading->checkpoint, reading->where, CAIRN_VERSION,
             "affine_map in universal_checkpoint_info says of %s that it "
             "is cut otherwise than in equal "
             "parts along one dimension, or scaled, which is not read; merge it "
@@ -68,8 +67,7 @@ check_degrees(struct cairn_deepspeed_reading *reading, const struct cairn_pickle
 
     if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) &&
         degree != state->part_count)
-        return cairn_refuse_file(reading->checkpoint, reading->where, reading->complaint,
-                                 CAIRN_CORRUPT,
+        return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT,
                                  "is of a job with model parallelism of %" PRIu64
                                  ", and there are model_states of %" PRIu32
                                  "; copy the others from the nodes that wrote them",
@@ -91,7 +89,7 @@ check_experts(const struct cairn_deepspeed_reading *reading, const struct cairn_
         if (said && said->kind != CAIRN_PICKLE_NONE &&
             !(said->kind == CAIRN_PICKLE_LIST && said->count == 0))
             return cairn_refuse_file(
-                reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+                reading->checkpoint, reading->where, CAIRN_VERSION,
                 "is of a job with expert parallelism (%s), which is not read; merge "
                 "it with the framework that wrote it",
                 keys[i]);
@@ -103,7 +101,7 @@ cairn_err
 cairn_deepspeed_reading_refuse_cut(const struct cairn_deepspeed_reading *reading, const char *path,
                                    const char *why)
 {
-    return cairn_refuse_file(reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+    return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_VERSION,
                              "how %s is cut by tensor parallelism: %s", path, why);
 }
 
@@ -164,8 +162,7 @@ cairn_deepspeed_facts_read(struct cairn_deepspeed_reading *reading,
     err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
     if (err)
         return err == CAIRN_CORRUPT ? cairn_deepspeed_reading_refuse(reading, why) : err;
-    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where,
-                                           reading->complaint);
+    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where);
     return !err && state->cut ? cut_parameters(reading) : err;
 }
 

@@ -11,7 +11,6 @@ struct cairn_deepspeed_reading {
     struct cairn_torch_source source;
     uint32_t rank;
     char where[CAIRN_NAME_BYTES_MAX]; /* the file, for messages */
-    struct cairn_complaint *complaint;
 };
 
 /* Complain of the file: CAIRN_CORRUPT; CAIRN_VERSION. */

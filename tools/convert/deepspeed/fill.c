@@ -35,7 +35,7 @@ scalars_begin(const struct cairn_deepspeed_target *target)
 static cairn_err
 unknown(const struct cairn_deepspeed_target *target, const char *name)
 {
-    return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+    return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                         "DeepSpeed's files need %s, which is missing; was it dropped?", name);
 }
 
@@ -109,14 +109,13 @@ name_first(const struct cairn_deepspeed_target *target, const char *key, uint32_
     if (known->count == 0 ||
         snprintf(name, CAIRN_NAME_BYTES_MAX, "%s.%s", key,
                  target->groups.parameters[known->first].name) >= CAIRN_NAME_BYTES_MAX)
-        return cairn_refuse(target->checkpoint, target->complaint, CAIRN_CORRUPT,
+        return cairn_refuse(target->checkpoint, CAIRN_CORRUPT,
                             "group %" PRIu32 " has no parameter to hold its %s", group, key);
     return CAIRN_OK;
 }
 
 static cairn_err
-resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out,
-        struct cairn_complaint *complaint)
+resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out)
 {
     struct cairn_deepspeed_target *target = context;
     uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout), group = 0, key_at;
@@ -152,8 +151,8 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
         return err;
     }
     if (!split_flat(target, name, key, &group))
-        return cairn_refuse(target->checkpoint, complaint, CAIRN_CORRUPT,
-                            "carried from DeepSpeed: %s %s", word, name);
+        return cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "carried from DeepSpeed: %s %s",
+                            word, name);
     err = name_first(target, key, group, first);
     if (!err)
         err = fill_tensor(target, first, out);
@@ -166,8 +165,8 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
         return CAIRN_OK;
     }
     if (strcmp(word, "flat") != 0 || key_at == UINT32_MAX)
-        return cairn_refuse(target->checkpoint, complaint, CAIRN_CORRUPT,
-                            "carried from DeepSpeed: %s %s", word, name);
+        return cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "carried from DeepSpeed: %s %s",
+                            word, name);
     out->dims = 1;
     out->shape[0] =
         cairn_deepspeed_target_saved(target, group, strcmp(key, "fp32") == 0, &partition);
@@ -303,7 +302,7 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         tensor = cairn_layout_tensor(target->checkpoint->layout, index);
         if (!has_shape(target, known->first + i, tensor) ||
             (i > 0 && dtype && dtype != tensor->dtype))
-            return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+            return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                                 "%s has another shape than in DeepSpeed's param_shapes, or "
                                 "another dtype than its group",
                                 name);
@@ -367,11 +366,13 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
     cairn_err err = cairn_pickle_done(tree);
 
     if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
-        return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                             "\"%.200s\" is not a name of a file in a checkpoint; refused", path);
     if (err)
-        return cairn_complain_failed(target->complaint, err, "%s: cannot be laid out", path);
+        return cairn_complain_failed(target->checkpoint->complaint, err, "%s: cannot be laid out",
+                                     path);
     fill.identity_count =
         scalars_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
-    return cairn_torch_output_fill(target->output, path, &fill, add_storage, target->complaint);
+    return cairn_torch_output_fill(target->output, path, &fill, add_storage,
+                                   target->checkpoint->complaint);
 }

@@ -47,21 +47,21 @@ probe(const struct cairn_place *place)
 
 static cairn_err
 check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
-             const struct cairn_deepspeed_state *state, struct cairn_complaint *complaint)
+             const struct cairn_deepspeed_state *state)
 {
     if (state->has_groups && files->optim_count != files->part_count * (uint64_t)state->ranks)
-        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%s says that %" PRIu32
                             " ranks wrote the checkpoint, and there are %" PRIu32
                             " optim_states files; copy the others from the nodes that wrote them",
                             files->models[0], state->ranks, files->optim_count);
     if (!state->has_groups && files->optim_count > 0)
-        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%s has no param_shapes, without which the optim_states files "
                             "cannot be cut into parameters; take the checkpoint's own",
                             files->models[0]);
     if (files->model_by_rank && files->model_count != files->part_count * (uint64_t)state->ranks)
-        return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%s says that %" PRIu32
                             " ranks wrote the checkpoint, and there are %" PRIu32
                             " model_states files; copy the others from the nodes that wrote them",
@@ -72,7 +72,7 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
 /* All files of one part of the module. */
 static cairn_err
 read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
-          struct cairn_deepspeed_state *state, struct cairn_complaint *complaint)
+          struct cairn_deepspeed_state *state)
 {
     uint32_t models = files->model_count / files->part_count;
     uint32_t optims = files->optim_count / files->part_count;
@@ -80,19 +80,19 @@ read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_file
     char *const *optim = optims ? &files->optims[state->part * optims] : NULL;
     cairn_err err;
 
-    err = cairn_deepspeed_model_read(checkpoint, state, model[0], 0, complaint);
+    err = cairn_deepspeed_model_read(checkpoint, state, model[0], 0);
     if (!err)
-        err = check_counts(checkpoint, files, state, complaint);
+        err = check_counts(checkpoint, files, state);
     for (uint32_t i = 1; i < models && !err; i++)
-        err = cairn_deepspeed_model_read(checkpoint, state, model[i], i, complaint);
+        err = cairn_deepspeed_model_read(checkpoint, state, model[i], i);
     for (uint32_t i = 0; i < optims && !err; i++)
-        err = cairn_deepspeed_optim_read(checkpoint, state, optim[i], i, complaint);
-    return err ? err : cairn_deepspeed_state_end(checkpoint, state, complaint);
+        err = cairn_deepspeed_optim_read(checkpoint, state, optim[i], i);
+    return err ? err : cairn_deepspeed_state_end(checkpoint, state);
 }
 
 static cairn_err
 read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
-           struct cairn_deepspeed_spreading *spreading, struct cairn_complaint *complaint)
+           struct cairn_deepspeed_spreading *spreading)
 {
     struct cairn_deepspeed_state first = {0};
     cairn_err err = CAIRN_OK;
@@ -101,7 +101,7 @@ read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_fil
         struct cairn_deepspeed_state later = {0}, *state = part == 0 ? &first : &later;
         struct cairn_deepspeed_layers layers = {0};
 
-        err = cairn_deepspeed_experts_in_files(checkpoint, files, part, &layers, complaint);
+        err = cairn_deepspeed_experts_in_files(checkpoint, files, part, &layers);
         state->part = part;
         state->part_count = files->part_count;
         state->first_tensor = cairn_layout_tensor_count(checkpoint->layout);
@@ -111,7 +111,7 @@ read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_fil
         state->stage3 = files->model_by_rank;
         state->first = part == 0 ? NULL : &first;
         if (!err)
-            err = read_part(checkpoint, files, state, complaint);
+            err = read_part(checkpoint, files, state);
         state->layers = (struct cairn_deepspeed_layers){0};
         cairn_deepspeed_layers_fini(&layers);
         cairn_deepspeed_state_fini(&later);
@@ -121,25 +121,24 @@ read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_fil
 }
 
 static cairn_err
-read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+read_all(struct cairn_checkpoint *checkpoint)
 {
     struct cairn_deepspeed_files files = {0};
     struct cairn_deepspeed_spreading spreading = {0};
     char folder[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
 
-    err = cairn_deepspeed_folder(&checkpoint->place, "latest", folder, complaint);
+    err = cairn_deepspeed_folder(&checkpoint->place, "latest", folder, checkpoint->complaint);
     if (!err)
-        err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, complaint);
+        err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, checkpoint->complaint);
     if (!err)
-        err = read_parts(checkpoint, &files, &spreading, complaint);
+        err = read_parts(checkpoint, &files, &spreading);
     if (!err)
-        err = cairn_deepspeed_experts_end(checkpoint, &spreading, complaint);
+        err = cairn_deepspeed_experts_end(checkpoint, &spreading);
     if (!err)
-        err = cairn_deepspeed_layers_read(checkpoint, &files, complaint);
+        err = cairn_deepspeed_layers_read(checkpoint, &files);
     if (!err && files.bf16) /* what the loader looks for first, where the job trains in bf16 */
-        err =
-            cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5, complaint);
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5);
     cairn_deepspeed_files_fini(&files);
     return err;
 }

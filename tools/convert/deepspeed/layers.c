@@ -27,7 +27,7 @@ static const uint32_t EXPERT = UINT32_MAX; /* in place of a layer's number */
 /* Adds what a stage's model_states have in `buffer_names`. */
 static cairn_err
 add_buffer_names(const struct cairn_checkpoint *checkpoint, uint32_t part,
-                 struct cairn_name_set *names, struct cairn_complaint *complaint)
+                 struct cairn_name_set *names)
 {
     const struct cairn_pickle_node *list;
     struct cairn_opaque_tree model;
@@ -35,7 +35,7 @@ add_buffer_names(const struct cairn_checkpoint *checkpoint, uint32_t part,
     cairn_err err;
 
     cairn_deepspeed_scoped(part, 0, CAIRN_DEEPSPEED_MODEL, carried);
-    err = cairn_opaque_tree_open(checkpoint, carried, &model, complaint);
+    err = cairn_opaque_tree_open(checkpoint, carried, &model);
     list = err ? NULL : cairn_pickle_get(model.root, "buffer_names");
     for (uint32_t i = 0; cairn_pickle_is_list(list) && i < list->count && !err; i++)
         if (cairn_pickle_copy_text(list->items[i], name, sizeof(name)))
@@ -58,8 +58,7 @@ ends_with(const char *text, const char *end)
  * other. */
 static cairn_err
 find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_source *source,
-          const char *key, const struct cairn_torch_tensor *tensor, const char **found,
-          struct cairn_complaint *complaint)
+          const char *key, const struct cairn_torch_tensor *tensor, const char **found)
 {
     *found = NULL;
     for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
@@ -71,7 +70,7 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
             memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0)
             continue;
         if (*found)
-            return cairn_refuse_file(checkpoint, source->path, complaint, CAIRN_VERSION,
+            return cairn_refuse_file(checkpoint, source->path, CAIRN_VERSION,
                                      "%s is %s or %s, which is unknown; tied layers of one "
                                      "shape are not distinguished",
                                      key, *found, name);
@@ -83,7 +82,7 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
 static cairn_err
 add_tensor(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source, uint32_t number,
            const char *key, const struct cairn_torch_tensor *tensor,
-           const struct cairn_name_set *buffers, struct cairn_complaint *complaint)
+           const struct cairn_name_set *buffers)
 {
     char own[CAIRN_NAME_BYTES_MAX + 16], master[CAIRN_NAME_BYTES_MAX + 32];
     char name[CAIRN_NAME_BYTES_MAX];
@@ -100,20 +99,20 @@ add_tensor(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *sourc
     if (!buffer && number != EXPERT &&
         cairn_layout_tensor_find(checkpoint->layout, master) == UINT32_MAX &&
         cairn_layout_tensor_find(checkpoint->layout, own) == UINT32_MAX) /* else it is frozen */
-        err = find_tied(checkpoint, source, key, tensor, &tied, complaint);
+        err = find_tied(checkpoint, source, key, tensor, &tied);
     if (err)
         return err;
     if (snprintf(name, sizeof(name), "%s", tied ? tied : own) >= (int)sizeof(name))
-        return cairn_refuse_file(checkpoint, source->path, complaint, CAIRN_VERSION,
+        return cairn_refuse_file(checkpoint, source->path, CAIRN_VERSION,
                                  "the name %s is longer than %d bytes", own,
                                  CAIRN_NAME_BYTES_MAX - 1);
     return cairn_torch_source_add(checkpoint, source, tensor, name,
-                                  buffer ? CAIRN_BUFFER : CAIRN_PARAM, complaint);
+                                  buffer ? CAIRN_BUFFER : CAIRN_PARAM);
 }
 
 static cairn_err
 read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t number,
-           const struct cairn_name_set *buffers, struct cairn_complaint *complaint)
+           const struct cairn_name_set *buffers)
 {
     const struct cairn_pickle_node *pairs;
     struct cairn_torch_source source = {0};
@@ -121,7 +120,7 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t numbe
     char carried[CAIRN_NAME_BYTES_MAX], key[CAIRN_NAME_BYTES_MAX];
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
-    cairn_err err = cairn_torch_source_open(checkpoint, path, &source, complaint);
+    cairn_err err = cairn_torch_source_open(checkpoint, path, &source);
 
     pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
     for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
@@ -129,15 +128,15 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t numbe
             cairn_torch_source_tensor(&source, pairs->items[2 * i + 1]);
 
         if (tensor && cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)) && key[0])
-            err = add_tensor(checkpoint, &source, number, key, tensor, buffers, complaint);
+            err = add_tensor(checkpoint, &source, number, key, tensor, buffers);
     }
     if (!err)
         err = cairn_torch_source_carry(checkpoint, &source, CAIRN_DEEPSPEED_SCOPE, &bytes,
-                                       &bytes_len, complaint);
+                                       &bytes_len);
     (void)snprintf(carried, sizeof(carried), CAIRN_DEEPSPEED_SCOPE "%.*s.pickle",
                    (int)(strlen(file) - strlen(".pt")), file);
     if (!err)
-        err = cairn_checkpoint_add_opaque(checkpoint, carried, bytes, bytes_len, complaint);
+        err = cairn_checkpoint_add_opaque(checkpoint, carried, bytes, bytes_len);
     free(bytes);
     cairn_torch_source_close(&source);
     return err;
@@ -146,8 +145,7 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t numbe
 /* Layers without parameters have no file, so that a number which is left out says nothing: the
  * optimizer says what should be there. */
 static cairn_err
-check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
-            struct cairn_complaint *complaint)
+check_whole(const struct cairn_checkpoint *checkpoint, const char *path)
 {
     for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
         const char *name = cairn_layout_tensor(checkpoint->layout, i)->name;
@@ -155,7 +153,7 @@ check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
         if (strncmp(name, MASTER, strlen(MASTER)) == 0 &&
             cairn_layout_tensor_find(checkpoint->layout, name + strlen(MASTER)) == UINT32_MAX)
             return cairn_refuse(
-                checkpoint, complaint, CAIRN_CORRUPT,
+                checkpoint, CAIRN_CORRUPT,
                 "the optimizer has state of %s, which is in no layer's file beside %s; copy "
                 "the layer_… file that is missing from the node that wrote it",
                 name + strlen(MASTER), path);
@@ -165,8 +163,7 @@ check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
 
 cairn_err
 cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
-                            const struct cairn_deepspeed_files *files,
-                            struct cairn_complaint *complaint)
+                            const struct cairn_deepspeed_files *files)
 {
     struct cairn_name_set buffers = {0};
     cairn_err err = CAIRN_OK;
@@ -174,16 +171,14 @@ cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
     if (files->layer_count == 0 && files->expert_count == 0)
         return CAIRN_OK;
     for (uint32_t part = 0; part < files->part_count && !err; part++)
-        err = add_buffer_names(checkpoint, part, &buffers, complaint);
+        err = add_buffer_names(checkpoint, part, &buffers);
     cairn_name_set_sort(&buffers);
     for (uint32_t i = 0; i < files->expert_count && !err; i++)
-        err = read_layer(checkpoint, files->experts[i].path, EXPERT, &buffers, complaint);
+        err = read_layer(checkpoint, files->experts[i].path, EXPERT, &buffers);
     for (uint32_t i = 0; i < files->layer_count && !err; i++)
-        err =
-            read_layer(checkpoint, files->layers[i], files->layer_numbers[i], &buffers, complaint);
+        err = read_layer(checkpoint, files->layers[i], files->layer_numbers[i], &buffers);
     cairn_name_set_fini(&buffers);
     return err ? err
                : check_whole(checkpoint,
-                             files->layer_count ? files->layers[0] : files->experts[0].path,
-                             complaint);
+                             files->layer_count ? files->layers[0] : files->experts[0].path);
 }

@@ -37,26 +37,24 @@ share_of(const struct cairn_deepspeed_make *make, uint32_t tensor)
 static cairn_err
 add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn_pickle_node *node)
 {
-    const char *place = make->checkpoint->place.path;
     char name[CAIRN_NAME_BYTES_MAX];
     uint32_t tensor;
 
     if (!cairn_pickle_copy_text(node, name, sizeof(name)))
-        return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "%s: its optimizer's groups have numbers instead of names; give the "
-                              "names with --job FILE",
-                              place);
+        return cairn_refuse(make->checkpoint, CAIRN_INVAL,
+                            "its optimizer's groups have numbers instead of names; give the "
+                            "names with --job FILE");
     tensor = cairn_deepspeed_make_find(make, name);
     if (tensor == UINT32_MAX || tensor_at(make, tensor)->kind != CAIRN_PARAM ||
         !is_floating(tensor_at(make, tensor)->dtype))
-        return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                              "%s: group %" PRIu32
-                              " of the optimizer has %s, which is not a parameter of the "
-                              "checkpoint; see cairn inspect for its names",
-                              place, group, name);
+        return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
+                            "group %" PRIu32
+                            " of the optimizer has %s, which is not a parameter of the "
+                            "checkpoint; see cairn inspect for its names",
+                            group, name);
     if (make->roles[tensor] == CAIRN_DEEPSPEED_TRAINED)
-        return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                              "%s: the groups of the optimizer have the duplicate %s", place, name);
+        return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
+                            "the groups of the optimizer have the duplicate %s", name);
     make->roles[tensor] = CAIRN_DEEPSPEED_TRAINED;
     make->members[make->member_count++] = tensor;
     return CAIRN_OK;
@@ -96,13 +94,13 @@ read_groups(struct cairn_deepspeed_make *make)
 
         if (!cairn_pickle_is_list(names) || names->count == 0)
             return cairn_refuse(
-                make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                make->checkpoint, CAIRN_CORRUPT,
                 "group %" PRIu32
                 " of the optimizer has no parameters; leave it out of the groups with --job FILE",
                 g);
         if (!cairn_pickle_get(groups->items[g], "lr"))
             return cairn_refuse(
-                make->checkpoint, make->complaint, CAIRN_INVAL,
+                make->checkpoint, CAIRN_INVAL,
                 "unknown lr of group %" PRIu32
                 " of the optimizer; give it and its other hyperparameters with --job FILE",
                 g);
@@ -185,7 +183,7 @@ tell_roles(struct cairn_deepspeed_make *make)
         if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN && make->stage == 3 &&
             !cairn_job_file_lists(make->job.frozen, tensor->name))
             return cairn_refuse(
-                make->checkpoint, make->complaint, CAIRN_INVAL,
+                make->checkpoint, CAIRN_INVAL,
                 "%s is not trained, and ZeRO 3 cuts frozen parameters into parts and leaves "
                 "buffers whole; give with --job FILE which it is: {\"frozen\": [names], "
                 "\"buffers\": [names], \"shared\": {name: first name}}",
@@ -210,7 +208,7 @@ check_shared(const struct cairn_deepspeed_make *make)
         if (tensor == UINT32_MAX || (make->roles[tensor] != CAIRN_DEEPSPEED_TRAINED &&
                                      make->roles[tensor] != CAIRN_DEEPSPEED_FROZEN))
             return cairn_refuse(
-                make->checkpoint, make->complaint, CAIRN_INVAL,
+                make->checkpoint, CAIRN_INVAL,
                 "--job says that \"%s\" is tied to \"%s\", which is not a parameter under a "
                 "name of its own; see cairn inspect for its names",
                 name, of);
@@ -245,12 +243,12 @@ check_request(struct cairn_deepspeed_make *make)
     const struct cairn_parallelism *wanted = &make->options->parallelism;
 
     if (make->options->zero == 0)
-        return cairn_complain(make->complaint, CAIRN_INVAL,
+        return cairn_complain(make->checkpoint->complaint, CAIRN_INVAL,
                               "%s did not come from DeepSpeed; give with --zero the optimizer that "
                               "will load it: 1, 2 or 3, or bf16 for BF16_Optimizer",
                               make->checkpoint->place.path);
     if (wanted->pp > 1 || wanted->ep > 1)
-        return cairn_complain(make->complaint, CAIRN_INVAL,
+        return cairn_complain(make->checkpoint->complaint, CAIRN_INVAL,
                               "DeepSpeed's files are made for data and tensor parallelism only; "
                               "leave out --pp and --ep");
     make->bf16_optimizer = make->options->zero == CAIRN_ZERO_BF16;
@@ -263,13 +261,13 @@ check_request(struct cairn_deepspeed_make *make)
 
 /* Objects of single ranks and parts would be taken for parts of what is made here. */
 static cairn_err
-check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+check_left(const struct cairn_checkpoint *checkpoint)
 {
     for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout); i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
 
         if (tensor->kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(tensor->name))
-            return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+            return cairn_refuse(checkpoint, CAIRN_INVAL,
                                 "%s belongs to files of DeepSpeed's own that are not "
                                 "written; leave it out too, with --drop '%s" CAIRN_DEEPSPEED_SCOPE
                                 "*'",
@@ -293,7 +291,7 @@ check_experts(const struct cairn_deepspeed_make *make)
         if (tensor->kind == CAIRN_PARAM &&
             cairn_deepspeed_expert_in(tensor->name, &begin, &end, &number))
             return cairn_refuse(
-                make->checkpoint, make->complaint, CAIRN_VERSION,
+                make->checkpoint, CAIRN_VERSION,
                 "%s is of an expert of DeepSpeed's MoE layers, whose files need what DeepSpeed "
                 "itself stored; convert without dropping deepspeed/*",
                 tensor->name);
@@ -313,7 +311,7 @@ check_slabs(const struct cairn_deepspeed_make *make)
 
     if (ranks <= 1 || make->slab_count == make->job.groups->count)
         return CAIRN_OK;
-    return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+    return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                         "has a group of more than %" PRIu64
                         " elements per data-parallel rank, which ZeRO 3 splits, and that is not "
                         "written with --tp; use a larger --dp, or --zero 1 or 2",
@@ -332,8 +330,7 @@ prepare(struct cairn_deepspeed_make *make)
     if (!err)
         err = check_experts(make);
     if (!err)
-        err =
-            cairn_job_file_open(make->checkpoint, make->options->job, &make->job, make->complaint);
+        err = cairn_job_file_open(make->checkpoint, make->options->job, &make->job);
     if (!err)
         err = read_groups(make);
     if (!err)
@@ -366,22 +363,20 @@ prepare(struct cairn_deepspeed_make *make)
 
 cairn_err
 cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
-                        const struct cairn_output_options *options,
-                        struct cairn_complaint *complaint)
+                        const struct cairn_output_options *options)
 {
-    struct cairn_deepspeed_make make = {
-        .checkpoint = checkpoint, .options = options, .complaint = complaint};
+    struct cairn_deepspeed_make make = {.checkpoint = checkpoint, .options = options};
     cairn_err err;
 
     if (cairn_layout_tensor_find(checkpoint->layout, CAIRN_DEEPSPEED_MODEL) != UINT32_MAX) {
         if (options->zero == 0 && !options->job)
             return CAIRN_OK;
         return cairn_refuse(
-            checkpoint, complaint, CAIRN_INVAL,
+            checkpoint, CAIRN_INVAL,
             "came from DeepSpeed and keeps the stage and groups that it had; leave out --zero "
             "and --job, or drop what DeepSpeed stored: --drop '*deepspeed/*'");
     }
-    err = check_left(checkpoint, complaint);
+    err = check_left(checkpoint);
     if (!err)
         err = prepare(&make);
     cairn_job_file_fini(&make.job);

@@ -46,7 +46,6 @@ enum { CAIRN_DEEPSPEED_STATE_KEYS_MAX = 16 };
 struct cairn_deepspeed_make {
     struct cairn_checkpoint *checkpoint;
     const struct cairn_output_options *options;
-    struct cairn_complaint *complaint;
     struct cairn_job_file job;
     uint32_t stage;      /* 1 to 3 */
     bool bf16_optimizer; /* BF16_Optimizer, which says no stage */
@@ -73,8 +72,7 @@ struct cairn_deepspeed_make {
  * name.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
-                                                   const struct cairn_output_options *options,
-                                                   struct cairn_complaint *complaint);
+                                                   const struct cairn_output_options *options);
 
 /* A tensor by name, of those that were there before masters were added; UINT32_MAX. */
 uint32_t cairn_deepspeed_make_find(const struct cairn_deepspeed_make *make, const char *name);
@@ -113,8 +111,7 @@ void cairn_deepspeed_carried_remove(struct cairn_pickle_node *root);
 /* Adds what lies there in a file to the checkpoint. Errors of cairn_torch_source_add;
  * CAIRN_CORRUPT; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint,
-                                                        struct cairn_torch_source *source,
-                                                        struct cairn_complaint *complaint);
+                                                        struct cairn_torch_source *source);
 
 /* Adds the objects to the checkpoint: deepspeed/objects.c. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_objects(struct cairn_deepspeed_make *make);

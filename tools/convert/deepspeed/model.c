@@ -76,7 +76,7 @@ add_twin(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node
     of = cairn_layout_tensor_find(reading->checkpoint->layout, first);
     if (of == UINT32_MAX || strcmp(first, name) == 0)
         return CAIRN_OK;
-    return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
+    return cairn_checkpoint_add_alias(reading->checkpoint, name, of);
 }
 
 /* Whether the first part, which alone has shared names, has this as a second name of a
@@ -112,8 +112,7 @@ add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_ten
     }
     if (!reading->state->cut || kind == CAIRN_BUFFER || view->dtype->dtype == 0 ||
         view->conjugate || view->negate)
-        return cairn_torch_source_add(reading->checkpoint, &reading->source, tensor, name, kind,
-                                      reading->complaint);
+        return cairn_torch_source_add(reading->checkpoint, &reading->source, tensor, name, kind);
     why = cairn_deepspeed_cut(&reading->state->cuts, path, view->dims, view->shape,
                               reading->state->part_count, reading->state->part, &cut);
     if (why)
@@ -121,12 +120,12 @@ add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_ten
     for (uint32_t d = 0; d < view->dims; d++)
         strides[d] = view->stride[d] * view->dtype->element_bytes;
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, view->dtype->dtype, kind,
-                                      view->dims, cut.shape, &index, reading->complaint);
+                                      view->dims, cut.shape, &index);
     for (uint32_t b = 0; b < cut.box_count && !err; b++)
         err = cairn_checkpoint_add_box(
             reading->checkpoint, index, reading->source.container, cut.boxes[b].start,
             cut.boxes[b].extent, tensor->at + (view->dims > 0 ? cut.boxes[b].row * strides[0] : 0),
-            strides, reading->complaint);
+            strides);
     if (!err) /* the tree is this source's own to change, only its walkers have no need to */
         cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node,
                               "tensor", name);
@@ -202,8 +201,7 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
             return cairn_deepspeed_reading_refuse(reading, "a frozen parameter is too large");
     part = cairn_deepspeed_evenly(frozen.elements, reading->state->ranks);
     if (tensor->view.shape[0] != part)
-        return cairn_refuse_file(reading->checkpoint, reading->where, reading->complaint,
-                                 CAIRN_CORRUPT,
+        return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT,
                                  "frozen parameter %s has a part of %" PRIu64
                                  " elements, and its shape in %" PRIu32 " ranks makes %" PRIu64,
                                  path, tensor->view.shape[0], reading->state->ranks, part);
@@ -217,11 +215,10 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
             return cairn_deepspeed_reading_refuse_cut(reading, path, why);
     }
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
-                                      CAIRN_PARAM, frozen.dims, frozen.shape, &index,
-                                      reading->complaint);
+                                      CAIRN_PARAM, frozen.dims, frozen.shape, &index);
     if (!err)
         err = cairn_checkpoint_add_flat(reading->checkpoint, index, reading->source.container, NULL,
-                                        NULL, begin, end, tensor->at, reading->complaint);
+                                        NULL, begin, end, tensor->at);
     if (!err)
         cairn_torch_carry_out(&reading->source.torch.tree, node, "fragment", name);
     return err;
@@ -250,7 +247,7 @@ read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
                 reading, "frozen_param_fragments does not fit frozen_param_shapes");
         if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
             return cairn_refuse_file(
-                reading->checkpoint, reading->where, reading->complaint, CAIRN_VERSION,
+                reading->checkpoint, reading->where, CAIRN_VERSION,
                 "%s is a frozen parameter of an expert; ZeRO 2 saves only the first rank's "
                 "alone; save with exclude_frozen_parameters, or with ZeRO 1",
                 path);
@@ -280,15 +277,15 @@ tell_unmet(const struct cairn_deepspeed_reading *reading)
 
 cairn_err
 cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
-                           const char *path, uint32_t rank, struct cairn_complaint *complaint)
+                           const char *path, uint32_t rank)
 {
     struct cairn_deepspeed_reading reading = {
-        .checkpoint = checkpoint, .state = state, .rank = rank, .complaint = complaint};
+        .checkpoint = checkpoint, .state = state, .rank = rank};
     struct cairn_pickle_node *root;
     cairn_err err;
 
     (void)snprintf(reading.where, sizeof(reading.where), "%s", path);
-    err = cairn_torch_source_open(checkpoint, path, &reading.source, complaint);
+    err = cairn_torch_source_open(checkpoint, path, &reading.source);
     root = reading.source.torch.root;
     if (!err)
         err = rank == 0 ? cairn_deepspeed_facts_read(&reading, root)
@@ -300,20 +297,20 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err)
         err = tell_unmet(&reading);
     if (!err && rank == 0 && state->part == 0)
-        err = cairn_deepspeed_carried_take(checkpoint, &reading.source, complaint);
+        err = cairn_deepspeed_carried_take(checkpoint, &reading.source);
     if (!err && rank > 0)
         cairn_deepspeed_carried_remove(root);
     if (!err && state->layers.count > 0 && state->has_groups)
         err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root,
-                                             path, complaint);
+                                             path);
     if (!err && state->cut && rank == 0 && state->part == 0)
-        err = cairn_deepspeed_tensor_rows(checkpoint, state, complaint);
+        err = cairn_deepspeed_tensor_rows(checkpoint, state);
     if (!err && state->cut)
         cairn_deepspeed_tensor_gather(state, &reading.source.torch.tree, root);
     if (!err)
         cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
     if (!err)
-        err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 0, rank, complaint);
+        err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 0, rank);
     cairn_torch_source_close(&reading.source);
     return err;
 }

@@ -94,12 +94,12 @@ cairn_deepspeed_make_names(struct cairn_deepspeed_make *make)
         if (tensor->kind != CAIRN_OPTIMIZER || !split_numbered(tensor->name, &number, &key))
             continue;
         if (number >= make->member_count)
-            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+            return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                                 "has %s, and the groups of --job have %" PRIu32
                                 " parameters; give those of this optimizer",
                                 tensor->name, make->member_count);
         if (!is_counted_alike(&make->job))
-            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+            return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                                 "has %s, counted through the groups of its optimizer, and those of "
                                 "--job are of other sizes; give the same groups in the same order",
                                 tensor->name);
@@ -108,8 +108,7 @@ cairn_deepspeed_make_names(struct cairn_deepspeed_make *make)
             cairn_deepspeed_make_find(make, name) != UINT32_MAX)
             continue; /* then it stays beside */
         err = cairn_checkpoint_add_alias_as(make->checkpoint, name, CAIRN_OPTIMIZER,
-                                            cairn_checkpoint_past_alias(make->checkpoint, i),
-                                            make->complaint);
+                                            cairn_checkpoint_past_alias(make->checkpoint, i));
         make->roles[i] = CAIRN_DEEPSPEED_MOMENT;
     }
     return err;
@@ -142,7 +141,7 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
             strncmp(tensor->name, MASTER, strlen(MASTER)) == 0)
             continue;
         if (make->key_count == CAIRN_DEEPSPEED_STATE_KEYS_MAX || key_bytes >= sizeof(key->name))
-            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
+            return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
                                 "%s is one of too many moments of a parameter, or its key is too "
                                 "long for DeepSpeed's files",
                                 tensor->name);
@@ -151,7 +150,7 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
         key->dtype = tensor->dtype;
         if (key->scalar && tensor->dims > 0)
             return cairn_refuse(
-                make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                make->checkpoint, CAIRN_CORRUPT,
                 "%s has another shape than its parameter: state that is not "
                 "elementwise cannot be cut as ZeRO cuts it; leave it out with --drop",
                 tensor->name);
@@ -163,7 +162,7 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
         if (!make->keys[k].scalar)
             return CAIRN_OK;
     return cairn_refuse(
-        make->checkpoint, make->complaint, CAIRN_CORRUPT,
+        make->checkpoint, CAIRN_CORRUPT,
         "has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of an "
         "optimizer; convert a checkpoint that has its state, or convert the weights "
         "alone to torch and load them before deepspeed.initialize",
@@ -182,7 +181,7 @@ cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member)
 
         if (state == UINT32_MAX)
             return cairn_refuse(
-                make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                make->checkpoint, CAIRN_CORRUPT,
                 "has no %s.%s, and other parameters of the optimizer have their "
                 "%s; a parameter that is not trained is left out of the groups with "
                 "--job FILE, and %s of all parameters with --drop '%s.*'",
@@ -191,7 +190,7 @@ cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member)
         if (found->dtype != key->dtype ||
             (key->scalar ? found->dims > 0 : !same_shape(found, parameter)))
             return cairn_refuse(
-                make->checkpoint, make->complaint, CAIRN_CORRUPT,
+                make->checkpoint, CAIRN_CORRUPT,
                 "%s has another shape than its parameter, or another type than other "
                 "parameters' %s",
                 found->name, key->name);
@@ -211,7 +210,7 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
     if (master != UINT32_MAX) {
         if (tensor_at(make, master)->dtype != CAIRN_F32 ||
             !same_shape(tensor_at(make, master), parameter))
-            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
+            return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
                                 "%s has another type than F32, or another shape than its parameter",
                                 tensor_at(make, master)->name);
         make->roles[master] = CAIRN_DEEPSPEED_MOMENT;
@@ -219,17 +218,17 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
     }
     if (parameter->dtype != CAIRN_F32)
         return cairn_refuse(
-            make->checkpoint, make->complaint, CAIRN_CORRUPT,
+            make->checkpoint, CAIRN_CORRUPT,
             "has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 too; "
             "where the job trained without, convert to universal with --dtype F32 "
             "first, and that to deepspeed with --dtype %s",
             parameter->name, parameter->name, cairn_dtype_name(parameter->dtype),
             cairn_dtype_name(parameter->dtype));
     if (snprintf(name, sizeof(name), MASTER "%s", parameter->name) >= (int)sizeof(name))
-        return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
-                            "the name %s is too long", parameter->name);
+        return cairn_refuse(make->checkpoint, CAIRN_CORRUPT, "the name %s is too long",
+                            parameter->name);
     return cairn_checkpoint_add_alias_as(make->checkpoint, name, CAIRN_OPTIMIZER,
-                                         make->alias_of[member], make->complaint);
+                                         make->alias_of[member]);
 }
 
 /* ---- the step ---- */
@@ -261,7 +260,7 @@ cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
     cairn_err err = CAIRN_OK;
 
     if (!make->has_step)
-        err = cairn_steps_common(make->checkpoint, &known, &make->step, make->complaint);
+        err = cairn_steps_common(make->checkpoint, &known, &make->step);
     if (err)
         return err;
     if (!known)
@@ -272,7 +271,7 @@ cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
         make->step = make->job.step;
     if (known || make->job.step_known)
         return CAIRN_OK;
-    return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+    return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                         "the number of trained steps is unknown; give it with --job FILE: "
                         "{\"global_steps\": N}");
 }

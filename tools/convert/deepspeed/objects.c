@@ -182,7 +182,7 @@ read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node
                        (int)(name_bytes - strlen(SCHEDULER) - strlen(end)),
                        name + strlen(SCHEDULER));
         err = cairn_opaque_read(make->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                &objects->tree, &value, make->complaint);
+                                &objects->tree, &value);
         if (err)
             return err;
         if (!*dict)
@@ -304,9 +304,9 @@ add_object(struct cairn_deepspeed_make *make, const char *name,
     cairn_torch_builder_init(&objects.builder, &objects.tree);
     err = build(&objects, &root);
     if (!err)
-        err = cairn_opaque_add(make->checkpoint, name, &objects.tree, root, make->complaint);
+        err = cairn_opaque_add(make->checkpoint, name, &objects.tree, root);
     cairn_pickle_fini(&objects.tree);
-    return cairn_complain_failed(make->complaint, err, "%s: %s cannot be made",
+    return cairn_complain_failed(make->checkpoint->complaint, err, "%s: %s cannot be made",
                                  make->checkpoint->place.path, name);
 }
 
@@ -321,14 +321,13 @@ cairn_deepspeed_make_objects(struct cairn_deepspeed_make *make)
     make->scaled = cairn_output_dtype(make->options, parameter) == CAIRN_F16;
     if (make->scaled && make->stage == 3)
         return cairn_refuse(
-            make->checkpoint, make->complaint, CAIRN_INVAL,
+            make->checkpoint, CAIRN_INVAL,
             "ZeRO 3 with float16 needs the state of a loss scale, which only "
             "DeepSpeed's own checkpoints have; write BF16 or F32 with --dtype, or ZeRO 2");
     err = add_object(make, CAIRN_DEEPSPEED_MODEL, build_model);
     if (!err)
         err = add_object(make, CAIRN_DEEPSPEED_OPTIM, cairn_deepspeed_objects_optim);
     if (!err && bf16) /* what the loader looks for first, where the job trains in bf16 */
-        err = cairn_checkpoint_add_opaque(make->checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5,
-                                          make->complaint);
+        err = cairn_checkpoint_add_opaque(make->checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5);
     return err;
 }

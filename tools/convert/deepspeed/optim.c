@@ -16,14 +16,12 @@ struct reading {
     uint32_t rank;
     const char *path;
     struct cairn_pickle_node *optimizer; /* the dict in the file */
-    struct cairn_complaint *complaint;
 };
 
 static cairn_err
 refuse(const struct reading *reading, const char *why)
 {
-    return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint, CAIRN_CORRUPT,
-                             "%s", why);
+    return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_CORRUPT, "%s", why);
 }
 
 static struct cairn_deepspeed_share
@@ -40,8 +38,7 @@ name_state(const struct reading *reading, const char *key,
            char name[CAIRN_NAME_BYTES_MAX])
 {
     if (cairn_deepspeed_state_name(key, parameter, expert_rank, name) != CAIRN_OK)
-        return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint,
-                                 CAIRN_VERSION,
+        return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_VERSION,
                                  "the name %s of parameter %s is longer than %d bytes", key,
                                  parameter->name, CAIRN_NAME_BYTES_MAX - 1);
     return CAIRN_OK;
@@ -68,7 +65,7 @@ check_tied(const struct reading *reading, const char *name, enum cairn_dtype dty
     if (known->dtype == dtype && known->dims == parameter->dims &&
         memcmp(known->shape, parameter->shape, known->dims * sizeof(*known->shape)) == 0)
         return CAIRN_OK;
-    return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint, CAIRN_CORRUPT,
+    return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_CORRUPT,
                              "%s has another type or shape here than in an earlier stage, so the "
                              "files are of different checkpoints; take all of one",
                              name);
@@ -94,9 +91,9 @@ add_cut(struct reading *reading, uint32_t tensor, uint32_t parameter, uint64_t b
         from = begin > first ? begin : first;
         to = end < first + count ? end : first + count;
         if (from < to)
-            err = cairn_checkpoint_add_flat(
-                reading->checkpoint, tensor, reading->source.container, box->start, box->extent,
-                from - first, to - first, at + (from - begin) * element_bytes, reading->complaint);
+            err = cairn_checkpoint_add_flat(reading->checkpoint, tensor, reading->source.container,
+                                            box->start, box->extent, from - first, to - first,
+                                            at + (from - begin) * element_bytes);
     }
     return err;
 }
@@ -138,14 +135,14 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
                                               reading->state->cut
                                                   ? reading->state->cut_of[known->first + i].shape
                                                   : parameter->shape,
-                                              &index, reading->complaint);
+                                              &index);
         if (!err && reading->state->cut)
             err = add_cut(reading, index, known->first + i, begin, end,
                           buffer->at + at * element_bytes, element_bytes);
         else if (!err)
-            err = cairn_checkpoint_add_flat(reading->checkpoint, index, reading->source.container,
-                                            NULL, NULL, begin, end, buffer->at + at * element_bytes,
-                                            reading->complaint);
+            err =
+                cairn_checkpoint_add_flat(reading->checkpoint, index, reading->source.container,
+                                          NULL, NULL, begin, end, buffer->at + at * element_bytes);
     }
     return err;
 }
@@ -167,7 +164,7 @@ read_buffer(struct reading *reading, const char *key, uint32_t group,
         return refuse(reading, "a flat buffer of the optimizer is not flat");
     if (buffer->view.shape[0] != partition && buffer->view.shape[0] != lean)
         return cairn_refuse_file(
-            reading->checkpoint, reading->path, reading->complaint, CAIRN_CORRUPT,
+            reading->checkpoint, reading->path, CAIRN_CORRUPT,
             "the %s of group %" PRIu32 " has %" PRIu64 " elements, and param_shapes in %" PRIu32
             " ranks makes %" PRIu64 " (%" PRIu64
             " without padding); the file is of another checkpoint, or of an optimizer "
@@ -192,8 +189,8 @@ load_value(const struct reading *reading, const struct cairn_torch_tensor *tenso
 
     if (bytes > 16)
         return CAIRN_INVAL;
-    err =
-        cairn_place_open_file(&reading->checkpoint->place, reading->path, &fd, reading->complaint);
+    err = cairn_place_open_file(&reading->checkpoint->place, reading->path, &fd,
+                                reading->checkpoint->complaint);
     if (!err)
         err = cairn_file_read_at(fd, tensor->at, value, bytes, &got);
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
@@ -217,7 +214,7 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
     err = load_value(reading, tensor, scalar.value);
     if (!err)
         err = cairn_deepspeed_agree(reading->state, reading->path, reading->rank, &scalar,
-                                    reading->complaint);
+                                    reading->checkpoint->complaint);
     if (!err && share.expert_rank > 0 && share.rank == 0) { /* the first experts' is there */
         err = name_state(reading, key, &reading->state->groups.parameters[known->first], 0, name);
         first = err ? UINT32_MAX : cairn_layout_tensor_find(reading->checkpoint->layout, name);
@@ -232,14 +229,14 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
         if (first != UINT32_MAX && reading->state->cut && reading->state->part > 0)
             break; /* the first part has said it */
         if (first != UINT32_MAX) {
-            err = cairn_checkpoint_add_alias(reading->checkpoint, name, first, reading->complaint);
+            err = cairn_checkpoint_add_alias(reading->checkpoint, name, first);
             continue;
         }
         err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
-                                          CAIRN_OPTIMIZER, 0, NULL, &first, reading->complaint);
+                                          CAIRN_OPTIMIZER, 0, NULL, &first);
         if (!err)
             err = cairn_checkpoint_add_box(reading->checkpoint, first, reading->source.container,
-                                           NULL, NULL, tensor->at, NULL, reading->complaint);
+                                           NULL, NULL, tensor->at, NULL);
     }
     (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, group);
     if (!err)
@@ -274,7 +271,7 @@ read_group_state(struct reading *reading, uint32_t group, const struct cairn_pic
             (void)snprintf(scalar.key, sizeof(scalar.key), "%s", key);
             memcpy(scalar.value, &number, sizeof(number));
             err = cairn_deepspeed_agree(reading->state, reading->path, reading->rank, &scalar,
-                                        reading->complaint);
+                                        reading->checkpoint->complaint);
         }
     }
     return err;
@@ -318,8 +315,7 @@ check_paddings(const struct reading *reading)
                  said;
 
         if (!cairn_pickle_u64(paddings->items[i], &said) || said != padding)
-            return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint,
-                                     CAIRN_CORRUPT,
+            return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_CORRUPT,
                                      "group_paddings of group %" PRIu32 " is not the %" PRIu64
                                      " that param_shapes in %" PRIu32 " ranks makes it",
                                      i, padding, reading->state->ranks);
@@ -382,7 +378,7 @@ read_layout(struct reading *reading)
         return refuse(reading, "its ZeRO stage is not the one in the names of the files");
     if (cairn_pickle_get(reading->optimizer, "ds_zero_partition_groups"))
         return cairn_complain(
-            reading->complaint, CAIRN_VERSION,
+            reading->checkpoint->complaint, CAIRN_VERSION,
             "%s/%s partitions experts over groups of ranks, which is not supported",
             reading->checkpoint->place.path, reading->path);
     if (!cairn_pickle_is_list(gaps))
@@ -397,8 +393,7 @@ read_layout(struct reading *reading)
         if (groups->groups[i].count > 0 &&
             groups->parameters[groups->groups[i].first].own_experts > 0 &&
             groups->groups[i].elements != lean)
-            return cairn_refuse_file(reading->checkpoint, reading->path, reading->complaint,
-                                     CAIRN_VERSION,
+            return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_VERSION,
                                      "was saved with parameter_alignment, which is not read of "
                                      "experts; load it with "
                                      "DeepSpeed and save it without");
@@ -423,16 +418,12 @@ gather_experts(struct reading *reading)
 
 cairn_err
 cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
-                           const char *path, uint32_t rank, struct cairn_complaint *complaint)
+                           const char *path, uint32_t rank)
 {
-    struct reading reading = {.checkpoint = checkpoint,
-                              .state = state,
-                              .rank = rank,
-                              .path = path,
-                              .complaint = complaint};
+    struct reading reading = {.checkpoint = checkpoint, .state = state, .rank = rank, .path = path};
     cairn_err err;
 
-    err = cairn_torch_source_open(checkpoint, path, &reading.source, complaint);
+    err = cairn_torch_source_open(checkpoint, path, &reading.source);
     reading.optimizer = cairn_pickle_get(reading.source.torch.root, "optimizer_state_dict");
     if (!err && !cairn_pickle_pairs(reading.optimizer))
         err = refuse(&reading, "it holds no optimizer_state_dict");
@@ -458,7 +449,7 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
             err = gather_experts(&reading);
     }
     if (!err)
-        err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 1, rank, complaint);
+        err = cairn_deepspeed_carry(checkpoint, state, &reading.source, 1, rank);
     cairn_torch_source_close(&reading.source);
     return err;
 }

@@ -119,9 +119,9 @@ set_experts(const struct cairn_deepspeed_target *target, struct cairn_deepspeed_
                               cairn_deepspeed_shapes_node(&target->groups, &object->tree));
     err = cairn_deepspeed_names_spread(&object->tree, object->root, "buffer_names", &target->layers,
                                        target->spread, &why);
-    return err == CAIRN_VERSION ? cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
-                                               "buffer_names: %s", why)
-                                : err;
+    return err == CAIRN_VERSION
+               ? cairn_refuse(target->checkpoint, CAIRN_INVAL, "buffer_names: %s", why)
+               : err;
 }
 
 cairn_err
@@ -217,7 +217,7 @@ load_prefix(struct cairn_deepspeed_target *target, char prefix[16])
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     cairn_err err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_DEEPSPEED_PREFIX, 15,
-                                                 &bytes, &bytes_len, target->complaint);
+                                                 &bytes, &bytes_len);
 
     prefix[0] = '\0';
     if (err == CAIRN_NOT_FOUND)
@@ -253,8 +253,7 @@ plan_part(struct cairn_deepspeed_target *target, const char *folder)
 /* The targets of all parts, which refer to one another. */
 static cairn_err
 init_parts(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
-           struct cairn_output *output, struct cairn_deepspeed_target **out, uint32_t *part_count,
-           struct cairn_complaint *complaint)
+           struct cairn_output *output, struct cairn_deepspeed_target **out, uint32_t *part_count)
 {
     struct cairn_deepspeed_target *parts = calloc(1, sizeof(*parts)), *grown;
     cairn_err err = parts ? CAIRN_OK : CAIRN_NOMEM;
@@ -269,8 +268,7 @@ init_parts(const struct cairn_checkpoint *checkpoint, const struct cairn_output_
             *out = parts = grown;
         }
         *part_count = part + 1;
-        err = cairn_deepspeed_target_init(&parts[part], checkpoint, options, true, part, output,
-                                          complaint);
+        err = cairn_deepspeed_target_init(&parts[part], checkpoint, options, true, part, output);
     }
     for (uint32_t part = 0; !err && *part_count > 1 && part < *part_count; part++)
         parts[part].parts = parts;
@@ -279,14 +277,13 @@ init_parts(const struct cairn_checkpoint *checkpoint, const struct cairn_output_
 
 cairn_err
 cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
-                     const struct cairn_output_options *options, struct cairn_output *output,
-                     struct cairn_complaint *complaint)
+                     const struct cairn_output_options *options, struct cairn_output *output)
 {
     struct cairn_deepspeed_target *parts = NULL;
     uint32_t part_count = 0;
     char folder[64] = "";
     uint8_t *latest;
-    cairn_err err = init_parts(checkpoint, options, output, &parts, &part_count, complaint);
+    cairn_err err = init_parts(checkpoint, options, output, &parts, &part_count);
 
     if (!err)
         (void)snprintf(folder, sizeof(folder), "global_step%" PRIu64, parts->step);

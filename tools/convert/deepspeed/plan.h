@@ -13,8 +13,7 @@
  * the checkpoint has neither come from DeepSpeed nor been prepared (deepspeed/make.h). */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
                                                 const struct cairn_output_options *options,
-                                                struct cairn_output *output,
-                                                struct cairn_complaint *complaint);
+                                                struct cairn_output *output);
 /* The model_states file of target->rank in a folder. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target,
                                                       const char *folder);

@@ -124,7 +124,7 @@ refuse_own_objects(const struct cairn_deepspeed_target *target)
         if ((strncmp(name, scope, strlen(scope)) == 0 || is_of_no_part(target, name)) &&
             (strstr(name, "/" CAIRN_DEEPSPEED_MODEL) || strstr(name, "/" CAIRN_DEEPSPEED_OPTIM)) &&
             !is_carried(target->output, i))
-            return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+            return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                                 "%s is of a rank's own, which no file has for %" PRIu32
                                 " ranks; leave it out with --drop '%.*s/*'",
                                 name, target->ranks,

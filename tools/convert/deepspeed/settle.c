@@ -21,8 +21,7 @@ load_carried(struct cairn_deepspeed_target *target, int which, const char *what)
         /* a tensor-parallel rank that says what the first says */
         cairn_deepspeed_scoped(0, 0, what, name);
     err = cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                       &target->carried[which], &target->carried_bytes[which],
-                                       target->complaint);
+                                       &target->carried[which], &target->carried_bytes[which]);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     return err ? err : cairn_deepspeed_target_carried(target, name);
@@ -35,9 +34,9 @@ read_groups(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
     cairn_err err = cairn_deepspeed_groups_read(shapes, &target->groups, &why);
 
     target->has_groups = true;
-    return err == CAIRN_CORRUPT ? cairn_refuse(target->checkpoint, target->complaint, err,
-                                               "carried from DeepSpeed: %s", why)
-                                : err;
+    return err == CAIRN_CORRUPT
+               ? cairn_refuse(target->checkpoint, err, "carried from DeepSpeed: %s", why)
+               : err;
 }
 
 static cairn_err
@@ -58,7 +57,7 @@ read_optimizer(struct cairn_deepspeed_target *target)
         if (i >= target->groups.group_count ||
             !cairn_deepspeed_groups_set_gaps(&target->groups, i, gaps->items[i]))
             err = cairn_refuse(
-                target->checkpoint, target->complaint, CAIRN_CORRUPT,
+                target->checkpoint, CAIRN_CORRUPT,
                 "carried from DeepSpeed: param_alignment_paddings does not fit param_shapes");
     cairn_deepspeed_object_fini(&object);
     return err;
@@ -68,10 +67,9 @@ read_optimizer(struct cairn_deepspeed_target *target)
 static cairn_err
 choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
 {
-    const char *path = target->checkpoint->place.path;
     uint64_t bound;
     cairn_err err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS,
-                                       CAIRN_DEEPSPEED_RANKS_MAX, &bound, 1, target->complaint);
+                                       CAIRN_DEEPSPEED_RANKS_MAX, &bound, 1);
 
     if (err && err != CAIRN_NOT_FOUND)
         return err;
@@ -80,17 +78,16 @@ choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     if (bound == 0)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: has layers whose experts were spread over different numbers of "
-                              "ranks, which are read and not written",
-                              path);
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "has layers whose experts were spread over different numbers of "
+                            "ranks, which are read and not written");
     target->spread = wanted ? wanted : (uint32_t)bound;
     if (target->spread != bound)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: has groups of experts so large that DeepSpeed splits them by "
-                              "the number of ranks that they are spread over, which was %" PRIu64
-                              " and stays; use --ep %" PRIu64,
-                              path, bound, bound);
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "has groups of experts so large that DeepSpeed splits them by "
+                            "the number of ranks that they are spread over, which was %" PRIu64
+                            " and stays; use --ep %" PRIu64,
+                            bound, bound);
     return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_EXPERT_RANKS);
 }
 
@@ -122,18 +119,18 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
     if (!err && target->layers.count == 0)
         return wanted <= 1 || has_experts(target->checkpoint->layout)
                    ? CAIRN_OK
-                   : cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+                   : cairn_refuse(target->checkpoint, CAIRN_INVAL,
                                   "has no layers of experts that DeepSpeed spread over "
                                   "ranks; leave out --ep");
     if (!err && !flat)
         return cairn_refuse(
-            target->checkpoint, target->complaint, CAIRN_INVAL,
+            target->checkpoint, CAIRN_INVAL,
             "has experts, which DeepSpeed does not load from its universal form; write "
             "deepspeed, with the --dp and --ep of the job that will load it");
     if (!err)
         err = choose_spread(target, wanted);
     if (!err && target->ranks % target->spread != 0)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
+        return cairn_complain(target->checkpoint->complaint, CAIRN_INVAL,
                               "experts cannot be spread over %" PRIu32 " of %" PRIu32
                               " ranks; use a --dp that is a multiple of --ep",
                               target->spread, target->ranks);
@@ -142,8 +139,9 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
         err = cairn_deepspeed_experts_spread(&target->groups, &target->layers, target->spread,
                                              &local, &why);
     if (err == CAIRN_VERSION)
-        err = cairn_complain(target->complaint, CAIRN_INVAL, "%s, for --ep %" PRIu32 ": %s",
-                             target->checkpoint->place.path, target->spread, why);
+        err = cairn_complain(target->checkpoint->complaint, CAIRN_INVAL,
+                             "%s, for --ep %" PRIu32 ": %s", target->checkpoint->place.path,
+                             target->spread, why);
     if (!err) {
         struct cairn_deepspeed_groups whole = target->groups;
 
@@ -170,7 +168,7 @@ check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
     if (target->stage3 || !cairn_deepspeed_takes_turns(model))
         return CAIRN_OK;
     err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS,
-                             CAIRN_DEEPSPEED_RANKS_MAX, &ranks, 1, target->complaint);
+                             CAIRN_DEEPSPEED_RANKS_MAX, &ranks, 1);
     if (err && err != CAIRN_NOT_FOUND)
         return err;
     if (!flat && ranks > 0)
@@ -181,7 +179,7 @@ check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
         return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_ORDER_RANKS);
     if (ranks > 0)
         (void)snprintf(had, sizeof(had), "its %" PRIu64, ranks);
-    return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+    return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                         "was saved with round_robin_gradients, so the order of its "
                         "parameters holds for %s ranks%s and not for these %" PRIu32
                         "; convert it to deepspeed-universal, and load that without the option",
@@ -269,7 +267,7 @@ cairn_err
 cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                             const struct cairn_checkpoint *checkpoint,
                             const struct cairn_output_options *options, bool flat, uint32_t part,
-                            struct cairn_output *output, struct cairn_complaint *complaint)
+                            struct cairn_output *output)
 {
     const struct cairn_parallelism *wanted = &options->parallelism;
     struct cairn_deepspeed_object object = {0};
@@ -280,7 +278,6 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     target->checkpoint = checkpoint;
     target->options = options;
     target->output = output;
-    target->complaint = complaint;
     target->part = part;
     target->part_count = count_parts(checkpoint);
     target->ranks = wanted->dp ? wanted->dp : checkpoint->parallelism.dp;
@@ -290,7 +287,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err)
         err = load_carried(target, 1, CAIRN_DEEPSPEED_OPTIM);
     if (!err && !target->carried[0])
-        err = cairn_complain(complaint, CAIRN_INVAL,
+        err = cairn_complain(checkpoint->complaint, CAIRN_INVAL,
                              "%s did not come from DeepSpeed: the groups of its optimizer are "
                              "unknown, so its files cannot be made; convert a checkpoint that "
                              "DeepSpeed saved, or what was converted from one",
@@ -301,17 +298,17 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         target->part_count = count_stages(target, object.root);
     if (!err && wanted->pp > 0 && wanted->pp != target->part_count)
         err = cairn_complain(
-            complaint, CAIRN_INVAL,
+            checkpoint->complaint, CAIRN_INVAL,
             "DeepSpeed's files are written with the pipeline that they had, here of %" PRIu32
             "; leave out --pp",
             target->part_count);
     if (!err && target->part_count > 1 && wanted->tp > 1)
         err = cairn_refuse(
-            checkpoint, complaint, CAIRN_INVAL,
+            checkpoint, CAIRN_INVAL,
             "has a pipeline, which is not written with tensor parallelism; leave out --tp");
     if (!err && is_old(object.root))
         err = cairn_refuse(
-            checkpoint, complaint, CAIRN_INVAL,
+            checkpoint, CAIRN_INVAL,
             "has data about tensor parallelism that cannot be used; convert what DeepSpeed "
             "saved once more, or make new files: --drop '*deepspeed/*' with --zero and --job");
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");

@@ -146,8 +146,7 @@ keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *sour
 /* A later part's first rank's object, which is carried where it differs from the first part's. */
 static cairn_err
 carry_part(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
-           struct cairn_torch_source *source, int which, const char *own,
-           struct cairn_complaint *complaint)
+           struct cairn_torch_source *source, int which, const char *own)
 {
     cairn_err err = keep_common(state, source, which);
 
@@ -156,13 +155,12 @@ carry_part(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *st
                        state->carried_bytes[which]) == 0))
         return err;
     return cairn_checkpoint_add_opaque(checkpoint, own, state->carried[which],
-                                       state->carried_bytes[which], complaint);
+                                       state->carried_bytes[which]);
 }
 
 cairn_err
 cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
-                      struct cairn_torch_source *source, int which, uint32_t rank,
-                      struct cairn_complaint *complaint)
+                      struct cairn_torch_source *source, int which, uint32_t rank)
 {
     const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
     char scope[CAIRN_NAME_BYTES_MAX], own[CAIRN_NAME_BYTES_MAX];
@@ -174,21 +172,21 @@ cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspee
     cairn_deepspeed_scoped(state->part, rank, name, own);
     if (rank > 0)
         leave_out_shared(source);
-    err = cairn_torch_source_carry(checkpoint, source, scope, &bytes, &bytes_len, complaint);
+    err = cairn_torch_source_carry(checkpoint, source, scope, &bytes, &bytes_len);
     if (err)
         return err;
     if (rank == 0 && state->first && state->cut) {
         free(bytes);
-        return carry_part(checkpoint, state, source, which, own, complaint);
+        return carry_part(checkpoint, state, source, which, own);
     }
     if (rank == 0) {
-        err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len, complaint);
+        err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len);
         free(bytes);
         return err ? err : keep_common(state, source, which);
     }
     if (bytes_len != state->carried_bytes[which] ||
         memcmp(bytes, state->carried[which], bytes_len) != 0)
-        err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len, complaint);
+        err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len);
     free(bytes);
     return err;
 }
@@ -197,8 +195,7 @@ cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspee
 
 /* With ZeRO 3 a parameter is what its fp32 master is. */
 static cairn_err
-add_parameters(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state,
-               struct cairn_complaint *complaint)
+add_parameters(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state)
 {
     char name[CAIRN_NAME_BYTES_MAX + 8];
 
@@ -212,8 +209,7 @@ add_parameters(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed
         if (master == UINT32_MAX ||
             cairn_layout_tensor_find(checkpoint->layout, parameter->name) != UINT32_MAX)
             continue;
-        err = cairn_checkpoint_add_alias_as(checkpoint, parameter->name, CAIRN_PARAM, master,
-                                            complaint);
+        err = cairn_checkpoint_add_alias_as(checkpoint, parameter->name, CAIRN_PARAM, master);
         if (err)
             return err;
     }
@@ -221,8 +217,7 @@ add_parameters(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed
 }
 
 static cairn_err
-add_shared(struct cairn_checkpoint *checkpoint, const struct cairn_pickle_node *shared,
-           struct cairn_complaint *complaint)
+add_shared(struct cairn_checkpoint *checkpoint, const struct cairn_pickle_node *shared)
 {
     const struct cairn_pickle_node *pairs = cairn_pickle_pairs(shared);
 
@@ -233,18 +228,17 @@ add_shared(struct cairn_checkpoint *checkpoint, const struct cairn_pickle_node *
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], alias, sizeof(alias)) ||
             !cairn_pickle_copy_text(pairs->items[2 * i + 1], stored, sizeof(stored)))
-            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
-                                "shared_params must map names to names");
+            return cairn_refuse(checkpoint, CAIRN_CORRUPT, "shared_params must map names to names");
         of = cairn_layout_tensor_find(checkpoint->layout, cairn_deepspeed_canonical(stored));
         if (of == UINT32_MAX)
-            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
-                                "%s is shared with %s, which is missing", alias, stored);
+            return cairn_refuse(checkpoint, CAIRN_CORRUPT, "%s is shared with %s, which is missing",
+                                alias, stored);
         if (cairn_layout_tensor_find(checkpoint->layout, cairn_deepspeed_canonical(alias)) !=
             UINT32_MAX)
             continue; /* it was stored on its own */
         err =
             cairn_checkpoint_add_alias_as(checkpoint, cairn_deepspeed_canonical(alias), CAIRN_PARAM,
-                                          cairn_checkpoint_past_alias(checkpoint, of), complaint);
+                                          cairn_checkpoint_past_alias(checkpoint, of));
         if (err)
             return err;
     }
@@ -254,20 +248,18 @@ add_shared(struct cairn_checkpoint *checkpoint, const struct cairn_pickle_node *
 /* What other formats do not say: how many ranks DeepSpeed had may not be how many wrote theirs. */
 static cairn_err
 add_order(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state,
-          const struct cairn_pickle_node *model, struct cairn_complaint *complaint)
+          const struct cairn_pickle_node *model)
 {
     char text[16];
 
     if (state->first || state->stage3 || !cairn_deepspeed_takes_turns(model))
         return CAIRN_OK;
     (void)snprintf(text, sizeof(text), "%" PRIu32, state->ranks);
-    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, text, strlen(text),
-                                       complaint);
+    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, text, strlen(text));
 }
 
 cairn_err
-cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
-                          struct cairn_complaint *complaint)
+cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state)
 {
     struct cairn_opaque_tree model;
     char name[CAIRN_NAME_BYTES_MAX];
@@ -276,15 +268,15 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
     if (state->cut && state->first)
         return CAIRN_OK; /* the first part has all of it */
     cairn_deepspeed_scoped(state->part, 0, CAIRN_DEEPSPEED_MODEL, name);
-    err = cairn_opaque_tree_open(checkpoint, name, &model, complaint);
+    err = cairn_opaque_tree_open(checkpoint, name, &model);
     if (!err && state->stage3)
-        err = add_parameters(checkpoint, state, complaint);
+        err = add_parameters(checkpoint, state);
     if (!err)
-        err = add_shared(checkpoint, cairn_pickle_get(model.root, "shared_params"), complaint);
+        err = add_shared(checkpoint, cairn_pickle_get(model.root, "shared_params"));
     if (!err)
-        err = add_order(checkpoint, state, model.root, complaint);
+        err = add_order(checkpoint, state, model.root);
     if (!err)
-        err = cairn_deepspeed_subgroups_note(checkpoint, state, model.root, complaint);
+        err = cairn_deepspeed_subgroups_note(checkpoint, state, model.root);
     cairn_opaque_tree_close(&model);
     checkpoint->parallelism = (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,
                                                          .pp = state->cut ? 1 : state->part_count,

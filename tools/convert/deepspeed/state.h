@@ -106,32 +106,29 @@ struct cairn_deepspeed_files;
  * the name that it has in the module. CAIRN_CORRUPT also where the optimizer has state of what is
  * in no file. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
-                                                       const struct cairn_deepspeed_files *files,
-                                                       struct cairn_complaint *complaint);
+                                                       const struct cairn_deepspeed_files *files);
 
 /* deepspeed/expert_read.c: the layers of a part that have files of experts. CAIRN_CORRUPT,
  * CAIRN_VERSION; complained about. The caller ends *layers in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_files(
     struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files, uint32_t part,
-    struct cairn_deepspeed_layers *layers, struct cairn_complaint *complaint);
+    struct cairn_deepspeed_layers *layers);
 /* After all parts: how experts were spread, which is carried where another number would make other
  * groups. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_end(
-    struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_spreading *spreading,
-    struct cairn_complaint *complaint);
+    struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_spreading *spreading);
 /* Which groups of the state are of experts, as a model_states object tells it, which must say as
  * many as there are. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_model(
     const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
-    const struct cairn_pickle_node *root, const char *where, struct cairn_complaint *complaint);
+    const struct cairn_pickle_node *root, const char *where);
 /* The model_states object becomes that of a job whose experts are not spread, and *state->spreading
  * says how they were. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
                                                           struct cairn_deepspeed_state *state,
                                                           struct cairn_pickle *tree,
                                                           struct cairn_pickle_node *root,
-                                                          const char *where,
-                                                          struct cairn_complaint *complaint);
+                                                          const char *where);
 
 /* deepspeed/tensor_read.c: a model_states object becomes that of a job without tensor parallelism.
  * Failures are the tree's. */
@@ -142,25 +139,21 @@ void cairn_deepspeed_tensor_gather(struct cairn_deepspeed_state *state, struct c
 void cairn_deepspeed_tensor_forget(struct cairn_pickle_node *dict);
 /* Carries CAIRN_DEEPSPEED_VOCABULARY_ROWS where there is padding. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
-                                                       const struct cairn_deepspeed_state *state,
-                                                       struct cairn_complaint *complaint);
+                                                       const struct cairn_deepspeed_state *state);
 
 /* Reads a model_states file of a rank; rank 0 first. Complained about, as all here. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint,
                                                       struct cairn_deepspeed_state *state,
-                                                      const char *path, uint32_t rank,
-                                                      struct cairn_complaint *complaint);
+                                                      const char *path, uint32_t rank);
 
 /* Reads an optim_states file of a rank; rank 0 first, and after its model_states. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint,
                                                       struct cairn_deepspeed_state *state,
-                                                      const char *path, uint32_t rank,
-                                                      struct cairn_complaint *complaint);
+                                                      const char *path, uint32_t rank);
 
 /* After all files: the aliases, and what is known of the whole. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint,
-                                                     struct cairn_deepspeed_state *state,
-                                                     struct cairn_complaint *complaint);
+                                                     struct cairn_deepspeed_state *state);
 
 /* What a dict has under a key, a number or a list of them, becomes the count of ranks. Values of a
  * tree may be shared, so their places are given new ones. */
@@ -176,7 +169,7 @@ void cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node 
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint,
                                                  struct cairn_deepspeed_state *state,
                                                  struct cairn_torch_source *source, int which,
-                                                 uint32_t rank, struct cairn_complaint *complaint);
+                                                 uint32_t rank);
 
 /* The stage of `zero_stage`: a number, or ZeroStageEnum in either of its pickled forms; false where
  * it is none of them. */

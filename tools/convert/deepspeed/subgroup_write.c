@@ -74,8 +74,7 @@ static cairn_err
 load_numbers(struct cairn_deepspeed_target *target, const char *name, uint64_t max,
              uint64_t *numbers, size_t count, bool *said)
 {
-    cairn_err err =
-        cairn_numbers_load(target->checkpoint, name, max, numbers, count, target->complaint);
+    cairn_err err = cairn_numbers_load(target->checkpoint, name, max, numbers, count);
 
     if (said)
         *said = err == CAIRN_OK;
@@ -89,15 +88,14 @@ load_numbers(struct cairn_deepspeed_target *target, const char *name, uint64_t m
 static cairn_err
 keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool flat)
 {
-    const char *path = target->checkpoint->place.path;
     uint32_t ranks = (uint32_t)had[0], tensor_ranks = (uint32_t)had[1];
 
     if (ranks == 0)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: does not say where ZeRO 3 splits the optimizer's groups "
-                              "(sub_group_size), and it was not for %" PRIu32
-                              " ranks; convert what DeepSpeed saved once more",
-                              path, target->ranks);
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "does not say where ZeRO 3 splits the optimizer's groups "
+                            "(sub_group_size), and it was not for %" PRIu32
+                            " ranks; convert what DeepSpeed saved once more",
+                            target->ranks);
     if (!flat) {
         target->ranks = ranks; /* any may load that form, and its objects say whose buffers they
                                 * have */
@@ -105,12 +103,12 @@ keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool 
     }
     if (ranks == target->ranks && tensor_ranks == target->tensor_ranks)
         return CAIRN_OK;
-    return cairn_complain(target->complaint, CAIRN_INVAL,
-                          "%s: has other buffers of ZeRO 3 than its sub_group_size makes, so they "
-                          "hold for its %" PRIu32 " data-parallel and %" PRIu32
-                          " tensor-parallel ranks alone, and not for %" PRIu32 " and %" PRIu32
-                          "; convert it to deepspeed-universal, which loads on any number of ranks",
-                          path, ranks, tensor_ranks, target->ranks, target->tensor_ranks);
+    return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                        "has other buffers of ZeRO 3 than its sub_group_size makes, so they "
+                        "hold for its %" PRIu32 " data-parallel and %" PRIu32
+                        " tensor-parallel ranks alone, and not for %" PRIu32 " and %" PRIu32
+                        "; convert it to deepspeed-universal, which loads on any number of ranks",
+                        ranks, tensor_ranks, target->ranks, target->tensor_ranks);
 }
 
 cairn_err

@@ -95,8 +95,7 @@ cairn_deepspeed_subgroups_settings(const struct cairn_pickle_node *object)
 cairn_err
 cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
                                const struct cairn_deepspeed_state *state,
-                               const struct cairn_pickle_node *model,
-                               struct cairn_complaint *complaint)
+                               const struct cairn_pickle_node *model)
 {
     struct cairn_opaque_tree optim;
     uint64_t size = cairn_deepspeed_subgroups_size(model);
@@ -106,18 +105,18 @@ cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
 
     if (!state->stage3 || !state->has_groups)
         return CAIRN_OK;
-    err = cairn_opaque_tree_open(checkpoint, CAIRN_DEEPSPEED_OPTIM, &optim, complaint);
+    err = cairn_opaque_tree_open(checkpoint, CAIRN_DEEPSPEED_OPTIM, &optim);
     if (!err && cairn_deepspeed_subgroups_fit(&state->groups,
                                               cairn_deepspeed_subgroups_settings(optim.root), size,
                                               state->ranks, &known)) {
         (void)snprintf(text, sizeof(text), "%" PRIu64, size);
         err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, text,
-                                          strlen(text), complaint);
+                                          strlen(text));
     } else if (!err) {
         (void)snprintf(text, sizeof(text), "%" PRIu32 " %" PRIu32, state->ranks,
                        state->cut ? state->part_count : 1);
         err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, text,
-                                          strlen(text), complaint);
+                                          strlen(text));
     }
     cairn_opaque_tree_close(&optim);
     return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;

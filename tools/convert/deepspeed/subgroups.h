@@ -41,7 +41,6 @@ bool cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups,
  * part's objects are carried; `model` is the model's. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
                                                           const struct cairn_deepspeed_state *state,
-                                                          const struct cairn_pickle_node *model,
-                                                          struct cairn_complaint *complaint);
+                                                          const struct cairn_pickle_node *model);
 
 #endif

@@ -46,8 +46,7 @@ check_object(const struct cairn_deepspeed_target *target, const char *name,
 {
     return cairn_pickle_pairs(object->root)
                ? CAIRN_OK
-               : cairn_refuse(target->checkpoint, target->complaint, CAIRN_CORRUPT,
-                              "%s: expected a dict", name);
+               : cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "%s: expected a dict", name);
 }
 
 cairn_err
@@ -59,7 +58,7 @@ cairn_deepspeed_object_named(struct cairn_deepspeed_target *target, const char *
     memset(object, 0, sizeof(*object));
     cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                            &object->tree, &object->root, target->complaint);
+                            &object->tree, &object->root);
     if (!err)
         err = cairn_deepspeed_target_carried(target, name);
     return err ? err : check_object(target, name, object);
@@ -78,8 +77,9 @@ cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, ui
         return cairn_deepspeed_object_named(target, own, object);
     memset(object, 0, sizeof(*object));
     cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_pickle_read(&object->tree, name, target->carried[which],
-                            target->carried_bytes[which], &object->root, target->complaint);
+    err =
+        cairn_pickle_read(&object->tree, name, target->carried[which], target->carried_bytes[which],
+                          &object->root, target->checkpoint->complaint);
     return err ? err : check_object(target, name, object);
 }
 

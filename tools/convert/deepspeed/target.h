@@ -22,7 +22,6 @@ struct cairn_deepspeed_target {
     const struct cairn_checkpoint *checkpoint;
     const struct cairn_output_options *options;
     struct cairn_output *output;
-    struct cairn_complaint *complaint;
     struct cairn_deepspeed_groups groups; /* as a rank of the target has them */
     struct cairn_deepspeed_layers layers; /* of experts */
     uint32_t spread;                      /* ranks that they are spread over */
@@ -63,8 +62,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_ta
                                                        const struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_output_options *options,
                                                        bool flat, uint32_t part,
-                                                       struct cairn_output *output,
-                                                       struct cairn_complaint *complaint);
+                                                       struct cairn_output *output);
 void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
 
 /* The object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's. The

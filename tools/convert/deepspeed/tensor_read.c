@@ -77,8 +77,7 @@ cairn_deepspeed_tensor_gather(struct cairn_deepspeed_state *state, struct cairn_
 
 cairn_err
 cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
-                            const struct cairn_deepspeed_state *state,
-                            struct cairn_complaint *complaint)
+                            const struct cairn_deepspeed_state *state)
 {
     uint64_t rows = 0;
     char text[32];
@@ -89,5 +88,5 @@ cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
         return CAIRN_OK;
     (void)snprintf(text, sizeof(text), "%" PRIu64, rows);
     return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, text,
-                                       strlen(text), complaint);
+                                       strlen(text));
 }

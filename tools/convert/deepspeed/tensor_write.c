@@ -13,8 +13,8 @@
 static cairn_err
 refuse(const struct cairn_deepspeed_target *target, const char *path, const char *why)
 {
-    return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
-                        "%s for --tp %" PRIu32 ": %s", path, target->tensor_ranks, why);
+    return cairn_refuse(target->checkpoint, CAIRN_INVAL, "%s for --tp %" PRIu32 ": %s", path,
+                        target->tensor_ranks, why);
 }
 
 /* ---- what there shall be ---- */
@@ -26,8 +26,8 @@ load_rows(struct cairn_deepspeed_target *target, uint64_t *rows)
     cairn_err err;
 
     *rows = 0;
-    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, INT64_MAX, rows,
-                             1, target->complaint);
+    err =
+        cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, INT64_MAX, rows, 1);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     return err ? err : cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_VOCABULARY_ROWS);
@@ -79,7 +79,7 @@ cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
                             const struct cairn_pickle_node *model, uint32_t wanted, bool flat)
 {
     const struct cairn_pickle_node *info = cairn_pickle_get(model, "universal_checkpoint_info");
-    const char *path = target->checkpoint->place.path, *why = NULL;
+    const char *why = NULL;
     uint32_t had = target->checkpoint->parallelism.tp;
     cairn_err err;
 
@@ -87,23 +87,21 @@ cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
         info = NULL;
     target->tensor_ranks = wanted ? wanted : info && had ? had : 1;
     if (!flat && info && (had > 1 || wanted > 1))
-        return cairn_complain(
-            target->complaint, CAIRN_INVAL,
-            "%s: was saved with tensor parallelism, which the universal form cannot have; make "
-            "DeepSpeed's own (--to deepspeed --tp 1), then convert those",
-            path);
+        return cairn_refuse(
+            target->checkpoint, CAIRN_INVAL,
+            "was saved with tensor parallelism, which the universal form cannot have; make "
+            "DeepSpeed's own (--to deepspeed --tp 1), then convert those");
     if (target->tensor_ranks == 1)
         return CAIRN_OK;
     if (!info)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: does not say how tensor parallelism cuts its parameters (it has "
-                              "no universal_checkpoint_info); leave out --tp, or make new files "
-                              "with --job FILE that has \"universal_checkpoint_info\"",
-                              path);
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "does not say how tensor parallelism cuts its parameters (it has "
+                            "no universal_checkpoint_info); leave out --tp, or make new files "
+                            "with --job FILE that has \"universal_checkpoint_info\"");
     if (!flat || target->layers.count > 0)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: %s is not written with tensor parallelism; leave out --tp", path,
-                              flat ? "what has experts" : "DeepSpeed's universal form");
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "%s is not written with tensor parallelism; leave out --tp",
+                            flat ? "what has experts" : "DeepSpeed's universal form");
     target->part_count = target->tensor_ranks;
     err = cairn_deepspeed_cuts_read(info, &target->cuts, &why);
     if (err)

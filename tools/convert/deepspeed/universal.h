@@ -13,7 +13,6 @@ struct cairn_ds_universal_reading {
     char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX]; /* of all parameters */
     uint32_t key_count;
     bool keys_known;
-    struct cairn_complaint *complaint;
 };
 
 /* Reads zero/optimizer_state.pt, after the parameters: the optimizer's object as it is carried, and
@@ -24,7 +23,6 @@ cairn_ds_universal_read_state(struct cairn_ds_universal_reading *reading);
 /* As `plan` of struct cairn_format. */
 CAIRN_MUST_CHECK cairn_err cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
                                                    const struct cairn_output_options *options,
-                                                   struct cairn_output *output,
-                                                   struct cairn_complaint *complaint);
+                                                   struct cairn_output *output);
 
 #endif

@@ -65,24 +65,22 @@ read_tensor(struct cairn_ds_universal_reading *reading, const struct cairn_torch
     cairn_err err;
 
     if (!tensor || !tensor->contiguous || tensor->view.dtype->dtype == 0)
-        return cairn_refuse_file(reading->checkpoint, source->path, reading->complaint,
-                                 CAIRN_CORRUPT, "holds no plain tensor, by itself or as `param`");
+        return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
+                                 "holds no plain tensor, by itself or as `param`");
     shaped = tensor->view.dims == parameter->dims &&
              memcmp(tensor->view.shape, parameter->shape,
                     parameter->dims * sizeof(*parameter->shape)) == 0;
     if (!shaped && (tensor->view.dims != 1 || tensor->view.shape[0] != parameter->elements))
-        return cairn_refuse_file(reading->checkpoint, source->path, reading->complaint,
-                                 CAIRN_CORRUPT,
+        return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
                                  "has another shape than param_shapes gives %s; the files are of "
                                  "different checkpoints, or of a job with tensor parallelism",
                                  parameter->path);
     (void)snprintf(name, sizeof(name), "%s.%s", key, parameter->name);
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
-                                      CAIRN_OPTIMIZER, parameter->dims, parameter->shape, &index,
-                                      reading->complaint);
+                                      CAIRN_OPTIMIZER, parameter->dims, parameter->shape, &index);
     return err ? err
                : cairn_checkpoint_add_box(reading->checkpoint, index, source->container, NULL, NULL,
-                                          tensor->at, NULL, reading->complaint);
+                                          tensor->at, NULL);
 }
 
 /* A step that is a tensor: the first parameter's is the group's, the others must be equal. */
@@ -103,33 +101,32 @@ read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_s
 
     if (!tensor) {
         if (!cairn_pickle_u64(source->torch.root, &number))
-            return cairn_refuse_file(reading->checkpoint, source->path, reading->complaint,
-                                     CAIRN_CORRUPT,
+            return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
                                      "is neither a number nor a tensor of one element");
         memcpy(scalar.value, &number, sizeof(number));
         return cairn_deepspeed_agree(&reading->state, source->path, parameter == first ? 0 : 1,
-                                     &scalar, reading->complaint);
+                                     &scalar, reading->checkpoint->complaint);
     }
     if (tensor->view.dims != 0 || tensor->view.dtype->dtype == 0)
-        return cairn_refuse_file(reading->checkpoint, source->path, reading->complaint,
-                                 CAIRN_CORRUPT, "is not a tensor of one element");
-    err = cairn_place_open_file(&reading->checkpoint->place, source->path, &fd, reading->complaint);
+        return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
+                                 "is not a tensor of one element");
+    err = cairn_place_open_file(&reading->checkpoint->place, source->path, &fd,
+                                reading->checkpoint->complaint);
     if (!err)
         err = cairn_file_read_at(fd, tensor->at, scalar.value, (size_t)tensor->bytes, &got);
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
     if (!err)
         err = cairn_deepspeed_agree(&reading->state, source->path, parameter == first ? 0 : 1,
-                                    &scalar, reading->complaint);
+                                    &scalar, reading->checkpoint->complaint);
     (void)snprintf(name, sizeof(name), "step.%s", first->name);
     if (!err)
         err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
-                                          CAIRN_OPTIMIZER, 0, NULL, &index, reading->complaint);
+                                          CAIRN_OPTIMIZER, 0, NULL, &index);
     if (!err && parameter == first)
         return cairn_checkpoint_add_box(reading->checkpoint, index, source->container, NULL, NULL,
-                                        tensor->at, NULL, reading->complaint);
+                                        tensor->at, NULL);
     (void)snprintf(name, sizeof(name), "step.%s", parameter->name);
-    return err ? err
-               : cairn_checkpoint_add_alias(reading->checkpoint, name, index, reading->complaint);
+    return err ? err : cairn_checkpoint_add_alias(reading->checkpoint, name, index);
 }
 
 static cairn_err
@@ -143,7 +140,7 @@ read_key(struct cairn_ds_universal_reading *reading, uint32_t group,
     (void)snprintf(within, sizeof(within), "zero/%s/%s.pt", parameter->path, key);
     err = cairn_deepspeed_path(reading->folder, within, path, sizeof(path));
     if (!err)
-        err = cairn_torch_source_open(reading->checkpoint, path, &source, reading->complaint);
+        err = cairn_torch_source_open(reading->checkpoint, path, &source);
     if (!err)
         err = strcmp(key, "step") == 0 ? read_step(reading, &source, group, parameter)
                                        : read_tensor(reading, &source, key, parameter);
@@ -163,14 +160,14 @@ see_key(struct cairn_ds_universal_reading *reading, const char *directory, const
     bytes -= 3;
     if (bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX || memchr(name, '.', bytes) ||
         (!reading->keys_known && reading->key_count == CAIRN_DEEPSPEED_KEYS_MAX))
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+        return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
                               "%s/%s/%s: unknown name of optimizer state, or too many",
                               reading->checkpoint->place.path, directory, name);
     for (uint32_t k = 0; k < reading->key_count; k++)
         if (strlen(reading->keys[k]) == bytes && memcmp(reading->keys[k], name, bytes) == 0)
             return CAIRN_OK;
     if (reading->keys_known)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+        return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
                               "%s/%s/%s: is there, and %s has no such file; take another copy of "
                               "that folder",
                               reading->checkpoint->place.path, directory, name,
@@ -186,7 +183,7 @@ see_keys(struct cairn_ds_universal_reading *reading, const char *directory)
     char **names = NULL;
     size_t count = 0;
     cairn_err err = cairn_place_list(&reading->checkpoint->place, directory, &names, &count,
-                                     reading->complaint);
+                                     reading->checkpoint->complaint);
 
     for (size_t i = 0; i < count && !err; i++)
         err = see_key(reading, directory, names[i]);
@@ -210,7 +207,7 @@ read_parameters(struct cairn_ds_universal_reading *reading)
 
             (void)snprintf(within, sizeof(within), "zero/%s", parameter->path);
             if (!cairn_place_name_check(within))
-                return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+                return cairn_refuse(reading->checkpoint, CAIRN_CORRUPT,
                                     "%s is not a name that a directory may have", within);
             err = cairn_deepspeed_path(reading->folder, within, directory, sizeof(directory));
             if (!err)
@@ -234,8 +231,8 @@ warn_of_others(struct cairn_ds_universal_reading *reading)
     cairn_err err = cairn_deepspeed_path(reading->folder, "zero", path, sizeof(path));
 
     if (!err)
-        err =
-            cairn_place_list(&reading->checkpoint->place, path, &names, &count, reading->complaint);
+        err = cairn_place_list(&reading->checkpoint->place, path, &names, &count,
+                               reading->checkpoint->complaint);
     if (!err && count > (size_t)reading->state.groups.parameter_count + 1)
         err = cairn_checkpoint_warn(reading->checkpoint,
                                     "%zu tensors in %s belong to no trained parameter: they are "
@@ -252,40 +249,40 @@ note_prefix(struct cairn_ds_universal_reading *reading)
 {
     const struct cairn_pickle_node *config, *bf16, *enabled;
     struct cairn_opaque_tree model;
-    cairn_err err = cairn_opaque_tree_open(reading->checkpoint, CAIRN_DEEPSPEED_MODEL, &model,
-                                           reading->complaint);
+    cairn_err err = cairn_opaque_tree_open(reading->checkpoint, CAIRN_DEEPSPEED_MODEL, &model);
 
     config = err ? NULL : cairn_pickle_get(model.root, "ds_config");
     bf16 = cairn_pickle_get(config, "bf16");
     enabled = cairn_pickle_get(bf16 ? bf16 : cairn_pickle_get(config, "bfloat16"), "enabled");
     if (cairn_pickle_is_true(enabled))
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5,
-                                          reading->complaint);
+        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5);
     cairn_opaque_tree_close(&model);
     return err;
 }
 
 static cairn_err
-read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+read_all(struct cairn_checkpoint *checkpoint)
 {
-    struct cairn_ds_universal_reading reading = {.checkpoint = checkpoint, .complaint = complaint};
+    struct cairn_ds_universal_reading reading = {.checkpoint = checkpoint};
     struct cairn_deepspeed_files files = {0};
     cairn_err err;
 
-    err = cairn_deepspeed_folder(&checkpoint->place, "latest_universal", reading.folder, complaint);
+    err = cairn_deepspeed_folder(&checkpoint->place, "latest_universal", reading.folder,
+                                 checkpoint->complaint);
     if (!err)
-        err = cairn_deepspeed_files_list(&checkpoint->place, reading.folder, &files, complaint);
+        err = cairn_deepspeed_files_list(&checkpoint->place, reading.folder, &files,
+                                         checkpoint->complaint);
     if (!err && (files.part_count > 1 || files.layer_count > 0))
-        err = cairn_refuse(checkpoint, complaint, CAIRN_VERSION,
+        err = cairn_refuse(checkpoint, CAIRN_VERSION,
                            "is of a job with model parallelism, which is not read in this form; "
                            "convert the checkpoint that it was made of");
     reading.state.stage3 = files.model_by_rank;
     reading.state.part_count = files.part_count;
     for (uint32_t i = 0; i < files.model_count && !err; i++)
-        err = cairn_deepspeed_model_read(checkpoint, &reading.state, files.models[i], i, complaint);
+        err = cairn_deepspeed_model_read(checkpoint, &reading.state, files.models[i], i);
     if (!err && !reading.state.has_groups)
         err =
-            cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+            cairn_refuse(checkpoint, CAIRN_CORRUPT,
                          "%s has no param_shapes, so the parameters are unknown", files.models[0]);
     if (!err)
         err = read_parameters(&reading);
@@ -294,7 +291,7 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
     if (!err)
         err = cairn_ds_universal_read_state(&reading);
     if (!err)
-        err = cairn_deepspeed_state_end(checkpoint, &reading.state, complaint);
+        err = cairn_deepspeed_state_end(checkpoint, &reading.state);
     if (!err)
         err = note_prefix(&reading);
     cairn_deepspeed_files_fini(&files);
@@ -304,10 +301,9 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
 
 /* What is made for another framework's checkpoint is what its own files are made of. */
 static cairn_err
-prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
-        struct cairn_complaint *complaint)
+prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options)
 {
-    cairn_err err = cairn_deepspeed_prepare(checkpoint, options, complaint);
+    cairn_err err = cairn_deepspeed_prepare(checkpoint, options);
 
     if (!err && options->zero == CAIRN_ZERO_3)
         err = cairn_checkpoint_warn(

@@ -53,7 +53,7 @@ plan_file(struct writing *writing, const char *parameter, const char *key, const
 
     (void)snprintf(path, sizeof(path), "%s/zero/%s/%s.pt", writing->folder, parameter, key);
     if (!cairn_place_name_check(path))
-        return cairn_complain(writing->target.complaint, CAIRN_INVAL,
+        return cairn_complain(writing->target.checkpoint->complaint, CAIRN_INVAL,
                               "%s: is not a name that a directory may have", path);
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     if (number) {
@@ -206,23 +206,21 @@ plan_all(struct writing *writing)
 
 cairn_err
 cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
-                        const struct cairn_output_options *options, struct cairn_output *output,
-                        struct cairn_complaint *complaint)
+                        const struct cairn_output_options *options, struct cairn_output *output)
 {
     struct writing writing = {0};
     uint8_t *latest;
     cairn_err err;
 
-    err = cairn_deepspeed_target_init(&writing.target, checkpoint, options, false, 0, output,
-                                      complaint);
+    err = cairn_deepspeed_target_init(&writing.target, checkpoint, options, false, 0, output);
     (void)snprintf(writing.folder, sizeof(writing.folder), "global_step%" PRIu64 "_universal",
                    writing.target.step);
     if (!err && writing.target.part_count > 1)
-        err = cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+        err = cairn_refuse(checkpoint, CAIRN_INVAL,
                            "is of a pipeline, whose stages a universal checkpoint is not made of "
                            "here; convert it to deepspeed, or to another format");
     if (!err && !writing.target.has_groups)
-        err = cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+        err = cairn_refuse(checkpoint, CAIRN_INVAL,
                            "has no ZeRO optimizer, and a universal checkpoint is made of one's "
                            "state");
     if (!err)
@@ -243,7 +241,7 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
     cairn_deepspeed_object_fini(&writing.optim);
     cairn_deepspeed_target_fini(&writing.target);
     if (err)
-        return cairn_complain_failed(complaint, err, "%s: cannot be laid out",
+        return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be laid out",
                                      checkpoint->place.path);
     latest = (uint8_t *)strdup(writing.folder);
     return latest

@@ -154,15 +154,14 @@ read_inner_steps(struct cairn_ds_universal_reading *reading, struct cairn_torch_
             if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
                 break; /* it has a step.pt */
             if (p > 0) {
-                err = cairn_checkpoint_add_alias(reading->checkpoint, name, index,
-                                                 reading->complaint);
+                err = cairn_checkpoint_add_alias(reading->checkpoint, name, index);
                 continue;
             }
             err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
-                                              CAIRN_OPTIMIZER, 0, NULL, &index, reading->complaint);
+                                              CAIRN_OPTIMIZER, 0, NULL, &index);
             if (!err)
                 err = cairn_checkpoint_add_box(reading->checkpoint, index, source->container, NULL,
-                                               NULL, tensor->at, NULL, reading->complaint);
+                                               NULL, tensor->at, NULL);
         }
         if (!err)
             cairn_torch_carry_out(&source->torch.tree, node, "part", "");
@@ -179,10 +178,9 @@ cairn_ds_universal_read_state(struct cairn_ds_universal_reading *reading)
         cairn_deepspeed_path(reading->folder, "zero/optimizer_state.pt", path, sizeof(path));
 
     if (!err)
-        err = cairn_torch_source_open(reading->checkpoint, path, &source, reading->complaint);
+        err = cairn_torch_source_open(reading->checkpoint, path, &source);
     if (!err && !cairn_pickle_pairs(source.torch.root))
-        err = cairn_refuse_file(reading->checkpoint, path, reading->complaint, CAIRN_CORRUPT,
-                                "is not a dict");
+        err = cairn_refuse_file(reading->checkpoint, path, CAIRN_CORRUPT, "is not a dict");
     if (!err) {
         reading->state.stage_known = cairn_deepspeed_stage(
             cairn_pickle_get(source.torch.root, "zero_stage"), &reading->state.stage);
@@ -191,8 +189,7 @@ cairn_ds_universal_read_state(struct cairn_ds_universal_reading *reading)
     }
     if (!err) {
         make_optimizer(reading, &source);
-        err = cairn_deepspeed_carry(reading->checkpoint, &reading->state, &source, 1, 0,
-                                    reading->complaint);
+        err = cairn_deepspeed_carry(reading->checkpoint, &reading->state, &source, 1, 0);
     }
     cairn_torch_source_close(&source);
     return err;

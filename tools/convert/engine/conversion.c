@@ -47,7 +47,7 @@ count_tensors(struct cairn_conversion *conversion)
 
 /* Every tensor of the source is in the output's layout, or said to be carried; and nothing else. */
 static cairn_err
-check_complete(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+check_complete(struct cairn_conversion *conversion)
 {
     const struct cairn_layout *source = conversion->source.layout;
     const struct cairn_output *output = &conversion->output;
@@ -65,7 +65,7 @@ check_complete(struct cairn_conversion *conversion, struct cairn_complaint *comp
 
         if (found == UINT32_MAX && !carried[t])
             err = cairn_complain(
-                complaint, CAIRN_INTERNAL,
+                conversion->source.complaint, CAIRN_INTERNAL,
                 "the format %s forgot tensor %s; please report this defect, nothing was written",
                 output->format->name, tensor->name);
         if (found != UINT32_MAX &&
@@ -78,14 +78,14 @@ check_complete(struct cairn_conversion *conversion, struct cairn_complaint *comp
         err = cairn_layout_check_tiling(output->layout, false, report, sizeof(report));
     if (err == CAIRN_CORRUPT)
         err = cairn_complain(
-            complaint, CAIRN_INTERNAL,
+            conversion->source.complaint, CAIRN_INTERNAL,
             "the format %s forgot a part: %s; please report this defect, nothing was written",
             output->format->name, report);
     return err;
 }
 
 static cairn_err
-plan_moves(struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+plan_moves(struct cairn_conversion *conversion)
 {
     struct cairn_conversion_report *report = &conversion->report;
     char text[REPORT_BYTES] = "";
@@ -94,7 +94,8 @@ plan_moves(struct cairn_conversion *conversion, struct cairn_complaint *complain
     err = cairn_reshard_plan(conversion->whole.layout, conversion->regions.layout, NULL,
                              &conversion->moves, text, sizeof(text));
     if (err)
-        return cairn_complain(complaint, err == CAIRN_NOMEM ? err : CAIRN_INTERNAL,
+        return cairn_complain(conversion->source.complaint,
+                              err == CAIRN_NOMEM ? err : CAIRN_INTERNAL,
                               "the plan of the conversion fails: %s%s%s", text, text[0] ? "; " : "",
                               cairn_err_text(err));
     cairn_execute_sort(&conversion->moves);
@@ -124,8 +125,7 @@ spare_per_tile(const struct cairn_conversion *conversion)
 
 /* The execution of the plan: tiles as large as the memory limit allows. */
 static cairn_err
-fit(struct cairn_conversion *conversion, struct cairn_execution *execution,
-    struct cairn_complaint *complaint)
+fit(struct cairn_conversion *conversion, struct cairn_execution *execution)
 {
     cairn_err err;
 
@@ -136,7 +136,7 @@ fit(struct cairn_conversion *conversion, struct cairn_execution *execution,
                                           .stretch_count = conversion->regions.stretch_count,
                                           .thread_count = conversion->options->thread_count};
     err = cairn_memory_limit_fit(execution, conversion->options->memory_limit_bytes,
-                                 spare_per_tile(conversion), complaint);
+                                 spare_per_tile(conversion), conversion->source.complaint);
     conversion->report.tile_bytes = execution->tile_bytes;
     conversion->report.thread_count = execution->thread_count;
     return err;
@@ -144,13 +144,13 @@ fit(struct cairn_conversion *conversion, struct cairn_execution *execution,
 
 /* The source's pieces and what is made of them to prove that it is whole fit into memory. */
 static cairn_err
-check_memory(const struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+check_memory(const struct cairn_conversion *conversion)
 {
     size_t pieces = cairn_layout_piece_count(conversion->source.layout);
 
     return cairn_memory_limit_check(conversion->options->memory_limit_bytes,
                                     cairn_memory_limit_plan_bytes(pieces, 0), "checking the source",
-                                    complaint);
+                                    conversion->source.complaint);
 }
 
 cairn_err
@@ -168,32 +168,32 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
         err = cairn_checkpoint_detect(options->source, options->formats, options->thread_count,
                                       &out->source, complaint);
     if (!err && (options->output.dtype == CAIRN_F32 || options->output.dtype == CAIRN_F64))
-        err = cairn_checkpoint_take_masters(&out->source, &out->report.from_masters, complaint);
+        err = cairn_checkpoint_take_masters(&out->source, &out->report.from_masters);
     if (!err) /* masters may be left out then */
         err = cairn_checkpoint_drop(&out->source, options->drops, options->drop_count,
-                                    &out->report.dropped, complaint);
+                                    &out->report.dropped);
     if (!err)
-        err = check_memory(out, complaint);
+        err = check_memory(out);
     if (!err && options->map) {
         err = cairn_checkpoint_map(&out->source, options->map, options->sets, options->set_count,
-                                   &out->report.map, complaint);
+                                   &out->report.map);
         if (!err)
-            err = check_memory(out, complaint);
+            err = check_memory(out);
     }
     if (!err && options->to->prepare)
-        err = options->to->prepare(&out->source, &options->output, complaint);
+        err = options->to->prepare(&out->source, &options->output);
     if (!err)
-        err = cairn_whole_init(&out->source, &out->whole, complaint);
+        err = cairn_whole_init(&out->source, &out->whole);
     if (!err) {
         out->whole.map = options->map;
         count_tensors(out);
         out->output.format = options->to;
-        err = options->to->plan(&out->source, &options->output, &out->output, complaint);
+        err = options->to->plan(&out->source, &options->output, &out->output);
     }
     if (!err && !out->output.layout) /* nothing but small files */
         err = cairn_layout_create(&out->output.layout);
     if (!err)
-        err = check_complete(out, complaint);
+        err = check_complete(out);
     if (!err)
         err = cairn_memory_limit_check(
             options->memory_limit_bytes,
@@ -203,9 +203,9 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
     if (!err)
         err = cairn_regions_init(&out->output, out->whole.layout, &out->regions, complaint);
     if (!err)
-        err = plan_moves(out, complaint);
+        err = plan_moves(out);
     if (!err)
-        err = fit(out, &execution, complaint);
+        err = fit(out, &execution);
     return cairn_complain_failed(complaint, err, "%s: cannot be converted", options->source);
 }
 
@@ -271,18 +271,17 @@ digest_plan(const struct cairn_conversion *conversion, uint8_t digest[CAIRN_SHA2
 
 /* Writes the literals that `finish` added. */
 static cairn_err
-finish(struct cairn_conversion *conversion, struct cairn_target *target,
-       struct cairn_complaint *complaint)
+finish(struct cairn_conversion *conversion, struct cairn_target *target)
 {
     struct cairn_output *output = &conversion->output;
     uint32_t before = output->literal_count;
     cairn_err err;
 
-    err = output->format->finish(&conversion->source, output, complaint);
+    err = output->format->finish(&conversion->source, output);
     for (uint32_t i = before; !err && i < output->literal_count; i++)
         err = cairn_target_write(target, output->literals[i].file, output->literals[i].offset_bytes,
                                  output->literals[i].bytes, (size_t)output->literals[i].bytes_len,
-                                 complaint);
+                                 conversion->source.complaint);
     return err;
 }
 
@@ -293,11 +292,9 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target,
  */
 static cairn_err
 check_sums(const struct cairn_conversion *conversion, struct cairn_source_sums *sums,
-           struct cairn_handles *handles, struct cairn_target *target,
-           struct cairn_complaint *complaint)
+           struct cairn_handles *handles, struct cairn_target *target)
 {
-    cairn_err err = cairn_source_sums_check(sums, &conversion->source, handles, complaint),
-              forgotten;
+    cairn_err err = cairn_source_sums_check(sums, &conversion->source, handles), forgotten;
 
     if (err != CAIRN_CORRUPT)
         return err;
@@ -305,7 +302,7 @@ check_sums(const struct cairn_conversion *conversion, struct cairn_source_sums *
     if (!forgotten)
         cairn_target_discard(target);
     if (forgotten) {
-        struct cairn_complaint cause = *complaint;
+        struct cairn_complaint *complaint = conversion->source.complaint, cause = *complaint;
 
         complaint->text[0] = '\0';
         (void)cairn_complain(
@@ -330,6 +327,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     struct cairn_execution execution;
     cairn_err err;
 
+    conversion->source.complaint = complaint;
     err = digest_plan(conversion, digest);
     if (!err)
         err =
@@ -341,9 +339,9 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     if (!err)
         err = cairn_whole_compare(&conversion->source, &conversion->whole, handles,
                                   conversion->options->memory_limit_bytes,
-                                  conversion->report.thread_count, complaint);
+                                  conversion->report.thread_count);
     if (!err)
-        err = cairn_equals_check(conversion, handles, complaint);
+        err = cairn_equals_check(conversion, handles);
     if (!err)
         err = cairn_tally_create(conversion->whole.layout, &conversion->output,
                                  &conversion->regions, &tally);
@@ -352,7 +350,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     if (!err)
         err = cairn_source_sums_create(&conversion->source, &sums);
     if (!err)
-        err = fit(conversion, &execution, complaint);
+        err = fit(conversion, &execution);
     if (!err) {
         execution.handles = handles;
         execution.sums = sums;
@@ -362,16 +360,16 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     if (!err)
         err = cairn_target_create(target, complaint);
     if (!err)
-        err = check_sums(conversion, sums, handles, target, complaint);
+        err = check_sums(conversion, sums, handles, target);
     if (!err) {
         conversion->report.resumed = cairn_target_resumed(target);
         conversion->report.kept_bytes = cairn_writing_kept_bytes(writing);
-        err = cairn_prove(conversion, tally, target, handles, complaint);
+        err = cairn_prove(conversion, tally, target, handles);
     }
     if (!err)
-        err = cairn_execute_check_unchanged(&conversion->source, complaint);
+        err = cairn_execute_check_unchanged(&conversion->source);
     if (!err)
-        err = finish(conversion, target, complaint);
+        err = finish(conversion, target);
     if (!err)
         err = cairn_target_commit(target, complaint);
     conversion->report.run_ns = cairn_clock_now_ns(&clock) - started_ns;

@@ -9,8 +9,7 @@
 /* Marks what goes: numbers[tensor] is the new number, UINT32_MAX where it is dropped. */
 static cairn_err
 number_tensors(const struct cairn_checkpoint *checkpoint, const char *const *patterns,
-               size_t pattern_count, uint32_t *numbers, uint32_t *dropped,
-               struct cairn_complaint *complaint)
+               size_t pattern_count, uint32_t *numbers, uint32_t *dropped)
 {
     uint32_t count = cairn_layout_tensor_count(checkpoint->layout), kept = 0;
 
@@ -20,7 +19,7 @@ number_tensors(const struct cairn_checkpoint *checkpoint, const char *const *pat
         for (uint32_t t = 0; t < count && !fits; t++)
             fits = fnmatch(patterns[p], cairn_layout_tensor(checkpoint->layout, t)->name, 0) == 0;
         if (!fits)
-            return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+            return cairn_refuse(checkpoint, CAIRN_INVAL,
                                 "no tensor matches \"%s\"; see cairn inspect", patterns[p]);
     }
     for (uint32_t t = 0; t < count; t++) {
@@ -99,7 +98,7 @@ renumber_aliases(struct cairn_checkpoint *checkpoint, const uint32_t *numbers,
 
 cairn_err
 cairn_checkpoint_drop(struct cairn_checkpoint *checkpoint, const char *const *patterns,
-                      size_t pattern_count, uint32_t *dropped, struct cairn_complaint *complaint)
+                      size_t pattern_count, uint32_t *dropped)
 {
     struct cairn_layout *layout = NULL;
     uint32_t *numbers, *heirs; /* one after the other */
@@ -113,7 +112,7 @@ cairn_checkpoint_drop(struct cairn_checkpoint *checkpoint, const char *const *pa
     if (!numbers)
         return CAIRN_NOMEM;
     heirs = numbers + cairn_layout_tensor_count(checkpoint->layout);
-    err = number_tensors(checkpoint, patterns, pattern_count, numbers, dropped, complaint);
+    err = number_tensors(checkpoint, patterns, pattern_count, numbers, dropped);
     if (!err)
         err = cairn_layout_create(&layout);
     if (!err)

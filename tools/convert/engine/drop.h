@@ -11,7 +11,6 @@
  */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_drop(struct cairn_checkpoint *checkpoint,
                                                  const char *const *patterns, size_t pattern_count,
-                                                 uint32_t *dropped,
-                                                 struct cairn_complaint *complaint);
+                                                 uint32_t *dropped);
 
 #endif

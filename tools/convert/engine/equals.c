@@ -24,7 +24,7 @@ same_form(const struct cairn_tensor *a, const struct cairn_tensor *b)
 
 /* Refuses pairs that cannot be equal. */
 static cairn_err
-check_forms(const struct cairn_conversion *conversion, struct cairn_complaint *complaint)
+check_forms(const struct cairn_conversion *conversion)
 {
     const struct cairn_output *output = &conversion->output;
 
@@ -36,7 +36,7 @@ check_forms(const struct cairn_conversion *conversion, struct cairn_complaint *c
 
         if (!same_form(tensor, of))
             return cairn_complain(
-                complaint, CAIRN_INVAL,
+                conversion->source.complaint, CAIRN_INVAL,
                 "%s: is not of the type and shape of %s, and the format %s keeps one "
                 "for both; leave it out with --drop",
                 tensor->name, of->name, output->format->name);
@@ -71,8 +71,7 @@ choose(const struct cairn_conversion *conversion, enum cairn_dtype dtype, bool *
 /* Compares the pairs that are (or, where dtype is 0, are not) rounded to `dtype`. */
 static cairn_err
 compare(const struct cairn_conversion *conversion, enum cairn_dtype dtype,
-        const struct cairn_fingerprint *of_tensors, const struct cairn_fingerprint *of_others,
-        struct cairn_complaint *complaint)
+        const struct cairn_fingerprint *of_tensors, const struct cairn_fingerprint *of_others)
 {
     const struct cairn_output *output = &conversion->output;
     const struct cairn_layout *layout = conversion->whole.layout;
@@ -88,13 +87,13 @@ compare(const struct cairn_conversion *conversion, enum cairn_dtype dtype,
         if (!cairn_fingerprint_equal(of_tensors[cairn_layout_tensor_find(layout, tensor->name)],
                                      of_others[cairn_layout_tensor_find(layout, of->name)]))
             return dtype ? cairn_complain(
-                               complaint, CAIRN_INVAL,
+                               conversion->source.complaint, CAIRN_INVAL,
                                "%s: has other elements than %s when these are rounded, and the "
                                "format %s would keep those alone; choose a form that has "
                                "both, such as another stage of ZeRO",
                                tensor->name, of->name, output->format->name)
                          : cairn_complain(
-                               complaint, CAIRN_INVAL,
+                               conversion->source.complaint, CAIRN_INVAL,
                                "%s: has other elements than %s, and the format %s keeps one for "
                                "both; leave it out with --drop",
                                tensor->name, of->name, output->format->name);
@@ -103,8 +102,7 @@ compare(const struct cairn_conversion *conversion, enum cairn_dtype dtype,
 }
 
 cairn_err
-cairn_equals_check(struct cairn_conversion *conversion, struct cairn_handles *handles,
-                   struct cairn_complaint *complaint)
+cairn_equals_check(struct cairn_conversion *conversion, struct cairn_handles *handles)
 {
     static const enum cairn_dtype rounded[] = {CAIRN_BF16, CAIRN_F16};
     const struct cairn_layout *layout = conversion->whole.layout;
@@ -125,23 +123,21 @@ cairn_equals_check(struct cairn_conversion *conversion, struct cairn_handles *ha
     if (!found || !cast || !wanted)
         err = CAIRN_NOMEM;
     if (!err)
-        err = check_forms(conversion, complaint);
+        err = check_forms(conversion);
     if (!err) {
         choose(conversion, 0, wanted, &any);
-        err = cairn_fingerprints_read(&conversion->source, layout, handles, &options, found,
-                                      complaint);
+        err = cairn_fingerprints_read(&conversion->source, layout, handles, &options, found);
     }
     if (!err)
-        err = compare(conversion, 0, found, found, complaint);
+        err = compare(conversion, 0, found, found);
     for (size_t i = 0; !err && i < sizeof(rounded) / sizeof(*rounded); i++) {
         choose(conversion, rounded[i], wanted, &any);
         if (!any)
             continue;
         options.cast = rounded[i];
-        err = cairn_fingerprints_read(&conversion->source, layout, handles, &options, cast,
-                                      complaint);
+        err = cairn_fingerprints_read(&conversion->source, layout, handles, &options, cast);
         if (!err)
-            err = compare(conversion, rounded[i], found, cast, complaint);
+            err = compare(conversion, rounded[i], found, cast);
     }
     free(found);
     free(cast);

@@ -14,7 +14,6 @@
 /* CAIRN_INVAL with the names where two of them differ; the errors of cairn_fingerprints_read.
  * Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_equals_check(struct cairn_conversion *conversion,
-                                              struct cairn_handles *handles,
-                                              struct cairn_complaint *complaint);
+                                              struct cairn_handles *handles);
 
 #endif

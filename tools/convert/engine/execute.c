@@ -59,8 +59,8 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
 
     err = cairn_place_open_file(&checkpoint->place, expected->path, fd, complaint);
     if (err == CAIRN_NOT_FOUND)
-        return cairn_refuse_file(checkpoint, expected->path, complaint, err,
-                                 "disappeared after its metadata was read");
+        return cairn_complain(complaint, err, "%s/%s: disappeared after its metadata was read",
+                              checkpoint->place.path, expected->path);
     if (err)
         return err;
     err = cairn_file_mark_take(*fd, &found);
@@ -69,7 +69,8 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
     (void)cairn_file_close(*fd); /* only looked at */
     *fd = -1;
     return err == CAIRN_IO
-               ? cairn_refuse_file(checkpoint, expected->path, complaint, err, "cannot be examined")
+               ? cairn_complain(complaint, err, "%s/%s: cannot be examined", checkpoint->place.path,
+                                expected->path)
                : cairn_checkpoint_complain_changed(checkpoint, expected->path, complaint);
 }
 
@@ -99,8 +100,7 @@ cairn_execute_read(const struct cairn_checkpoint *checkpoint, struct cairn_handl
 }
 
 cairn_err
-cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint,
-                              struct cairn_complaint *complaint)
+cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint)
 {
     cairn_err err = CAIRN_OK;
 
@@ -109,7 +109,7 @@ cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint,
 
         if (!checkpoint->containers[c].path)
             continue;
-        err = cairn_execute_open((void *)(uintptr_t)checkpoint, c, &fd, complaint);
+        err = cairn_execute_open((void *)(uintptr_t)checkpoint, c, &fd, checkpoint->complaint);
         (void)cairn_file_close(fd); /* only looked at; -1 is allowed */
     }
     return err;

@@ -87,7 +87,6 @@ CAIRN_MUST_CHECK cairn_err cairn_execute_read(const struct cairn_checkpoint *che
 
 /* After all was read: CAIRN_CORRUPT where a file is not any more what it was when it was opened
  * first; complained about. */
-CAIRN_MUST_CHECK cairn_err cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint,
-                                                         struct cairn_complaint *complaint);
+CAIRN_MUST_CHECK cairn_err cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint);
 
 #endif

@@ -127,7 +127,7 @@ cairn_err
 cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
                         const struct cairn_layout *layout, struct cairn_handles *handles,
                         const struct cairn_fingerprints_options *options,
-                        struct cairn_fingerprint *out, struct cairn_complaint *complaint)
+                        struct cairn_fingerprint *out)
 {
     struct reading reading = {.layout = layout, .options = options, .out = out};
     struct cairn_execution execution = {.source = checkpoint,
@@ -152,7 +152,7 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
                                           cairn_layout_tensor_count(layout)) +
                 cairn_layout_tensor_count(layout) *
                     (sizeof(struct cairn_tensor) + sizeof(struct cairn_piece)),
-            "planning", complaint);
+            "planning", checkpoint->complaint);
     if (!err)
         err = lay_out(layout, &reading, target);
     if (!err)
@@ -163,12 +163,13 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
         execution.moves = moves.moves;
         execution.move_count = moves.count;
         execution.stretches = &all;
-        err = cairn_memory_limit_fit(&execution, options->memory_limit_bytes, 0, complaint);
+        err = cairn_memory_limit_fit(&execution, options->memory_limit_bytes, 0,
+                                     checkpoint->complaint);
     }
     if (!err)
-        err = cairn_execute(&execution, complaint);
+        err = cairn_execute(&execution, checkpoint->complaint);
     if (err)
-        (void)cairn_refuse(checkpoint, complaint, err, "cannot be read whole: %s%s%s", report,
+        (void)cairn_refuse(checkpoint, err, "cannot be read whole: %s%s%s", report,
                            report[0] ? "; " : "", cairn_err_text(err));
     cairn_moves_fini(&moves);
     cairn_layout_destroy(target);

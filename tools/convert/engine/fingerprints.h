@@ -28,8 +28,7 @@ CAIRN_MUST_CHECK cairn_err cairn_fingerprints_read(const struct cairn_checkpoint
                                                    const struct cairn_layout *layout,
                                                    struct cairn_handles *handles,
                                                    const struct cairn_fingerprints_options *options,
-                                                   struct cairn_fingerprint *out,
-                                                   struct cairn_complaint *complaint);
+                                                   struct cairn_fingerprint *out);
 
 /*
  * The digests of a checkpoint whose tensors have these fingerprints: of all but opaque state, and

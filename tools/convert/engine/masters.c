@@ -96,8 +96,7 @@ list_aliases(const struct cairn_checkpoint *checkpoint, const uint32_t *masters,
 }
 
 cairn_err
-cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint, uint32_t *taken,
-                              struct cairn_complaint *complaint)
+cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint, uint32_t *taken)
 {
     size_t count = cairn_layout_tensor_count(checkpoint->layout);
     /* and the scratch behind them */
@@ -127,5 +126,5 @@ cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint, uint32_t *tak
     free(aliases);
     cairn_layout_destroy(layout);
     free(masters);
-    return err ? cairn_refuse(checkpoint, complaint, err, "no memory for its tensors") : CAIRN_OK;
+    return err ? cairn_refuse(checkpoint, err, "no memory for its tensors") : CAIRN_OK;
 }

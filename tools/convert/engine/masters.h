@@ -11,7 +11,6 @@
  * CAIRN_NOMEM, complained about.
  */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint,
-                                                         uint32_t *taken,
-                                                         struct cairn_complaint *complaint);
+                                                         uint32_t *taken);
 
 #endif

@@ -15,19 +15,19 @@
 /* A checkpoint that is the part files, for reading them again. Its layout is the output's own. */
 static cairn_err
 open_written(const struct cairn_conversion *conversion, const struct cairn_target *target,
-             struct cairn_checkpoint *out, struct cairn_complaint *complaint)
+             struct cairn_checkpoint *out)
 {
     char name[2048];
     cairn_err err;
 
-    *out = (struct cairn_checkpoint){.place.dir_fd = -1};
-    err = cairn_place_open(cairn_target_directory(target), &out->place, complaint);
+    *out = (struct cairn_checkpoint){.place.dir_fd = -1, .complaint = conversion->source.complaint};
+    err = cairn_place_open(cairn_target_directory(target), &out->place, out->complaint);
     for (uint32_t f = 0; !err && f < conversion->output.file_count; f++) {
         uint32_t container;
 
         err = cairn_target_part_name(target, f, name, sizeof(name));
         if (!err)
-            err = cairn_checkpoint_add_file(out, name, &container, complaint);
+            err = cairn_checkpoint_add_file(out, name, &container);
     }
     return err;
 }
@@ -70,7 +70,7 @@ proof_init(const struct cairn_conversion *conversion, struct proof *proof)
 /* Reads what the tally left out again, on both sides. */
 static cairn_err
 read_left_out(struct cairn_conversion *conversion, const struct cairn_target *target,
-              struct cairn_handles *handles, struct proof *proof, struct cairn_complaint *complaint)
+              struct cairn_handles *handles, struct proof *proof)
 {
     struct cairn_fingerprints_options options = {.thread_count = conversion->report.thread_count,
                                                  .memory_limit_bytes =
@@ -82,16 +82,15 @@ read_left_out(struct cairn_conversion *conversion, const struct cairn_target *ta
     cairn_err err;
 
     err = cairn_fingerprints_read(&conversion->source, conversion->whole.layout, handles, &options,
-                                  proof->all, complaint);
+                                  proof->all);
     if (!err)
-        err = open_written(conversion, target, &written, complaint);
+        err = open_written(conversion, target, &written);
     if (!err)
         err = cairn_handles_create(written.container_count, cairn_execute_open, &written,
                                    &written_handles);
     options.wanted = proof->left_out_target;
     if (!err)
-        err = cairn_fingerprints_read(&written, output, written_handles, &options, proof->target,
-                                      complaint);
+        err = cairn_fingerprints_read(&written, output, written_handles, &options, proof->target);
     for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++)
         if (proof->left_out_target[t])
             proof->source[t] = proof->all[cairn_layout_tensor_find(
@@ -103,8 +102,7 @@ read_left_out(struct cairn_conversion *conversion, const struct cairn_target *ta
 
 /* Compares the fingerprints of each tensor, and makes the digests. */
 static cairn_err
-conclude(struct cairn_conversion *conversion, const struct proof *proof,
-         struct cairn_complaint *complaint)
+conclude(struct cairn_conversion *conversion, const struct proof *proof)
 {
     struct cairn_conversion_report *report = &conversion->report;
     const struct cairn_layout *output = conversion->output.layout;
@@ -117,7 +115,7 @@ conclude(struct cairn_conversion *conversion, const struct proof *proof,
 
         if (!cast && !cairn_fingerprint_equal(proof->source[t], proof->target[t]))
             return cairn_complain(
-                complaint, CAIRN_INTERNAL,
+                conversion->source.complaint, CAIRN_INTERNAL,
                 "tensor %s: has another fingerprint in the target than in the source: a defect, or "
                 "memory or a disk that changes bytes; nothing was made final",
                 tensor->name);
@@ -136,8 +134,7 @@ conclude(struct cairn_conversion *conversion, const struct proof *proof,
 
 cairn_err
 cairn_prove(struct cairn_conversion *conversion, const struct cairn_tally *tally,
-            const struct cairn_target *target, struct cairn_handles *handles,
-            struct cairn_complaint *complaint)
+            const struct cairn_target *target, struct cairn_handles *handles)
 {
     const struct cairn_layout *output = conversion->output.layout;
     struct proof proof = {0};
@@ -157,15 +154,15 @@ cairn_prove(struct cairn_conversion *conversion, const struct cairn_tally *tally
         cairn_tally_result(tally, t, &proof.source[t], &proof.target[t], &counted);
         if (counted != cairn_tensor_bytes(cairn_layout_tensor(conversion->whole.layout, from)))
             err = cairn_complain(
-                complaint, CAIRN_INTERNAL,
+                conversion->source.complaint, CAIRN_INTERNAL,
                 "of tensor %s %" PRIu64
                 " bytes were written; please report this defect, nothing was made final",
                 tensor->name, counted);
     }
     if (!err && left_out)
-        err = read_left_out(conversion, target, handles, &proof, complaint);
+        err = read_left_out(conversion, target, handles, &proof);
     if (!err)
-        err = conclude(conversion, &proof, complaint);
+        err = conclude(conversion, &proof);
     proof_fini(&proof);
     return err;
 }

@@ -17,7 +17,6 @@
 CAIRN_MUST_CHECK cairn_err cairn_prove(struct cairn_conversion *conversion,
                                        const struct cairn_tally *tally,
                                        const struct cairn_target *target,
-                                       struct cairn_handles *handles,
-                                       struct cairn_complaint *complaint);
+                                       struct cairn_handles *handles);
 
 #endif

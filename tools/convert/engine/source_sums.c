@@ -338,14 +338,14 @@ add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handle
 
 static cairn_err
 complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum,
-                  uint64_t block, struct cairn_complaint *complaint)
+                  uint64_t block)
 {
     uint64_t begin = block_begin(sum, block), end = block_end(sum, block);
     const char *path = checkpoint->containers[sum->container].path;
     char holds[HOLDS_BYTES];
 
     say_tensors(checkpoint, sum->container, begin, end, holds);
-    return cairn_complain(complaint, CAIRN_CORRUPT,
+    return cairn_complain(checkpoint->complaint, CAIRN_CORRUPT,
                           "%s%s%s is damaged between byte %" PRIu64 " and %" PRIu64
                           ", which hold %s: their checksum does not fit; take another copy%s",
                           checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
@@ -359,12 +359,12 @@ complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_
 /* The file is right, and was not when it was read, now or by the run that is gone on with. */
 static cairn_err
 complain_of_reading(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum,
-                    uint64_t block, struct cairn_complaint *complaint)
+                    uint64_t block)
 {
     const char *path = checkpoint->containers[sum->container].path;
 
     return cairn_complain(
-        complaint, CAIRN_CORRUPT,
+        checkpoint->complaint, CAIRN_CORRUPT,
         "%s%s%s does not fit its checksum between byte %" PRIu64 " and %" PRIu64
         " as it was read before, and does now: it was changed, or read wrongly; run the "
         "same command again",
@@ -382,8 +382,7 @@ struct gaps {
 
 static cairn_err
 check_block(const struct cairn_source_sums *sums, const struct cairn_checkpoint *checkpoint,
-            struct cairn_handles *handles, uint32_t index, uint64_t b, struct gaps *gaps,
-            struct cairn_complaint *complaint)
+            struct cairn_handles *handles, uint32_t index, uint64_t b, struct gaps *gaps)
 {
     const struct cairn_source_sum *sum = &checkpoint->sums[index];
     struct block block = sums->blocks[sums->first[index] + b];
@@ -401,18 +400,17 @@ check_block(const struct cairn_source_sums *sums, const struct cairn_checkpoint 
     if (block.crc == sum->values[b] && is_read_once(sum, b, &block))
         return CAIRN_OK;
     err = read_range(checkpoint, handles, sum, block_begin(sum, b), block_end(sum, b), gaps->buffer,
-                     &crc, complaint);
+                     &crc, checkpoint->complaint);
     if (err)
         return err;
     if (crc != sum->values[b])
-        return complain_of_block(checkpoint, sum, b, complaint);
-    return is_read_once(sum, b, &block) ? complain_of_reading(checkpoint, sum, b, complaint)
-                                        : CAIRN_OK;
+        return complain_of_block(checkpoint, sum, b);
+    return is_read_once(sum, b, &block) ? complain_of_reading(checkpoint, sum, b) : CAIRN_OK;
 }
 
 cairn_err
 cairn_source_sums_check(struct cairn_source_sums *sums, const struct cairn_checkpoint *checkpoint,
-                        struct cairn_handles *handles, struct cairn_complaint *complaint)
+                        struct cairn_handles *handles)
 {
     struct gaps gaps = {NULL, 0, NULL};
     cairn_err err = CAIRN_OK;
@@ -424,7 +422,7 @@ cairn_source_sums_check(struct cairn_source_sums *sums, const struct cairn_check
         return CAIRN_NOMEM;
     for (uint32_t i = 0; !err && i < checkpoint->sum_count; i++)
         for (uint64_t b = 0; !err && b < checkpoint->sums[i].count; b++)
-            err = check_block(sums, checkpoint, handles, i, b, &gaps, complaint);
+            err = check_block(sums, checkpoint, handles, i, b, &gaps);
     free(gaps.spans);
     free(gaps.buffer);
     return err;

@@ -34,7 +34,6 @@ void cairn_source_sums_add(struct cairn_source_sums *sums, const struct cairn_mo
  */
 CAIRN_MUST_CHECK cairn_err cairn_source_sums_check(struct cairn_source_sums *sums,
                                                    const struct cairn_checkpoint *checkpoint,
-                                                   struct cairn_handles *handles,
-                                                   struct cairn_complaint *complaint);
+                                                   struct cairn_handles *handles);
 
 #endif

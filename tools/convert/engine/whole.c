@@ -178,7 +178,7 @@ has_replicas(const struct cairn_layout *layout, const struct cairn_piece_table *
 }
 
 static cairn_err
-check_expansion(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+check_expansion(const struct cairn_checkpoint *checkpoint)
 {
     const struct cairn_tensor *largest = NULL;
     uint64_t stored_bytes = 0, tensor_bytes = 0;
@@ -197,7 +197,7 @@ check_expansion(const struct cairn_checkpoint *checkpoint, struct cairn_complain
     if (allow_expanded || tensor_bytes <= EXPANDED_BYTES_FREE ||
         tensor_bytes / EXPANSION_MAX <= stored_bytes)
         return CAIRN_OK;
-    return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+    return cairn_refuse(checkpoint, CAIRN_INVAL,
                         "its files have %" PRIu64 " bytes and its tensors %" PRIu64
                         ", %s alone has %" PRIu64
                         "; if they were expanded on purpose, add --allow-expanded",
@@ -205,15 +205,14 @@ check_expansion(const struct cairn_checkpoint *checkpoint, struct cairn_complain
 }
 
 cairn_err
-cairn_whole_init(const struct cairn_checkpoint *checkpoint, struct cairn_whole *out,
-                 struct cairn_complaint *complaint)
+cairn_whole_init(const struct cairn_checkpoint *checkpoint, struct cairn_whole *out)
 {
     struct cairn_whole whole = {.layout = checkpoint->layout};
     struct cairn_piece_table table = {0};
     char report[REPORT_BYTES] = "";
     cairn_err err;
 
-    err = check_expansion(checkpoint, complaint);
+    err = check_expansion(checkpoint);
     if (err)
         return err;
     err = cairn_piece_table_init(&table, checkpoint->layout);
@@ -223,12 +222,12 @@ cairn_whole_init(const struct cairn_checkpoint *checkpoint, struct cairn_whole *
     if (!err)
         err = cairn_layout_check_tiling(whole.layout, true, report, sizeof(report));
     if (err == CAIRN_CORRUPT)
-        (void)cairn_refuse(checkpoint, complaint, err,
+        (void)cairn_refuse(checkpoint, err,
                            "is not whole: %s; copy the files of missing ranks, all of one step",
                            report);
     if (err) {
         cairn_whole_fini(&whole);
-        return cairn_complain_failed(complaint, err, "%s", checkpoint->place.path);
+        return cairn_complain_failed(checkpoint->complaint, err, "%s", checkpoint->place.path);
     }
     *out = whole;
     return CAIRN_OK;
@@ -403,7 +402,7 @@ compare_tile(void *context, const struct cairn_tile *tile, struct cairn_complain
 cairn_err
 cairn_whole_compare(const struct cairn_checkpoint *checkpoint, const struct cairn_whole *whole,
                     struct cairn_handles *handles, uint64_t memory_limit_bytes,
-                    uint32_t thread_count, struct cairn_complaint *complaint)
+                    uint32_t thread_count)
 {
     struct comparison comparison = {checkpoint, whole, handles};
     struct cairn_execution execution = {.source = checkpoint,
@@ -427,13 +426,13 @@ cairn_whole_compare(const struct cairn_checkpoint *checkpoint, const struct cair
         execution.moves = moves.moves;
         execution.move_count = moves.count;
         execution.stretches = stretches;
-        err = cairn_memory_limit_fit(&execution, memory_limit_bytes, 1, complaint);
+        err = cairn_memory_limit_fit(&execution, memory_limit_bytes, 1, checkpoint->complaint);
     }
     if (!err)
-        err = cairn_execute(&execution, complaint);
+        err = cairn_execute(&execution, checkpoint->complaint);
     if (err)
-        (void)cairn_refuse(checkpoint, complaint, err, "replicas cannot be compared: %s%s%s",
-                           report, report[0] ? "; " : "", cairn_err_text(err));
+        (void)cairn_refuse(checkpoint, err, "replicas cannot be compared: %s%s%s", report,
+                           report[0] ? "; " : "", cairn_err_text(err));
     free(stretches);
     cairn_moves_fini(&moves);
     return err;

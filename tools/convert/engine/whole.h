@@ -35,8 +35,7 @@ void cairn_whole_allow_expanded(bool allow);
  * elements of a tensor are missing, or in two pieces that are not replicas; complained about with
  * the tensor and where. CAIRN_NOMEM. The checkpoint is borrowed until cairn_whole_fini. */
 CAIRN_MUST_CHECK cairn_err cairn_whole_init(const struct cairn_checkpoint *checkpoint,
-                                            struct cairn_whole *out,
-                                            struct cairn_complaint *complaint);
+                                            struct cairn_whole *out);
 void cairn_whole_fini(struct cairn_whole *whole);
 
 /*
@@ -46,8 +45,7 @@ void cairn_whole_fini(struct cairn_whole *whole);
 CAIRN_MUST_CHECK cairn_err cairn_whole_compare(const struct cairn_checkpoint *checkpoint,
                                                const struct cairn_whole *whole,
                                                struct cairn_handles *handles,
-                                               uint64_t memory_limit_bytes, uint32_t thread_count,
-                                               struct cairn_complaint *complaint);
+                                               uint64_t memory_limit_bytes, uint32_t thread_count);
 
 /*
  * The ranges of containers that the pieces of a layout touch, sorted; freed by the caller.

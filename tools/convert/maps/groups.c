@@ -42,7 +42,7 @@ add_member(struct renaming *renaming, struct cairn_pickle_node *list, uint32_t g
             renaming->group_of[target] = group + 1;
             cairn_pickle_append(pickle, list, cairn_pickle_text(pickle, target_name));
         } else if (renaming->group_of[target] != group + 1) {
-            return cairn_complain(stage->complaint, CAIRN_INVAL,
+            return cairn_complain(stage->checkpoint->complaint, CAIRN_INVAL,
                                   "%s: is in group %" PRIu32 " of the optimizer and other parts of "
                                   "%s are in group %" PRIu32 ": they cannot become one tensor; "
                                   "leave the optimizer's groups out with --drop '%s'",
@@ -112,14 +112,14 @@ cairn_map_groups_rename(struct cairn_map_stage *stage, const struct cairn_layout
         err = rename_groups(&renaming);
     if (!err)
         err = cairn_pickle_write(&renaming.groups.pickle, renaming.groups.list, &written,
-                                 &written_bytes, stage->complaint);
+                                 &written_bytes, stage->checkpoint->complaint);
     cairn_param_groups_close(&renaming.groups);
     free(renaming.group_of);
     if (!err)
         err = cairn_checkpoint_add_opaque(stage->checkpoint, CAIRN_PARAM_GROUPS_NAME, written,
-                                          written_bytes, stage->complaint);
+                                          written_bytes);
     free(written);
-    return err ? cairn_refuse(stage->checkpoint, stage->complaint, err,
+    return err ? cairn_refuse(stage->checkpoint, err,
                               "the optimizer's groups of parameters cannot be renamed")
                : CAIRN_OK;
 }

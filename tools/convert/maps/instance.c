@@ -34,7 +34,7 @@ say_missing(struct cairn_map_instance *instance, const struct cairn_map_name *pa
 
     if (!cairn_map_name_make(pattern, instance->key, instance->captures, missing))
         (void)strcpy(missing, pattern->text);
-    return cairn_refuse(instance->stage->checkpoint, instance->stage->complaint, CAIRN_CORRUPT,
+    return cairn_refuse(instance->stage->checkpoint, CAIRN_CORRUPT,
                         "%s is there, but %s, which belongs to it by the map (%s, line %" PRIu32
                         "), is missing; are files of the checkpoint missing?",
                         cairn_layout_tensor(instance->stage->from, there)->name, missing,
@@ -84,7 +84,7 @@ gather(struct cairn_map_instance *instance, uint32_t first)
             if (*found == UINT32_MAX)
                 return say_missing(instance, &instance->source->tensors[i].name, first);
             if (stage->used[*found])
-                return cairn_refuse(stage->checkpoint, stage->complaint, CAIRN_CORRUPT,
+                return cairn_refuse(stage->checkpoint, CAIRN_CORRUPT,
                                     "two rules of the map match tensor %s (%s, line %" PRIu32
                                     " is the second)",
                                     cairn_layout_tensor(stage->from, *found)->name,
@@ -105,7 +105,7 @@ check_alike(const struct cairn_map_instance *instance)
 
         if (tensor->dtype != first->dtype || tensor->kind != first->kind)
             return cairn_complain(
-                instance->stage->complaint, CAIRN_INVAL,
+                instance->stage->checkpoint->complaint, CAIRN_INVAL,
                 "%s: has type %s and %s type %s; parts that the map joins (%s, line %" PRIu32
                 ") must have one type",
                 first->name, cairn_dtype_name(first->dtype), tensor->name,
@@ -190,7 +190,7 @@ add_target(struct cairn_map_instance *instance, const struct cairn_map_tensor *t
     char name[CAIRN_NAME_BYTES_MAX];
 
     if (!cairn_map_name_make(&target->name, instance->key, instance->captures, name))
-        return cairn_complain(stage->complaint, CAIRN_INVAL,
+        return cairn_complain(stage->checkpoint->complaint, CAIRN_INVAL,
                               "%s: its new name has more than %d bytes", like->name,
                               CAIRN_NAME_BYTES_MAX - 1);
     return cairn_map_target_add(stage, name, like, dims, shape,
@@ -207,7 +207,7 @@ shape_target(const struct cairn_map_instance *instance, const struct cairn_map_t
         uint64_t padded;
 
         if (!cairn_map_length(dim, instance->values, &shape[d]))
-            return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
+            return cairn_complain(instance->stage->checkpoint->complaint, CAIRN_INVAL,
                                   "%s: a dimension would be too long (%s, line %" PRIu32 ")",
                                   target->name.text, instance->rule->file, instance->rule->line);
         if (dim->padded_to == CAIRN_MAP_NONE ||
@@ -216,7 +216,7 @@ shape_target(const struct cairn_map_instance *instance, const struct cairn_map_t
         padded = instance->stage->settings.values[dim->padded_to];
         if (padded < shape[d])
             return cairn_complain(
-                instance->stage->complaint, CAIRN_INVAL,
+                instance->stage->checkpoint->complaint, CAIRN_INVAL,
                 "%s: needs %" PRIu64 " in dimension %" PRIu32 ", and %s is %" PRIu64
                 " (%s, line %" PRIu32 "); give the right number with --set",
                 target->name.text, shape[d], d, instance->stage->map->symbols[dim->padded_to].name,
@@ -340,7 +340,7 @@ find_sizes(struct cairn_map_instance *instance)
     if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
         instance->values[instance->gathered] = instance->stack;
     err = cairn_map_sizes_find(instance->stage->map, instance->rule, shapes, count,
-                               instance->values, instance->stage->complaint);
+                               instance->values, instance->stage->checkpoint->complaint);
     if (!err)
         keep_numbers(instance->stage, instance->values);
     free(shapes);
@@ -354,9 +354,10 @@ count_spread(const struct cairn_map_instance *instance, uint64_t *count)
     *count = instance->spread == CAIRN_MAP_NO_SYMBOL ? 1 : instance->values[instance->spread];
     if (*count <= STACKED_MAX)
         return CAIRN_OK;
-    return cairn_complain(
-        instance->stage->complaint, CAIRN_INVAL, "%s: would become more than %d tensors",
-        cairn_layout_tensor(instance->stage->from, instance->sources[0])->name, STACKED_MAX);
+    return cairn_complain(instance->stage->checkpoint->complaint, CAIRN_INVAL,
+                          "%s: would become more than %d tensors",
+                          cairn_layout_tensor(instance->stage->from, instance->sources[0])->name,
+                          STACKED_MAX);
 }
 
 static cairn_err

@@ -80,7 +80,7 @@ find_side(struct cairn_map_stage *stage)
     }
     stage->side = known[1] > known[0];
     if (known[0] == known[1])
-        return cairn_refuse(stage->checkpoint, stage->complaint, CAIRN_INVAL,
+        return cairn_refuse(stage->checkpoint, CAIRN_INVAL,
                             "the map knows %s of its tensors by the names of %s and by those "
                             "of %s (one is called %s); check that it is the right map",
                             known[0] ? "as many" : "none", stage->map->sides[0],
@@ -213,7 +213,7 @@ take_rest(struct cairn_map_stage *stage)
         }
     }
     if (!err && unknown_count > 0)
-        err = cairn_refuse(stage->checkpoint, stage->complaint, CAIRN_INVAL,
+        err = cairn_refuse(stage->checkpoint, CAIRN_INVAL,
                            "%" PRIu32
                            " tensor%s unknown to the map as names of %s: %s%s; write rules for "
                            "them (--map FILE), or leave them out with --drop",
@@ -277,8 +277,7 @@ replace(struct cairn_map_stage *stage)
     cairn_err err;
 
     err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME,
-                                       CAIRN_PARAM_GROUPS_BYTES_MAX, &groups, &groups_bytes,
-                                       stage->complaint);
+                                       CAIRN_PARAM_GROUPS_BYTES_MAX, &groups, &groups_bytes);
     if (err && err != CAIRN_NOT_FOUND)
         return err;
     checkpoint->layout = stage->to;
@@ -297,21 +296,17 @@ replace(struct cairn_map_stage *stage)
 
 cairn_err
 cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint, const struct cairn_map *map,
-                        const char *const *sets, size_t set_count, struct cairn_map_report *report,
-                        struct cairn_complaint *complaint)
+                        const char *const *sets, size_t set_count, struct cairn_map_report *report)
 {
-    struct cairn_map_stage stage = {.map = map,
-                                    .checkpoint = checkpoint,
-                                    .from = checkpoint->layout,
-                                    .report = report,
-                                    .complaint = complaint};
+    struct cairn_map_stage stage = {
+        .map = map, .checkpoint = checkpoint, .from = checkpoint->layout, .report = report};
     struct cairn_map_settings before;
     cairn_err err;
 
     memset(report, 0, sizeof(*report));
     err = stage_init(&stage);
     if (!err)
-        err = cairn_map_settings_find(map, checkpoint, sets, set_count, &stage.settings, complaint);
+        err = cairn_map_settings_find(map, checkpoint, sets, set_count, &stage.settings);
     before = stage.settings;
     if (!err)
         err = find_side(&stage);
@@ -324,20 +319,20 @@ cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint, const struct cairn_
     if (!err)
         err = replace(&stage);
     stage_fini(&stage);
-    return cairn_complain_failed(complaint, err, "%s: cannot be mapped", checkpoint->place.path);
+    return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be mapped",
+                                 checkpoint->place.path);
 }
 
 cairn_err
 cairn_checkpoint_map(struct cairn_checkpoint *checkpoint, const char *map, const char *const *sets,
-                     size_t set_count, struct cairn_map_report *report,
-                     struct cairn_complaint *complaint)
+                     size_t set_count, struct cairn_map_report *report)
 {
     struct cairn_map *loaded = NULL;
     cairn_err err;
 
-    err = cairn_map_load(map, &loaded, complaint);
+    err = cairn_map_load(map, &loaded, checkpoint->complaint);
     if (!err)
-        err = cairn_checkpoint_map_by(checkpoint, loaded, sets, set_count, report, complaint);
+        err = cairn_checkpoint_map_by(checkpoint, loaded, sets, set_count, report);
     cairn_map_destroy(loaded);
     return err;
 }

@@ -28,8 +28,7 @@ struct cairn_map_report {
  */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_map(struct cairn_checkpoint *checkpoint,
                                                 const char *map, const char *const *sets,
-                                                size_t set_count, struct cairn_map_report *report,
-                                                struct cairn_complaint *complaint);
+                                                size_t set_count, struct cairn_map_report *report);
 
 struct cairn_map;
 
@@ -37,7 +36,6 @@ struct cairn_map;
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint,
                                                    const struct cairn_map *map,
                                                    const char *const *sets, size_t set_count,
-                                                   struct cairn_map_report *report,
-                                                   struct cairn_complaint *complaint);
+                                                   struct cairn_map_report *report);
 
 #endif

@@ -84,8 +84,7 @@ read_value(struct cairn_json_reader *reader, struct fact *fact)
 }
 
 static cairn_err
-read_config(const struct cairn_checkpoint *checkpoint, struct facts *facts,
-            struct cairn_complaint *complaint)
+read_config(const struct cairn_checkpoint *checkpoint, struct facts *facts)
 {
     struct cairn_json_reader reader;
     char key[KEY_BYTES_MAX];
@@ -94,7 +93,7 @@ read_config(const struct cairn_checkpoint *checkpoint, struct facts *facts,
     cairn_err err;
 
     err = cairn_place_load(&checkpoint->place, CONFIG, CONFIG_BYTES_MAX, &bytes, &bytes_len,
-                           complaint);
+                           checkpoint->complaint);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     if (err)
@@ -104,7 +103,7 @@ read_config(const struct cairn_checkpoint *checkpoint, struct facts *facts,
     while (cairn_json_object_next(&reader, key, sizeof(key)))
         read_value(&reader, find_fact(facts, key));
     if (cairn_json_reader_done(&reader) != CAIRN_OK)
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
+        err = cairn_complain(checkpoint->complaint, CAIRN_CORRUPT,
                              "%s/" CONFIG " is damaged at byte %zu: %s; take another copy, or move "
                              "it away and say the numbers with --set",
                              checkpoint->place.path, reader.at, reader.why ? reader.why : "?");
@@ -150,8 +149,7 @@ find_arguments(const struct cairn_layout *layout)
 }
 
 static cairn_err
-read_arguments(const struct cairn_checkpoint *checkpoint, struct facts *facts,
-               struct cairn_complaint *complaint)
+read_arguments(const struct cairn_checkpoint *checkpoint, struct facts *facts)
 {
     const char *name = find_arguments(checkpoint->layout);
     struct cairn_pickle_node *root = NULL;
@@ -161,7 +159,7 @@ read_arguments(const struct cairn_checkpoint *checkpoint, struct facts *facts,
     if (!name)
         return CAIRN_OK;
     cairn_pickle_init(&pickle, (uint64_t)CAIRN_PICKLE_ARENA_FACTOR * CONFIG_BYTES_MAX);
-    err = cairn_opaque_read(checkpoint, name, CONFIG_BYTES_MAX, &pickle, &root, complaint);
+    err = cairn_opaque_read(checkpoint, name, CONFIG_BYTES_MAX, &pickle, &root);
     if (!err && cairn_pickle_get(root, "args"))
         root = cairn_pickle_get(root, "args");
     for (uint32_t i = 0; !err && i < facts->count; i++) {
@@ -290,8 +288,7 @@ look_up(const struct cairn_map_number *number, struct facts *facts, uint64_t *va
 
 cairn_err
 cairn_map_settings_find(const struct cairn_map *map, const struct cairn_checkpoint *checkpoint,
-                        const char *const *sets, size_t set_count, struct cairn_map_settings *out,
-                        struct cairn_complaint *complaint)
+                        const char *const *sets, size_t set_count, struct cairn_map_settings *out)
 {
     struct facts *facts = calloc(1, sizeof(*facts));
     cairn_err err = facts ? CAIRN_OK : CAIRN_NOMEM;
@@ -305,15 +302,15 @@ cairn_map_settings_find(const struct cairn_map *map, const struct cairn_checkpoi
             ask(facts, map->numbers[n].keys[k].only_if);
         }
     if (!err)
-        err = take_sets(map, sets, set_count, out, complaint);
+        err = take_sets(map, sets, set_count, out, checkpoint->complaint);
     if (!err)
-        err = read_config(checkpoint, facts, complaint);
+        err = read_config(checkpoint, facts);
     if (!err)
-        err = read_arguments(checkpoint, facts, complaint);
+        err = read_arguments(checkpoint, facts);
     for (uint32_t n = 0; !err && n < map->number_count; n++) {
         look_up(&map->numbers[n], facts, out->values);
         if (out->values[map->numbers[n].symbol] == 0)
-            err = calculate(map, &map->numbers[n], out->values, complaint);
+            err = calculate(map, &map->numbers[n], out->values, checkpoint->complaint);
     }
     free(facts);
     return err;

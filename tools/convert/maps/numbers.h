@@ -24,7 +24,6 @@ struct cairn_map_settings {
 CAIRN_MUST_CHECK cairn_err cairn_map_settings_find(const struct cairn_map *map,
                                                    const struct cairn_checkpoint *checkpoint,
                                                    const char *const *sets, size_t set_count,
-                                                   struct cairn_map_settings *out,
-                                                   struct cairn_complaint *complaint);
+                                                   struct cairn_map_settings *out);
 
 #endif

@@ -86,7 +86,7 @@ cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part, uint32_t 
     cairn_err err = CAIRN_OK;
 
     if (!cairn_map_cells_init(pattern, target, part, instance->values, fixed, is_fixed, &cells))
-        return cairn_complain(stage->complaint, CAIRN_INVAL,
+        return cairn_complain(stage->checkpoint->complaint, CAIRN_INVAL,
                               "%s: the map cuts it into more than %d boxes (%s, line "
                               "%" PRIu32 ")",
                               tensor->name, CAIRN_MAP_CELLS_MAX, instance->rule->file,
@@ -97,7 +97,7 @@ cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part, uint32_t 
             if (cut_piece(&cells, &cell, pieces[i], cairn_dtype_bytes(tensor->dtype), &cut))
                 err = cairn_map_scratch_add(stage, &cut);
         if (stage->scratch.count > CAIRN_CONVERT_PIECES_MAX)
-            return cairn_complain(stage->complaint, CAIRN_INVAL,
+            return cairn_complain(stage->checkpoint->complaint, CAIRN_INVAL,
                                   "%s: the map makes more than %d pieces", tensor->name,
                                   CAIRN_CONVERT_PIECES_MAX);
     }
@@ -236,7 +236,7 @@ cairn_map_places_check(struct cairn_map_instance *instance)
     err = count_left_out(instance);
     if (!err && !cairn_map_places_equal(&instance->before, &instance->after))
         err =
-            cairn_complain(instance->stage->complaint, CAIRN_INTERNAL,
+            cairn_complain(instance->stage->checkpoint->complaint, CAIRN_INTERNAL,
                            "the map (%s, line %" PRIu32 ") would not move each element of %s "
                            "once; please report this defect, nothing was written",
                            instance->rule->file, instance->rule->line,

@@ -74,7 +74,7 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
     cairn_err err;
 
     if (cairn_layout_tensor_find(stage->to, name) != UINT32_MAX)
-        return cairn_refuse(stage->checkpoint, stage->complaint, CAIRN_CORRUPT,
+        return cairn_refuse(stage->checkpoint, CAIRN_CORRUPT,
                             "two tensors would be called %s, the second is %s; "
                             "leave one out with --drop",
                             name, like->name);
@@ -92,6 +92,6 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
         err = add_alias(stage, index, alias_of);
     if (!err)
         stage->piece_first[index + 1] = cairn_layout_piece_count(stage->to);
-    return cairn_complain_failed(stage->complaint, err, "%s: tensor %s cannot be added",
+    return cairn_complain_failed(stage->checkpoint->complaint, err, "%s: tensor %s cannot be added",
                                  stage->checkpoint->place.path, name);
 }

@@ -32,7 +32,6 @@ struct cairn_map_stage {
     struct cairn_map_pieces scratch;
     uint32_t zeros; /* a container of zeros in memory; UINT32_MAX until one is needed */
     struct cairn_map_report *report;
-    struct cairn_complaint *complaint;
 };
 
 /*

@@ -76,11 +76,10 @@ cairn_megatron_args_read(const struct cairn_pickle_node *args, struct cairn_mega
 }
 
 cairn_err
-cairn_megatron_args_spec(const struct cairn_checkpoint *checkpoint, bool *local,
-                         struct cairn_complaint *complaint)
+cairn_megatron_args_spec(const struct cairn_checkpoint *checkpoint, bool *local)
 {
     struct cairn_opaque_tree args;
-    cairn_err err = cairn_opaque_tree_open(checkpoint, "args.pickle", &args, complaint);
+    cairn_err err = cairn_opaque_tree_open(checkpoint, "args.pickle", &args);
 
     *local = !err &&
              cairn_pickle_is_text(cairn_pickle_attribute(args.root, "transformer_impl"), "local");

@@ -29,7 +29,7 @@ void cairn_megatron_args_read(const struct cairn_pickle_node *args,
 
 /* Whether the arguments that a distributed checkpoint brought speak of the local layer spec. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_args_spec(const struct cairn_checkpoint *checkpoint,
-                                                    bool *local, struct cairn_complaint *complaint);
+                                                    bool *local);
 
 /* Elements of a bucket on the first stage's first chunk; 0: one bucket. */
 uint64_t cairn_megatron_args_bucket(const struct cairn_megatron_args *args, uint32_t dp);

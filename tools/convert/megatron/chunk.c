@@ -23,8 +23,7 @@ struct making {
 static cairn_err
 refuse(const struct making *making, const char *name, const char *why)
 {
-    return cairn_refuse(making->target->checkpoint, making->target->complaint, CAIRN_INVAL, "%s %s",
-                        name, why);
+    return cairn_refuse(making->target->checkpoint, CAIRN_INVAL, "%s %s", name, why);
 }
 
 static uint32_t
@@ -148,7 +147,7 @@ add_extra(struct making *making, const char *canonical, const char *stored)
         err = cairn_megatron_join_extra(target, canonical, making->tree, &value);
     } else if (!value) {
         err = cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                making->tree, &value, target->complaint);
+                                making->tree, &value);
         if (!err && !target->placed[tensor])
             err = cairn_output_add_carried(target->output, tensor);
         if (!err)

@@ -30,7 +30,7 @@ cairn_megatron_fill_state(const struct cairn_megatron_target *target, const char
             CAIRN_F32)
         return target->part_tensor[part];
     if (tensor == UINT32_MAX)
-        (void)cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+        (void)cairn_refuse(target->checkpoint, CAIRN_INVAL,
                            "the distributed optimizer needs %s, which is missing; drop all "
                            "state of the optimizer (--drop 'fp32.*,exp_avg*'), or none",
                            name);
@@ -40,8 +40,7 @@ cairn_megatron_fill_state(const struct cairn_megatron_target *target, const char
 /* ---- words ---- */
 
 static cairn_err
-resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out,
-        struct cairn_complaint *complaint)
+resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out)
 {
     struct cairn_megatron_fill *fill = context;
     struct cairn_megatron_target *target = fill->target;
@@ -65,7 +64,7 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
 
         index = cairn_megatron_target_find(target, name);
         if (index == UINT32_MAX)
-            return cairn_refuse(target->checkpoint, complaint, CAIRN_INVAL,
+            return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                                 "the state carried from Megatron-LM needs %s, which is "
                                 "missing; was it dropped?",
                                 name);
@@ -76,7 +75,7 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
         out->identity = tensors_begin(fill) + index;
     }
     return out->dtype ? CAIRN_OK
-                      : cairn_refuse(target->checkpoint, complaint, CAIRN_CORRUPT,
+                      : cairn_refuse(target->checkpoint, CAIRN_CORRUPT,
                                      "carried state holds (%s, %s)", word, name);
 }
 
@@ -119,7 +118,7 @@ add_flat(struct cairn_megatron_target *target, const struct cairn_megatron_flat 
         if (source->dims != part->dims ||
             memcmp(source->shape, part->whole_shape, part->dims * sizeof(uint64_t)) != 0 ||
             cairn_output_dtype(target->options, source) != flat->dtype)
-            return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+            return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                                 "%s has another shape than its parameter, or not the dtype "
                                 "of other parameters' %s",
                                 source->name, flat->key);
@@ -159,5 +158,6 @@ cairn_megatron_fill_add(struct cairn_megatron_fill *fill, const char *path,
 
     carry.identity_count =
         tensors_begin(fill) + cairn_layout_tensor_count(target->checkpoint->layout);
-    return cairn_torch_output_fill(target->output, path, &carry, add_storage, target->complaint);
+    return cairn_torch_output_fill(target->output, path, &carry, add_storage,
+                                   target->checkpoint->complaint);
 }

@@ -24,7 +24,7 @@ enum { FIRST_KEY_COUNT = sizeof(first_keys) / sizeof(first_keys[0]) };
 static cairn_err
 refuse(const struct cairn_megatron_target *target, cairn_err err, const char *name)
 {
-    return cairn_complain_failed(target->complaint, err,
+    return cairn_complain_failed(target->checkpoint->complaint, err,
                                  "%s: %s cannot be read as a value of "
                                  "Megatron-Core's",
                                  target->checkpoint->place.path, name);
@@ -51,8 +51,8 @@ take(struct cairn_megatron_target *target, uint32_t tensor, struct cairn_pickle 
      struct cairn_pickle_node **value)
 {
     const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
-    cairn_err err = cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                      tree, value, target->complaint);
+    cairn_err err =
+        cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, tree, value);
 
     if (!err && !target->placed[tensor])
         err = cairn_output_add_carried(target->output, tensor);

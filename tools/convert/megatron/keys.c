@@ -158,7 +158,7 @@ check_order(const struct cairn_megatron_target *target, const struct found *foun
     for (uint32_t i = 0; i < count; i++)
         if (!is_order_known(&found[i]))
             return cairn_refuse(
-                target->checkpoint, target->complaint, CAIRN_INVAL,
+                target->checkpoint, CAIRN_INVAL,
                 "the buffers of Megatron-LM's optimizer name no parameters, and "
                 "where %s is in their order is not known; write it as megatron-dist, or "
                 "leave the optimizer out with --drop 'fp32.*,exp_avg.*,exp_avg_sq.*'",
@@ -178,7 +178,7 @@ make_keys(struct cairn_megatron_target *target)
 
     if (!found)
         return CAIRN_NOMEM;
-    err = cairn_megatron_args_spec(target->checkpoint, &local, target->complaint);
+    err = cairn_megatron_args_spec(target->checkpoint, &local);
     for (uint32_t i = 0; i < count && !err; i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
         const struct cairn_megatron_rule *rule = cairn_megatron_rule_of(tensor->name);
@@ -227,8 +227,7 @@ cairn_megatron_target_keys(struct cairn_megatron_target *target)
     if (carried == UINT32_MAX)
         return make_keys(target);
     err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_KEYS,
-                                       CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len,
-                                       target->complaint);
+                                       CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len);
     if (err)
         return err;
     text = malloc(bytes_len + 1);

@@ -28,7 +28,6 @@ enum decay { DECAYED, NOT_DECAYED, DECAYS };
 struct make {
     struct cairn_checkpoint *checkpoint;
     const struct cairn_output_options *options;
-    struct cairn_complaint *complaint;
     struct cairn_job_file job;
     const struct cairn_pickle_node *chosen[DECAYS]; /* of job.groups; NULL: no parameter is so */
     uint64_t step;                                  /* of the optimizer */
@@ -62,8 +61,7 @@ add_masters(struct make *make)
         if (has(checkpoint, moment) &&
             snprintf(master, sizeof(master), MASTER "%s", tensor->name) < (int)sizeof(master) &&
             !has(checkpoint, master))
-            err = cairn_checkpoint_add_alias_as(checkpoint, master, CAIRN_OPTIMIZER, i,
-                                                make->complaint);
+            err = cairn_checkpoint_add_alias_as(checkpoint, master, CAIRN_OPTIMIZER, i);
     }
     return err;
 }
@@ -140,13 +138,13 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     cairn_err err = CAIRN_OK;
 
     if (!cairn_pickle_copy_text(member, name, sizeof(name)))
-        return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+        return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                             "its optimizer's groups have numbers instead of names; give the "
                             "names with --job FILE");
     tensor = cairn_layout_tensor_find(make->checkpoint->layout, name);
     if (tensor == UINT32_MAX ||
         cairn_layout_tensor(make->checkpoint->layout, tensor)->kind != CAIRN_PARAM)
-        return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
+        return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
                             "group %" PRIu32
                             " of the optimizer has %s, which is not a parameter of what is "
                             "written; see --dry-run for its names",
@@ -157,7 +155,7 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     if (make->chosen[decay] != known)
         err = compare_groups(&make->job.tree, make->chosen[decay], known, &same);
     if (!err && !same)
-        err = cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+        err = cairn_refuse(make->checkpoint, CAIRN_INVAL,
                            "group %" PRIu32
                            " of the optimizer, that of %s, has other hyperparameters than a "
                            "group before it, and Megatron-LM has one group of matrices and one "
@@ -176,18 +174,18 @@ choose_groups(struct make *make)
         const struct cairn_pickle_node *members = cairn_pickle_get(groups->items[g], "params");
 
         if (!cairn_pickle_is_list(members))
-            return cairn_refuse(make->checkpoint, make->complaint, CAIRN_CORRUPT,
+            return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
                                 "group %" PRIu32 " of the optimizer has no list of parameters", g);
         for (uint32_t i = 0; i < members->count && !err; i++)
             err = choose(make, g, members->items[i]);
     }
     if (!err && !make->chosen[DECAYED])
-        err = cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+        err = cairn_refuse(make->checkpoint, CAIRN_INVAL,
                            "the groups of the optimizer have no matrix of the model; give "
                            "its groups with --job FILE");
     for (int decay = 0; decay < DECAYS && !err; decay++)
         if (make->chosen[decay] && !cairn_pickle_get(make->chosen[decay], "lr"))
-            err = cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+            err = cairn_refuse(make->checkpoint, CAIRN_INVAL,
                                "unknown lr of the optimizer's %s; give it with --job FILE",
                                decay == DECAYED ? "matrices" : "vectors and biases");
     return err;
@@ -258,7 +256,7 @@ add_object(struct make *make)
     if (make->job.lr_scheduler)
         put(tree, root, "opt_param_scheduler",
             (struct cairn_pickle_node *)(uintptr_t)make->job.lr_scheduler);
-    return cairn_opaque_add(make->checkpoint, CAIRN_MEGATRON_COMMON, tree, root, make->complaint);
+    return cairn_opaque_add(make->checkpoint, CAIRN_MEGATRON_COMMON, tree, root);
 }
 
 /* Optimizers that count for all parameters at once have the step in their groups. */
@@ -273,14 +271,14 @@ static cairn_err
 find_step(struct make *make)
 {
     bool known = false;
-    cairn_err err = cairn_steps_common(make->checkpoint, &known, &make->step, make->complaint);
+    cairn_err err = cairn_steps_common(make->checkpoint, &known, &make->step);
 
     if (err)
         return err;
     if (!known)
         known = read_group_step(make, &make->step);
     if (!known && !make->job.step_known)
-        return cairn_refuse(make->checkpoint, make->complaint, CAIRN_INVAL,
+        return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                             "the number of trained steps is unknown; give it with --job "
                             "FILE: {\"global_steps\": N}");
     if (!known)
@@ -295,8 +293,7 @@ static cairn_err
 make_object(struct make *make)
 {
     struct cairn_checkpoint *checkpoint = make->checkpoint;
-    cairn_err err =
-        cairn_job_file_open(checkpoint, make->options->job, &make->job, make->complaint);
+    cairn_err err = cairn_job_file_open(checkpoint, make->options->job, &make->job);
 
     if (!err)
         err = choose_groups(make);
@@ -321,19 +318,18 @@ make_object(struct make *make)
 
 cairn_err
 cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
-                       const struct cairn_output_options *options,
-                       struct cairn_complaint *complaint)
+                       const struct cairn_output_options *options)
 {
     static const char *const own[] = {CAIRN_MEGATRON_COMMON, "args.pickle", "optimizer.pickle",
                                       CAIRN_MEGATRON_CONTENT ".pickle"};
-    struct make make = {.checkpoint = checkpoint, .options = options, .complaint = complaint};
+    struct make make = {.checkpoint = checkpoint, .options = options};
     bool foreign = true;
     cairn_err err;
 
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         foreign = foreign && !has(checkpoint, own[i]);
     if (options->job && (!foreign || !has(checkpoint, MOMENT CAIRN_MEGATRON_EMBEDDING)))
-        return cairn_complain(complaint, CAIRN_INVAL,
+        return cairn_complain(checkpoint->complaint, CAIRN_INVAL,
                               foreign
                                   ? "%s: has no state of an optimizer under Megatron-LM's names, "
                                     "so --job has no use; leave it out, or map its names with --map"

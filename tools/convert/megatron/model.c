@@ -21,14 +21,12 @@ struct reading {
     uint32_t local_experts; /* that each expert-parallel rank has of a layer */
     const struct cairn_pickle_node *model;
     bool seen_layer;
-    struct cairn_complaint *complaint;
 };
 
 static cairn_err
 refuse(const struct reading *reading, cairn_err err, const char *key, const char *why)
 {
-    return cairn_refuse_file(reading->checkpoint, reading->source->path, reading->complaint, err,
-                             "%s %s", key, why);
+    return cairn_refuse_file(reading->checkpoint, reading->source->path, err, "%s %s", key, why);
 }
 
 /* ---- names ---- */
@@ -242,9 +240,9 @@ read_tensor(struct reading *reading, const struct cairn_pickle_node *model, cons
     tie(reading, part);
     for (uint32_t d = 0; d < view->dims; d++)
         strides[d] = view->stride[d] * view->dtype->element_bytes;
-    err = cairn_megatron_add_part(
-        reading->checkpoint, part, part->name, part->buffer ? CAIRN_BUFFER : CAIRN_PARAM,
-        part->dtype, reading->source->container, tensor->at, strides, reading->complaint);
+    err = cairn_megatron_add_part(reading->checkpoint, part, part->name,
+                                  part->buffer ? CAIRN_BUFFER : CAIRN_PARAM, part->dtype,
+                                  reading->source->container, tensor->at, strides);
     if (!err) /* the tree is this source's own to change, only its walkers have no need to */
         cairn_torch_carry_out(&reading->source->torch.tree,
                               (struct cairn_pickle_node *)tensor->node, "tensor", part->name);
@@ -273,9 +271,8 @@ read_extra(struct reading *reading, struct cairn_pickle_node *node, const char *
     }
     if (tensor)
         return cairn_torch_source_add(reading->checkpoint, reading->source, tensor, name,
-                                      CAIRN_BUFFER, reading->complaint);
-    err = cairn_opaque_add(reading->checkpoint, name, &reading->source->torch.tree, node,
-                           reading->complaint);
+                                      CAIRN_BUFFER);
+    err = cairn_opaque_add(reading->checkpoint, name, &reading->source->torch.tree, node);
     return err ? refuse(reading, err, canonical, "cannot be carried") : CAIRN_OK;
 }
 
@@ -335,26 +332,20 @@ carry(struct reading *reading, struct cairn_pickle_node *root)
         (void)snprintf(scope, sizeof(scope),
                        "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/" CAIRN_MEGATRON_SCOPE, rank->tp,
                        rank->pp, rank->ep);
-    err = cairn_torch_source_carry(reading->checkpoint, reading->source, scope, &bytes, &bytes_len,
-                                   reading->complaint);
+    err = cairn_torch_source_carry(reading->checkpoint, reading->source, scope, &bytes, &bytes_len);
     (void)snprintf(name, sizeof(name), "%scommon.pickle", scope);
     if (!err)
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
-                                          reading->complaint);
+        err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len);
     free(bytes);
     return err;
 }
 
 cairn_err
 cairn_megatron_model_read(struct cairn_checkpoint *checkpoint, struct cairn_megatron_state *state,
-                          struct cairn_torch_source *source, const struct cairn_megatron_rank *rank,
-                          struct cairn_complaint *complaint)
+                          struct cairn_torch_source *source, const struct cairn_megatron_rank *rank)
 {
-    struct reading reading = {.checkpoint = checkpoint,
-                              .state = state,
-                              .source = source,
-                              .rank = rank,
-                              .complaint = complaint};
+    struct reading reading = {
+        .checkpoint = checkpoint, .state = state, .source = source, .rank = rank};
     struct cairn_pickle_node *root = source->torch.root;
     cairn_err err = CAIRN_OK;
     uint64_t iteration;
@@ -377,9 +368,9 @@ cairn_megatron_model_read(struct cairn_checkpoint *checkpoint, struct cairn_mega
                            "is missing, or no state dict");
     }
     if (!err)
-        err = cairn_torch_carried_take(checkpoint, source, CAIRN_MEGATRON_CARRIED, NULL, complaint);
+        err = cairn_torch_carried_take(checkpoint, source, CAIRN_MEGATRON_CARRIED, NULL);
     if (!err)
         err = cairn_megatron_plain_read(checkpoint, state, source,
-                                        cairn_pickle_get(root, "optimizer"), complaint);
+                                        cairn_pickle_get(root, "optimizer"));
     return err ? err : carry(&reading, root);
 }

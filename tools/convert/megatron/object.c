@@ -94,19 +94,18 @@ load(struct cairn_megatron_target *target, const struct cairn_megatron_rank *ran
     tensor = cairn_layout_tensor_find(target->checkpoint->layout, own);
     if (tensor != UINT32_MAX) {
         err = cairn_opaque_read(target->checkpoint, own, CAIRN_CONVERT_METADATA_BYTES_MAX, tree,
-                                root, target->complaint);
+                                root);
     } else {
         tensor = cairn_layout_tensor_find(target->checkpoint->layout, CAIRN_MEGATRON_COMMON);
         err = cairn_pickle_read(tree, CAIRN_MEGATRON_COMMON, target->common, target->common_bytes,
-                                root, target->complaint);
+                                root, target->checkpoint->complaint);
     }
     if (!err && tensor != UINT32_MAX && !target->placed[tensor])
         err = cairn_output_add_carried(target->output, tensor);
     if (!err && tensor != UINT32_MAX)
         cairn_megatron_target_place(target, tensor);
     if (!err && !cairn_pickle_pairs(*root))
-        err = cairn_refuse(target->checkpoint, target->complaint, CAIRN_CORRUPT,
-                           "%s: expected a dict", own);
+        err = cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "%s: expected a dict", own);
     if (!err && tensor == UINT32_MAX)
         err = cairn_megatron_join_states(target, rank, tree, *root);
     return err;
@@ -235,7 +234,7 @@ cairn_megatron_target_rest(struct cairn_megatron_target *target, struct cairn_pi
         if (!is_left(target, i))
             continue;
         if (tensor->kind == CAIRN_PARAM && !strchr(tensor->name, '/'))
-            return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+            return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                                 "parameter %s has no place in a model of Megatron-LM; leave it out "
                                 "with --drop",
                                 tensor->name);

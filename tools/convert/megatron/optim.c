@@ -21,14 +21,12 @@ struct reading {
     struct cairn_checkpoint *checkpoint;
     struct cairn_megatron_state *state;
     struct cairn_torch_source source;
-    struct cairn_complaint *complaint;
 };
 
 static cairn_err
 refuse(const struct reading *reading, const char *why)
 {
-    return cairn_refuse_file(reading->checkpoint, reading->source.path, reading->complaint,
-                             CAIRN_CORRUPT, "%s", why);
+    return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_CORRUPT, "%s", why);
 }
 
 /* One flat tensor: a piece or two for each parameter. */
@@ -44,7 +42,7 @@ cut(struct reading *reading, const char *key, const struct cairn_torch_tensor *f
         return refuse(reading, "a flat buffer is not flat");
     if (view->shape[0] != elements)
         return cairn_refuse_file(
-            reading->checkpoint, reading->source.path, reading->complaint, CAIRN_CORRUPT,
+            reading->checkpoint, reading->source.path, CAIRN_CORRUPT,
             "%s has %" PRIu64 " elements, and the %" PRIu32 " parameters of its model make %" PRIu64
             ": the file is of another checkpoint, or of a "
             "job with frozen parameters, or args do not "
@@ -59,8 +57,7 @@ cut(struct reading *reading, const char *key, const struct cairn_torch_tensor *f
             return refuse(reading, "a parameter's name is too long for its state");
         err = cairn_megatron_add_part(reading->checkpoint, part, name, CAIRN_OPTIMIZER,
                                       view->dtype->dtype, reading->source.container,
-                                      flat->at + begins[i] * view->dtype->element_bytes, NULL,
-                                      reading->complaint);
+                                      flat->at + begins[i] * view->dtype->element_bytes, NULL);
     }
     return err;
 }
@@ -163,11 +160,11 @@ read_optimizer(struct reading *reading, const struct cairn_pickle_node *optimize
 
 cairn_err
 cairn_megatron_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_megatron_state *state,
-                          const char *path, uint32_t stage, struct cairn_complaint *complaint)
+                          const char *path, uint32_t stage)
 {
-    struct reading reading = {.checkpoint = checkpoint, .state = state, .complaint = complaint};
+    struct reading reading = {.checkpoint = checkpoint, .state = state};
     const struct cairn_pickle_node *root;
-    cairn_err err = cairn_torch_source_open(checkpoint, path, &reading.source, complaint);
+    cairn_err err = cairn_torch_source_open(checkpoint, path, &reading.source);
 
     root = err ? NULL : reading.source.torch.root;
     if (!err && state->args.buckets && state->args.bucket_count_set)

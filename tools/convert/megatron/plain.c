@@ -159,8 +159,7 @@ match(const struct cairn_megatron_state *state, const struct cairn_torch_source 
 
 static cairn_err
 add(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
-    const struct cairn_megatron_part *part, const char *key, struct cairn_pickle_node *node,
-    struct cairn_complaint *complaint)
+    const struct cairn_megatron_part *part, const char *key, struct cairn_pickle_node *node)
 {
     const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(source, node);
     static const struct cairn_megatron_part scalar = {.split = CAIRN_MEGATRON_REPLICATED,
@@ -170,13 +169,13 @@ add(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
     cairn_err err;
 
     if (!tensor || snprintf(name, sizeof(name), "%s.%s", key, part->name) >= (int)sizeof(name))
-        return cairn_refuse_file(checkpoint, source->path, complaint, CAIRN_VERSION,
+        return cairn_refuse_file(checkpoint, source->path, CAIRN_VERSION,
                                  "the %s of %s has too long a name", key, part->name);
     for (uint32_t d = 0; d < tensor->view.dims; d++)
         strides[d] = tensor->view.stride[d] * tensor->view.dtype->element_bytes;
     err = cairn_megatron_add_part(checkpoint, tensor->view.dims == 0 ? &scalar : part, name,
                                   CAIRN_OPTIMIZER, tensor->view.dtype->dtype, source->container,
-                                  tensor->at, strides, complaint);
+                                  tensor->at, strides);
     if (!err)
         cairn_torch_carry_out(&source->torch.tree, node, "tensor", name);
     return err;
@@ -202,8 +201,7 @@ without_key(struct cairn_pickle *tree, const struct cairn_pickle_node *groups, c
 
 static cairn_err
 read_one(struct cairn_checkpoint *checkpoint, struct cairn_megatron_state *state,
-         struct cairn_torch_source *source, struct cairn_pickle_node *optimizer, bool expert,
-         struct cairn_complaint *complaint)
+         struct cairn_torch_source *source, struct cairn_pickle_node *optimizer, bool expert)
 {
     struct cairn_pickle *tree = &source->torch.tree;
     struct cairn_pickle_node *inner = inner_of(optimizer);
@@ -221,10 +219,10 @@ read_one(struct cairn_checkpoint *checkpoint, struct cairn_megatron_state *state
         const struct cairn_megatron_part *part = &state->parts[members[i].part];
 
         if (members[i].master)
-            err = add(checkpoint, source, part, "fp32", members[i].master, complaint);
+            err = add(checkpoint, source, part, "fp32", members[i].master);
         for (size_t k = 0; k < STATE_KEY_COUNT && !err; k++)
             if (members[i].states[k])
-                err = add(checkpoint, source, part, state_keys[k], members[i].states[k], complaint);
+                err = add(checkpoint, source, part, state_keys[k], members[i].states[k]);
     }
     free(members);
     cairn_torch_carry_replace(inner, "state", cairn_pickle_dict(tree));
@@ -236,17 +234,16 @@ read_one(struct cairn_checkpoint *checkpoint, struct cairn_megatron_state *state
 
 cairn_err
 cairn_megatron_plain_read(struct cairn_checkpoint *checkpoint, struct cairn_megatron_state *state,
-                          struct cairn_torch_source *source, struct cairn_pickle_node *optimizer,
-                          struct cairn_complaint *complaint)
+                          struct cairn_torch_source *source, struct cairn_pickle_node *optimizer)
 {
     cairn_err err = CAIRN_OK;
 
     if (!cairn_megatron_plain(optimizer))
         return CAIRN_OK;
     if (optimizer->kind != CAIRN_PICKLE_LIST)
-        return read_one(checkpoint, state, source, optimizer, false, complaint);
+        return read_one(checkpoint, state, source, optimizer, false);
     for (uint32_t i = 0; i < optimizer->count && i < 2 && !err; i++)
-        err = read_one(checkpoint, state, source, optimizer->items[i], i == 1, complaint);
+        err = read_one(checkpoint, state, source, optimizer->items[i], i == 1);
     return err;
 }
 
@@ -273,7 +270,7 @@ state_part(struct cairn_megatron_target *target, struct cairn_pickle *tree, uint
         copy = (struct cairn_megatron_part){.split = CAIRN_MEGATRON_REPLICATED, .count = 1};
     else if (tensor->dims != copy.dims ||
              memcmp(tensor->shape, copy.whole_shape, copy.dims * sizeof(uint64_t)) != 0)
-        return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                             "%s has another shape than its parameter", name);
     copy.dtype = cairn_output_dtype(target->options, tensor);
     copy.buffer = true; /* it is not a parameter itself */
@@ -310,7 +307,7 @@ make_group(struct cairn_megatron_target *target, struct cairn_pickle *tree, bool
             err = state_part(target, tree, i, "fp32", &node);
             if (!err && !node)
                 return cairn_refuse(
-                    target->checkpoint, target->complaint, CAIRN_INVAL,
+                    target->checkpoint, CAIRN_INVAL,
                     "the optimizer needs fp32.%s, which is missing; was it dropped?",
                     target->parts[i].name);
             if (!err)
@@ -344,7 +341,7 @@ make_one(struct cairn_megatron_target *target, struct cairn_pickle *tree,
         bool without = false;
 
         if (!without_decay(groups->items[g], &without))
-            return cairn_refuse(target->checkpoint, target->complaint, CAIRN_CORRUPT,
+            return cairn_refuse(target->checkpoint, CAIRN_CORRUPT,
                                 "a carried group of the optimizer does not say its wd_mult");
         err = make_group(target, tree, expert, without, part_count, numbers, states, own, &next);
         cairn_pickle_set(tree, groups->items[g], "params", numbers);

@@ -26,8 +26,7 @@ bool cairn_megatron_plain(const struct cairn_pickle_node *optimizer);
 CAIRN_MUST_CHECK cairn_err cairn_megatron_plain_read(struct cairn_checkpoint *checkpoint,
                                                      struct cairn_megatron_state *state,
                                                      struct cairn_torch_source *source,
-                                                     struct cairn_pickle_node *optimizer,
-                                                     struct cairn_complaint *complaint);
+                                                     struct cairn_pickle_node *optimizer);
 
 /* Fills the dict again for the parts of target->parts, to which the state's own parts are added. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_plain_make(struct cairn_megatron_target *target,

@@ -286,12 +286,11 @@ plan_all(struct cairn_megatron_target *target)
 
 cairn_err
 cairn_megatron_plan(const struct cairn_checkpoint *checkpoint,
-                    const struct cairn_output_options *options, struct cairn_output *output,
-                    struct cairn_complaint *complaint)
+                    const struct cairn_output_options *options, struct cairn_output *output)
 {
     struct cairn_megatron_target target;
     char text[32] = "release";
-    cairn_err err = cairn_megatron_target_init(&target, checkpoint, options, output, complaint);
+    cairn_err err = cairn_megatron_target_init(&target, checkpoint, options, output);
 
     if (!err)
         err = plan_all(&target);

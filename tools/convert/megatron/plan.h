@@ -11,13 +11,11 @@
  * with the parameter groups that the source or --job says, as Megatron-LM groups parameters.
  */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
-                                                  const struct cairn_output_options *options,
-                                                  struct cairn_complaint *complaint);
+                                                  const struct cairn_output_options *options);
 
 /* As `plan` of struct cairn_format; the output's state is that of torch/output.h. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_plan(const struct cairn_checkpoint *checkpoint,
                                                const struct cairn_output_options *options,
-                                               struct cairn_output *output,
-                                               struct cairn_complaint *complaint);
+                                               struct cairn_output *output);
 
 #endif

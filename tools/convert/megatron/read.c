@@ -27,7 +27,6 @@ struct reading {
         *stages; /* [pp]: the files of (0, stage, 0), open until they are read */
     char (*paths)[CAIRN_NAME_BYTES_MAX]; /* [pp] */
     uint32_t stage_count;
-    struct cairn_complaint *complaint;
 };
 
 bool
@@ -43,7 +42,7 @@ cairn_megatron_is_file(const struct cairn_parallelism *sizes, uint32_t tp, uint3
 static cairn_err
 refuse(const struct reading *reading, cairn_err err, const char *file, const char *why)
 {
-    return cairn_refuse_file(reading->checkpoint, file, reading->complaint, err, "%s", why);
+    return cairn_refuse_file(reading->checkpoint, file, err, "%s", why);
 }
 
 /* ---- sizes ---- */
@@ -62,7 +61,6 @@ counts_of(const struct cairn_megatron_folders *folders, uint32_t counts[3])
 static bool
 second_is_expert(struct reading *reading, bool *is_expert)
 {
-    struct cairn_complaint unsaid = {{0}};
     struct cairn_checkpoint scratch = {.place = reading->checkpoint->place};
     struct cairn_torch_source source;
     char path[CAIRN_NAME_BYTES_MAX];
@@ -72,7 +70,7 @@ second_is_expert(struct reading *reading, bool *is_expert)
     if (!cairn_megatron_path(reading->folders.iteration, &sizes, 0, 1, 0, CAIRN_MEGATRON_MODEL,
                              path))
         return false;
-    opened = cairn_torch_source_open(&scratch, path, &source, &unsaid) == CAIRN_OK;
+    opened = cairn_torch_source_open(&scratch, path, &source) == CAIRN_OK;
     *is_expert = opened && cairn_pickle_get(cairn_pickle_get(source.torch.root, "model"),
                                             CAIRN_MEGATRON_EMBEDDING) != NULL;
     cairn_torch_source_close(&source);
@@ -168,7 +166,7 @@ check_files(const struct reading *reading)
             if (!cairn_megatron_path(reading->folders.iteration, sizes, r % sizes->tp, p,
                                      r / sizes->etp % sizes->ep, CAIRN_MEGATRON_MODEL, path) ||
                 !cairn_place_has_file(&reading->checkpoint->place, path))
-                return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+                return cairn_refuse(reading->checkpoint, CAIRN_CORRUPT,
                                     "%s is missing (tensor parallel %" PRIu32 ", pipeline %" PRIu32
                                     ", experts %" PRIu32 "); copy it from the node that wrote it",
                                     path, sizes->tp, sizes->pp, sizes->ep);
@@ -200,8 +198,7 @@ open_stages(struct reading *reading)
         if (!cairn_megatron_path(reading->folders.iteration, &state->sizes, 0, p, 0,
                                  CAIRN_MEGATRON_MODEL, reading->paths[p]))
             return CAIRN_INTERNAL;
-        err = cairn_torch_source_open(reading->checkpoint, reading->paths[p], &reading->stages[p],
-                                      reading->complaint);
+        err = cairn_torch_source_open(reading->checkpoint, reading->paths[p], &reading->stages[p]);
     }
     state->vpp = err ? 0 : count_chunks(reading->stages[0].torch.root);
     if (!err && state->vpp == 0)
@@ -253,14 +250,12 @@ read_folder(struct reading *reading, uint32_t folder)
     if (rank.tp == 0 && rank.ep == 0)
         source = &reading->stages[rank.pp];
     else
-        err = cairn_torch_source_open(reading->checkpoint, path, source, reading->complaint);
+        err = cairn_torch_source_open(reading->checkpoint, path, source);
     if (!err)
-        err = cairn_megatron_model_read(reading->checkpoint, &reading->state, source, &rank,
-                                        reading->complaint);
+        err = cairn_megatron_model_read(reading->checkpoint, &reading->state, source, &rank);
     cairn_torch_source_close(source);
     if (!err && cairn_place_has_file(&reading->checkpoint->place, optim))
-        err = cairn_megatron_optim_read(reading->checkpoint, &reading->state, optim, rank.pp,
-                                        reading->complaint);
+        err = cairn_megatron_optim_read(reading->checkpoint, &reading->state, optim, rank.pp);
     return err;
 }
 
@@ -280,8 +275,7 @@ open_first(struct reading *reading)
                    reading->folders.iteration, reading->folders.iteration[0] ? "/" : "",
                    reading->folders.folders[0].name);
     reading->stage_count = 1;
-    err = cairn_torch_source_open(reading->checkpoint, reading->paths[0], &reading->stages[0],
-                                  reading->complaint);
+    err = cairn_torch_source_open(reading->checkpoint, reading->paths[0], &reading->stages[0]);
     if (err)
         return err;
     root = reading->stages[0].torch.root;
@@ -335,13 +329,14 @@ note_split(struct reading *reading)
 }
 
 cairn_err
-cairn_megatron_read(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+cairn_megatron_read(struct cairn_checkpoint *checkpoint)
 {
-    struct reading reading = {.checkpoint = checkpoint, .complaint = complaint};
-    cairn_err err = cairn_megatron_folders_list(&checkpoint->place, &reading.folders, complaint);
+    struct reading reading = {.checkpoint = checkpoint};
+    cairn_err err =
+        cairn_megatron_folders_list(&checkpoint->place, &reading.folders, checkpoint->complaint);
 
     if (err == CAIRN_NOT_FOUND)
-        err = cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+        err = cairn_refuse(checkpoint, CAIRN_CORRUPT,
                            "the iteration that " CAIRN_MEGATRON_LATEST
                            " names has no folder with mp_rank_… in it");
     if (!err)
@@ -356,7 +351,7 @@ cairn_megatron_read(struct cairn_checkpoint *checkpoint, struct cairn_complaint 
         err = note_split(&reading);
     if (!err)
         err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_MEGATRON_KEYS, reading.state.keys,
-                                          reading.state.key_bytes, complaint);
+                                          reading.state.key_bytes);
     reading.state.sizes.vpp = reading.state.vpp;
     checkpoint->parallelism = reading.state.sizes;
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "Megatron-LM");

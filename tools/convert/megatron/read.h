@@ -6,8 +6,7 @@
 #include "tools/convert/core/checkpoint.h"
 
 /* As `read` of struct cairn_format. */
-CAIRN_MUST_CHECK cairn_err cairn_megatron_read(struct cairn_checkpoint *checkpoint,
-                                               struct cairn_complaint *complaint);
+CAIRN_MUST_CHECK cairn_err cairn_megatron_read(struct cairn_checkpoint *checkpoint);
 
 /* Whether any of the first `ranks` ranks of a stage is both of them; all sizes at least 1. */
 bool cairn_megatron_is_file(const struct cairn_parallelism *sizes, uint32_t tp, uint32_t ep,

@@ -68,7 +68,7 @@ count_layers(struct cairn_megatron_target *target)
     }
     if (target->sizes.ep > 1 &&
         (target->expert_count == 0 || target->expert_count % target->sizes.ep != 0))
-        return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL,
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                             "%" PRIu32 " experts cannot be split over --ep %" PRIu32,
                             target->expert_count, target->sizes.ep);
     return CAIRN_OK;
@@ -94,7 +94,7 @@ split_layers(struct cairn_megatron_target *target)
     }
     if (all % chunks != 0)
         return cairn_refuse(
-            target->checkpoint, target->complaint, CAIRN_INVAL,
+            target->checkpoint, CAIRN_INVAL,
             "%" PRIu32 " layers%s cannot be split evenly over --pp %" PRIu32 " with --vpp %" PRIu32,
             all, before || after ? " (the embedding or the loss counted as one)" : "",
             target->sizes.pp, target->sizes.vpp);
@@ -168,7 +168,7 @@ load_common(struct cairn_megatron_target *target)
     else
         err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_COMMON,
                                            CAIRN_CONVERT_METADATA_BYTES_MAX, &target->common,
-                                           &target->common_bytes, target->complaint);
+                                           &target->common_bytes);
     if (err)
         return err;
     if (!target->common) {
@@ -177,7 +177,7 @@ load_common(struct cairn_megatron_target *target)
     }
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_pickle_read(&tree, CAIRN_MEGATRON_COMMON, target->common, target->common_bytes,
-                            &root, target->complaint);
+                            &root, target->checkpoint->complaint);
     if (!err)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
     if (!err && target->step == 0 &&
@@ -238,8 +238,7 @@ find_tie(struct cairn_megatron_target *target)
 cairn_err
 cairn_megatron_target_init(struct cairn_megatron_target *target,
                            const struct cairn_checkpoint *checkpoint,
-                           const struct cairn_output_options *options, struct cairn_output *output,
-                           struct cairn_complaint *complaint)
+                           const struct cairn_output_options *options, struct cairn_output *output)
 {
     cairn_err err;
 
@@ -247,7 +246,6 @@ cairn_megatron_target_init(struct cairn_megatron_target *target,
     target->checkpoint = checkpoint;
     target->options = options;
     target->output = output;
-    target->complaint = complaint;
     target->step = checkpoint->step_known ? checkpoint->step : 0;
     err = note_aliases(target);
     if (!err)

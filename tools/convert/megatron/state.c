@@ -30,8 +30,7 @@ cairn_megatron_chunk(const struct cairn_megatron_state *state, const struct cair
 cairn_err
 cairn_megatron_add_part(struct cairn_checkpoint *checkpoint, const struct cairn_megatron_part *part,
                         const char *name, enum cairn_kind kind, enum cairn_dtype dtype,
-                        uint32_t container, uint64_t offset_bytes, const uint64_t *stride_bytes,
-                        struct cairn_complaint *complaint)
+                        uint32_t container, uint64_t offset_bytes, const uint64_t *stride_bytes)
 {
     struct cairn_megatron_box boxes[2];
     uint64_t row_major[CAIRN_DIMS_MAX], stride = cairn_dtype_bytes(dtype);
@@ -43,11 +42,10 @@ cairn_megatron_add_part(struct cairn_checkpoint *checkpoint, const struct cairn_
     if (!stride_bytes)
         stride_bytes = row_major;
     err = cairn_checkpoint_add_tensor(checkpoint, name, dtype, kind, part->dims, part->whole_shape,
-                                      &index, complaint);
+                                      &index);
     for (uint32_t i = 0; i < count && !err; i++)
         err = cairn_checkpoint_add_box(
             checkpoint, index, container, boxes[i].start, boxes[i].extent,
-            offset_bytes + (part->dims > 0 ? boxes[i].row * stride_bytes[0] : 0), stride_bytes,
-            complaint);
+            offset_bytes + (part->dims > 0 ? boxes[i].row * stride_bytes[0] : 0), stride_bytes);
     return err;
 }

@@ -69,20 +69,20 @@ struct cairn_pickle_node *cairn_megatron_chunk(const struct cairn_megatron_state
 CAIRN_MUST_CHECK cairn_err cairn_megatron_model_read(struct cairn_checkpoint *checkpoint,
                                                      struct cairn_megatron_state *state,
                                                      struct cairn_torch_source *source,
-                                                     const struct cairn_megatron_rank *rank,
-                                                     struct cairn_complaint *complaint);
+                                                     const struct cairn_megatron_rank *rank);
 
 /* Reads the distrib_optim.pt of the same rank, after its model; `stage`: its pipeline rank. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_optim_read(struct cairn_checkpoint *checkpoint,
                                                      struct cairn_megatron_state *state,
-                                                     const char *path, uint32_t stage,
-                                                     struct cairn_complaint *complaint);
+                                                     const char *path, uint32_t stage);
 
 /* A part's boxes as pieces of `tensor`: at offset_bytes of the container, row-major unless strides
  * are given. */
-CAIRN_MUST_CHECK cairn_err cairn_megatron_add_part(
-    struct cairn_checkpoint *checkpoint, const struct cairn_megatron_part *part, const char *name,
-    enum cairn_kind kind, enum cairn_dtype dtype, uint32_t container, uint64_t offset_bytes,
-    const uint64_t *stride_bytes, struct cairn_complaint *complaint);
+CAIRN_MUST_CHECK cairn_err cairn_megatron_add_part(struct cairn_checkpoint *checkpoint,
+                                                   const struct cairn_megatron_part *part,
+                                                   const char *name, enum cairn_kind kind,
+                                                   enum cairn_dtype dtype, uint32_t container,
+                                                   uint64_t offset_bytes,
+                                                   const uint64_t *stride_bytes);
 
 #endif

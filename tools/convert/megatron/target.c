@@ -8,7 +8,7 @@
 cairn_err
 cairn_megatron_target_refuse(const struct cairn_megatron_target *target, const char *why)
 {
-    return cairn_refuse(target->checkpoint, target->complaint, CAIRN_INVAL, "%s", why);
+    return cairn_refuse(target->checkpoint, CAIRN_INVAL, "%s", why);
 }
 
 uint32_t

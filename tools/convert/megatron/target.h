@@ -23,7 +23,6 @@ struct cairn_megatron_target {
     const struct cairn_checkpoint *checkpoint;
     const struct cairn_output_options *options;
     struct cairn_output *output;
-    struct cairn_complaint *complaint;
     struct cairn_parallelism sizes; /* all known, with vpp */
     struct cairn_megatron_args args;
     uint8_t
@@ -57,8 +56,7 @@ struct cairn_megatron_target {
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_init(struct cairn_megatron_target *target,
                                                       const struct cairn_checkpoint *checkpoint,
                                                       const struct cairn_output_options *options,
-                                                      struct cairn_output *output,
-                                                      struct cairn_complaint *complaint);
+                                                      struct cairn_output *output);
 void cairn_megatron_target_fini(struct cairn_megatron_target *target);
 
 /* Complains with the checkpoint's place; CAIRN_INVAL. */

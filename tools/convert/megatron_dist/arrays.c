@@ -56,8 +56,7 @@ same_numbers(const struct cairn_mdist_member *a, const struct cairn_mdist_member
 }
 
 static cairn_err
-name_member(const struct cairn_checkpoint *source, uint32_t tensor, struct named *named,
-            struct cairn_complaint *complaint)
+name_member(const struct cairn_checkpoint *source, uint32_t tensor, struct named *named)
 {
     const struct cairn_tensor *known = cairn_layout_tensor(source->layout, tensor);
     const char *dot = strchr(known->name, '.');
@@ -69,7 +68,7 @@ name_member(const struct cairn_checkpoint *source, uint32_t tensor, struct named
     if (strcmp(source->format->name, "megatron-dist") != 0 &&
         cairn_megatron_name_parse(known->name, &parts) && parts.has_layer && parts.grouped)
         return cairn_complain(
-            complaint, CAIRN_INVAL,
+            source->complaint, CAIRN_INVAL,
             "tensor %s: is an expert under the name that files of ranks have for grouped modules; "
             "a "
             "checkpoint of Megatron-Core has all experts under the names of local experts, which "
@@ -84,7 +83,7 @@ name_member(const struct cairn_checkpoint *source, uint32_t tensor, struct named
     if (!strchr(known->name, '*') &&
         cairn_mdist_pattern_of(known->name, state_bytes, named->name, named->member.numbers))
         return CAIRN_OK;
-    return cairn_complain(complaint, CAIRN_INVAL,
+    return cairn_complain(source->complaint, CAIRN_INVAL,
                           "tensor %s: has a name that no checkpoint of Megatron-Core can have",
                           known->name);
 }
@@ -113,7 +112,7 @@ group_members(struct cairn_mdist_arrays *arrays, struct named *named)
 
 static cairn_err
 find_patterns(const struct cairn_checkpoint *source, const bool *take,
-              struct cairn_mdist_arrays *arrays, struct cairn_complaint *complaint)
+              struct cairn_mdist_arrays *arrays)
 {
     uint32_t count = cairn_layout_tensor_count(source->layout);
     struct named *named = calloc((size_t)count + 1, sizeof(*named));
@@ -124,7 +123,7 @@ find_patterns(const struct cairn_checkpoint *source, const bool *take,
         err = CAIRN_NOMEM;
     for (uint32_t i = 0; i < count && !err; i++)
         if (take[i])
-            err = name_member(source, i, &named[arrays->member_count++], complaint);
+            err = name_member(source, i, &named[arrays->member_count++]);
     if (!err) {
         qsort(named, arrays->member_count, sizeof(*named), compare_named);
         err = group_members(arrays, named);
@@ -259,13 +258,12 @@ choose_stacks(struct cairn_mdist_arrays *arrays, const struct cairn_mdist_apart 
 
 cairn_err
 cairn_mdist_arrays_find(const struct cairn_checkpoint *source, const bool *take,
-                        const struct cairn_mdist_apart *apart, struct cairn_mdist_arrays *out,
-                        struct cairn_complaint *complaint)
+                        const struct cairn_mdist_apart *apart, struct cairn_mdist_arrays *out)
 {
     cairn_err err;
 
     memset(out, 0, sizeof(*out));
-    err = find_patterns(source, take, out, complaint);
+    err = find_patterns(source, take, out);
     for (uint32_t i = 0; i < out->pattern_count && !err; i++)
         measure(source, out, &out->patterns[i]);
     if (!err)

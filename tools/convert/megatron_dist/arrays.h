@@ -43,8 +43,7 @@ struct cairn_mdist_apart {
 CAIRN_MUST_CHECK cairn_err cairn_mdist_arrays_find(const struct cairn_checkpoint *source,
                                                    const bool *take,
                                                    const struct cairn_mdist_apart *apart,
-                                                   struct cairn_mdist_arrays *out,
-                                                   struct cairn_complaint *complaint);
+                                                   struct cairn_mdist_arrays *out);
 void cairn_mdist_arrays_fini(struct cairn_mdist_arrays *arrays);
 
 #endif

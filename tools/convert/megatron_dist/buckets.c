@@ -226,8 +226,7 @@ add_part(struct finding *finding, const struct bucket *bucket, uint32_t tensor, 
             err = cairn_checkpoint_add_flat(reading->checkpoint, tensor, chunk->container,
                                             clipped.start, clipped.extent, from - begin, to - begin,
                                             chunk->at + (from - chunk->begin) *
-                                                            cairn_dtype_bytes(known->dtype),
-                                            reading->complaint);
+                                                            cairn_dtype_bytes(known->dtype));
     }
     return err;
 }
@@ -264,9 +263,9 @@ add_state(struct finding *finding, const struct bucket *bucket,
         return refuse(finding, "parameters do not begin and end where the parts of a bucket do");
     if (parameter->tied)
         return CAIRN_OK; /* the first stage has it */
-    err = cairn_checkpoint_add_tensor(
-        reading->checkpoint, name, reading->metadata.entries[bucket->entry].dtype, CAIRN_OPTIMIZER,
-        model->dims, model->shape, &tensor, reading->complaint);
+    err = cairn_checkpoint_add_tensor(reading->checkpoint, name,
+                                      reading->metadata.entries[bucket->entry].dtype,
+                                      CAIRN_OPTIMIZER, model->dims, model->shape, &tensor);
     for (uint32_t i = 0; i < part_count && !err; i++) {
         err = add_part(finding, bucket, tensor, array->rows, &parts[i], begin);
         begin += parts[i].elements;

@@ -58,17 +58,17 @@ add_tensors(struct cairn_mdist_reading *reading, struct cairn_torch_source *sour
         if (tensor->node->kind != CAIRN_PICKLE_OBJECT)
             continue; /* held twice, and named already */
         if (strlen(tensor->name) >= CAIRN_NAME_BYTES_MAX)
-            return cairn_complain(reading->complaint, CAIRN_INVAL,
+            return cairn_complain(reading->checkpoint->complaint, CAIRN_INVAL,
                                   "%s/" CAIRN_MDIST_COMMON ": the tensor at %.200s… has a path of "
                                   "more than %d bytes; take it out of the file",
                                   reading->checkpoint->place.path, tensor->name,
                                   CAIRN_NAME_BYTES_MAX - 1);
         if (cairn_layout_tensor_find(reading->checkpoint->layout, tensor->name) != UINT32_MAX)
-            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+            return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
                                   "%s/" CAIRN_MDIST_COMMON ": duplicate tensor %.200s",
                                   reading->checkpoint->place.path, tensor->name);
-        err = cairn_torch_source_add(reading->checkpoint, source, tensor, tensor->name,
-                                     CAIRN_BUFFER, reading->complaint);
+        err =
+            cairn_torch_source_add(reading->checkpoint, source, tensor, tensor->name, CAIRN_BUFFER);
     }
     return err;
 }
@@ -83,14 +83,14 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
     cairn_err err;
 
     if (!cairn_pickle_copy_text(key, name, sizeof(name) - sizeof(".pickle")) || strchr(name, '/'))
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+        return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
                               "%s/" CAIRN_MDIST_COMMON
                               " has a key that is not a plain text (a %s); "
                               "it is not a common.pt of Megatron-Core",
                               reading->checkpoint->place.path, cairn_pickle_kind_name(key));
-    err = cairn_pickle_write(tree, value, &bytes, &bytes_len, reading->complaint);
+    err = cairn_pickle_write(tree, value, &bytes, &bytes_len, reading->checkpoint->complaint);
     if (err)
-        return cairn_complain_failed(reading->complaint, err,
+        return cairn_complain_failed(reading->checkpoint->complaint, err,
                                      "%s/" CAIRN_MDIST_COMMON ": %s cannot be carried",
                                      reading->checkpoint->place.path, name);
     if (strcmp(name, "optimizer") == 0) {
@@ -108,12 +108,11 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
     key_bytes = strlen(name);
     memcpy(name + key_bytes, ".pickle", sizeof(".pickle"));
     if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
-        err = cairn_complain(reading->complaint, CAIRN_CORRUPT,
+        err = cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
                              "%s/" CAIRN_MDIST_COMMON " has %s twice",
                              reading->checkpoint->place.path, name);
     else
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
-                                          reading->complaint);
+        err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len);
     free(bytes);
     return err;
 }
@@ -143,24 +142,23 @@ read_object(struct cairn_mdist_reading *reading, uint32_t index)
     cairn_err err;
 
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, index, &wants,
-                               reading->complaint);
+    err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, index, &wants);
     if (!err)
         err = cairn_dcp_source_select(reading->checkpoint, &source, &wants.items[0].item,
-                                      CAIRN_MDIST_COMMON_KEY, reading->complaint);
+                                      CAIRN_MDIST_COMMON_KEY);
     if (!err)
         err = cairn_dcp_load_object(&source, &wants.items[0], CAIRN_MDIST_COMMON_KEY, &bytes,
-                                    &bytes_len, reading->complaint);
+                                    &bytes_len, reading->checkpoint->complaint);
     if (!err && !bytes)
-        err = cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_VERSION,
+        err = cairn_refuse(reading->checkpoint, CAIRN_VERSION,
                            "" CAIRN_MDIST_COMMON_KEY " has tensors in it, which are read "
                            "only from " CAIRN_MDIST_COMMON);
     if (!err)
         err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list,
-                                reading->complaint);
+                                reading->checkpoint->complaint);
     if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1 ||
                  !cairn_pickle_pairs(list->items[0])))
-        err = cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+        err = cairn_refuse(reading->checkpoint, CAIRN_CORRUPT,
                            "" CAIRN_MDIST_COMMON_KEY " holds no list of one dict");
     if (!err) {
         note_args(reading, list->items[0]);
@@ -179,12 +177,12 @@ read_file(struct cairn_mdist_reading *reading)
     struct cairn_torch_source source;
     cairn_err err;
 
-    err = cairn_torch_source_open(reading->checkpoint, CAIRN_MDIST_COMMON, &source,
-                                  reading->complaint);
+    err = cairn_torch_source_open(reading->checkpoint, CAIRN_MDIST_COMMON, &source);
     if (!err && !cairn_pickle_pairs(source.torch.root))
-        err = cairn_complain(
-            reading->complaint, CAIRN_CORRUPT, "%s/" CAIRN_MDIST_COMMON " holds no dict, but a %s",
-            reading->checkpoint->place.path, cairn_pickle_kind_name(source.torch.root));
+        err = cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
+                             "%s/" CAIRN_MDIST_COMMON " holds no dict, but a %s",
+                             reading->checkpoint->place.path,
+                             cairn_pickle_kind_name(source.torch.root));
     if (!err) {
         note_args(reading, source.torch.root);
         err = add_tensors(reading, &source);
@@ -206,7 +204,7 @@ cairn_mdist_read_common(struct cairn_mdist_reading *reading)
         if (!reading->metadata.entries[i].chunks &&
             strcmp(reading->metadata.entries[i].name, CAIRN_MDIST_COMMON_KEY) == 0)
             return read_object(reading, i);
-    return cairn_complain(reading->complaint, CAIRN_NOT_FOUND,
+    return cairn_complain(reading->checkpoint->complaint, CAIRN_NOT_FOUND,
                           "%s/" CAIRN_MDIST_COMMON " is missing: the checkpoint is not whole; "
                           "take another copy",
                           reading->checkpoint->place.path);

@@ -12,8 +12,7 @@
  * reading. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_common_fits(const struct cairn_checkpoint *source,
                                                    const struct cairn_output_options *options,
-                                                   uint32_t tensor, bool *fits,
-                                                   struct cairn_complaint *complaint);
+                                                   uint32_t tensor, bool *fits);
 
 /* Adds the file: values[count] fit, and are in the order of the dict, behind them made[made_count].
  * Sets inside[tensor] for tensors that lie in it and nowhere else. *out is for the caller to finish
@@ -21,7 +20,6 @@ CAIRN_MUST_CHECK cairn_err cairn_mdist_common_fits(const struct cairn_checkpoint
 CAIRN_MUST_CHECK cairn_err cairn_mdist_common_add(
     const struct cairn_checkpoint *source, const struct cairn_output_options *options,
     const uint32_t *values, uint32_t count, const struct cairn_mdist_made *made,
-    uint32_t made_count, bool *inside, struct cairn_output *output, struct cairn_torch_output *out,
-    struct cairn_complaint *complaint);
+    uint32_t made_count, bool *inside, struct cairn_output *output, struct cairn_torch_output *out);
 
 #endif

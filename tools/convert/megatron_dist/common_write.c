@@ -9,16 +9,15 @@
 
 static cairn_err
 read_value(const struct cairn_checkpoint *source, uint32_t tensor, struct cairn_pickle *tree,
-           struct cairn_pickle_node **value, struct cairn_complaint *complaint)
+           struct cairn_pickle_node **value)
 {
     return cairn_opaque_read(source, cairn_layout_tensor(source->layout, tensor)->name,
-                             CAIRN_MDIST_OBJECT_BYTES_MAX, tree, value, complaint);
+                             CAIRN_MDIST_OBJECT_BYTES_MAX, tree, value);
 }
 
 cairn_err
 cairn_mdist_common_fits(const struct cairn_checkpoint *source,
-                        const struct cairn_output_options *options, uint32_t tensor, bool *fits,
-                        struct cairn_complaint *complaint)
+                        const struct cairn_output_options *options, uint32_t tensor, bool *fits)
 {
     struct cairn_torch_refs refs = {0};
     struct cairn_pickle_node *value = NULL;
@@ -29,7 +28,7 @@ cairn_mdist_common_fits(const struct cairn_checkpoint *source,
     if (cairn_layout_tensor(source->layout, tensor)->shape[0] > CAIRN_MDIST_OBJECT_BYTES_MAX)
         return CAIRN_OK;
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = read_value(source, tensor, &tree, &value, complaint);
+    err = read_value(source, tensor, &tree, &value);
     if (!err)
         err = cairn_torch_refs_find(source, options, &tree, value, &refs);
     *fits = err == CAIRN_OK;
@@ -46,16 +45,15 @@ struct filling {
 };
 
 static cairn_err
-resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out,
-        struct cairn_complaint *complaint)
+resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out)
 {
     const struct filling *filling = context;
     uint32_t tensor = cairn_layout_tensor_find(filling->source->layout, name);
     const struct cairn_tensor *known;
 
     if (strcmp(word, "tensor") != 0 || tensor == UINT32_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s %s is not in the checkpoint", word,
-                              name);
+        return cairn_complain(filling->source->complaint, CAIRN_CORRUPT,
+                              "%s %s is not in the checkpoint", word, name);
     known = cairn_layout_tensor(filling->source->layout, tensor);
     out->dtype = cairn_torch_dtype_of(cairn_output_dtype(filling->options, known));
     out->dims = known->dims;
@@ -86,8 +84,7 @@ cairn_err
 cairn_mdist_common_add(const struct cairn_checkpoint *source,
                        const struct cairn_output_options *options, const uint32_t *values,
                        uint32_t count, const struct cairn_mdist_made *made, uint32_t made_count,
-                       bool *inside, struct cairn_output *output, struct cairn_torch_output *out,
-                       struct cairn_complaint *complaint)
+                       bool *inside, struct cairn_output *output, struct cairn_torch_output *out)
 {
     struct filling filling = {source, options};
     struct cairn_torch_fill fill = {.identity_count = cairn_layout_tensor_count(source->layout),
@@ -104,7 +101,7 @@ cairn_mdist_common_add(const struct cairn_checkpoint *source,
         const char *name = cairn_layout_tensor(source->layout, values[i])->name;
         struct cairn_pickle_node *value = NULL;
 
-        err = read_value(source, values[i], &tree, &value, complaint);
+        err = read_value(source, values[i], &tree, &value);
         if (err)
             break;
         memcpy(key, name, strlen(name) + 1);
@@ -116,14 +113,14 @@ cairn_mdist_common_add(const struct cairn_checkpoint *source,
         struct cairn_pickle_node *value = NULL;
 
         err = cairn_pickle_read(&tree, made[i].name, made[i].bytes, made[i].bytes_len, &value,
-                                complaint);
+                                source->complaint);
         if (!err)
             cairn_pickle_set(&tree, fill.root, made[i].name, value);
     }
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
-        err = cairn_torch_output_add(output, CAIRN_MDIST_COMMON, &fill, out, complaint);
+        err = cairn_torch_output_add(output, CAIRN_MDIST_COMMON, &fill, out, source->complaint);
     if (!err)
         err = place_tensors(&filling, inside, output, out);
     cairn_pickle_fini(&tree);

@@ -74,7 +74,7 @@ find_value(const struct cairn_dcp_output *dcp, const char *state, struct cairn_p
         return CAIRN_OK;
     }
     (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s.pickle", state);
-    err = cairn_opaque_read(dcp->source, name, VALUE_BYTES_MAX, tree, value, dcp->complaint);
+    err = cairn_opaque_read(dcp->source, name, VALUE_BYTES_MAX, tree, value);
     if (err != CAIRN_NOT_FOUND)
         return err;
     *value = cairn_pickle_none(tree);
@@ -95,7 +95,7 @@ cairn_mdist_extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint3
 
     if (!cairn_mdist_extra_state(parameter, state) ||
         !cairn_mdist_extra_key(parameter, stacked, extents, name))
-        return cairn_refuse(dcp->source, dcp->complaint, CAIRN_INVAL,
+        return cairn_refuse(dcp->source, CAIRN_INVAL,
                             "the name of %s is too long for the extra state of its module",
                             parameter);
     cairn_pickle_init(&tree, 4 * (uint64_t)VALUE_BYTES_MAX);
@@ -104,7 +104,7 @@ cairn_mdist_extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint3
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
-        err = cairn_pickle_write(&tree, root, &bytes, &bytes_len, dcp->complaint);
+        err = cairn_pickle_write(&tree, root, &bytes, &bytes_len, dcp->source->complaint);
     if (!err)
         err = cairn_dcp_output_made(dcp, bytes, bytes_len, name, &no_path);
     cairn_pickle_fini(&tree);

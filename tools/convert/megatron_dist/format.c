@@ -19,10 +19,10 @@ probe(const struct cairn_place *place)
 }
 
 static cairn_err
-read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+read_checkpoint(struct cairn_checkpoint *checkpoint)
 {
-    struct cairn_mdist_reading reading = {.checkpoint = checkpoint, .complaint = complaint};
-    cairn_err err = cairn_dcp_metadata_load(checkpoint, &reading.metadata, complaint);
+    struct cairn_mdist_reading reading = {.checkpoint = checkpoint};
+    cairn_err err = cairn_dcp_metadata_load(checkpoint, &reading.metadata);
 
     if (err)
         return err;
@@ -30,7 +30,7 @@ read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *com
                    "Megatron-Core (torch_dist)");
     err = cairn_mdist_read_all(&reading);
     cairn_mdist_read_end(&reading);
-    return cairn_complain_failed(complaint, err,
+    return cairn_complain_failed(checkpoint->complaint, err,
                                  "%s: cannot be read as a checkpoint of Megatron-Core",
                                  checkpoint->place.path);
 }
@@ -38,17 +38,16 @@ read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *com
 /* Whether the ranks of Megatron-LM that saved the source had an optimizer that is not
  * distributed. */
 static cairn_err
-find_plain(const struct cairn_checkpoint *checkpoint, bool *plain,
-           struct cairn_complaint *complaint)
+find_plain(const struct cairn_checkpoint *checkpoint, bool *plain)
 {
     struct cairn_opaque_tree common;
-    cairn_err err = cairn_opaque_tree_open(checkpoint, CAIRN_MEGATRON_COMMON, &common, complaint);
+    cairn_err err = cairn_opaque_tree_open(checkpoint, CAIRN_MEGATRON_COMMON, &common);
 
     *plain = !err && cairn_megatron_plain(cairn_pickle_get(common.root, "optimizer"));
     cairn_opaque_tree_close(&common);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
-    return cairn_complain_failed(complaint, err,
+    return cairn_complain_failed(checkpoint->complaint, err,
                                  "%s: the carried object " CAIRN_MEGATRON_COMMON " cannot be read",
                                  checkpoint->place.path);
 }
@@ -64,17 +63,16 @@ has_moments(const struct cairn_layout *layout)
 }
 
 static cairn_err
-prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
-        struct cairn_complaint *complaint)
+prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options)
 {
     bool plain = false;
-    cairn_err err = cairn_megatron_prepare(checkpoint, options, complaint);
+    cairn_err err = cairn_megatron_prepare(checkpoint, options);
 
     if (!err)
-        err = find_plain(checkpoint, &plain, complaint);
+        err = find_plain(checkpoint, &plain);
     if (!err && plain && has_moments(checkpoint->layout))
         return cairn_refuse(
-            checkpoint, complaint, CAIRN_INVAL,
+            checkpoint, CAIRN_INVAL,
             "has an optimizer that is not the distributed one, whose state Megatron-Core does "
             "not load from "
             "this format as it is: to load it into a distributed one, make new settings: "

@@ -108,8 +108,8 @@ cairn_mdist_keep_keys(struct cairn_mdist_reading *reading)
     if (!err && keeping.list->count > 0) {
         qsort(keeping.list->items, keeping.list->count, sizeof(*keeping.list->items),
               compare_lines);
-        err = cairn_opaque_add(reading->checkpoint, CAIRN_MDIST_KEYS, &keeping.pickle, keeping.list,
-                               reading->complaint);
+        err =
+            cairn_opaque_add(reading->checkpoint, CAIRN_MDIST_KEYS, &keeping.pickle, keeping.list);
     }
     cairn_pickle_fini(&keeping.pickle);
     return err;

@@ -88,7 +88,6 @@ struct cairn_mdist_reading {
     size_t bucket_chunk_count;
     uint8_t *optimizer_bytes, *content_bytes; /* of common.pt; NULL: it has none */
     size_t optimizer_bytes_len, content_bytes_len;
-    struct cairn_complaint *complaint;
 };
 
 /* Reads common.pt: what the rest of the checkpoint needs from it, and all of it as opaque state
@@ -108,10 +107,9 @@ CAIRN_MUST_CHECK cairn_err cairn_mdist_keep_keys(struct cairn_mdist_reading *rea
 /* ---- writing ---- */
 
 cairn_err cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
-                           const struct cairn_output_options *options, struct cairn_output *output,
-                           struct cairn_complaint *complaint);
-cairn_err cairn_mdist_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                             struct cairn_complaint *complaint);
+                           const struct cairn_output_options *options, struct cairn_output *output);
+cairn_err cairn_mdist_finish(const struct cairn_checkpoint *checkpoint,
+                             struct cairn_output *output);
 void cairn_mdist_release(void *state);
 
 #endif

@@ -27,7 +27,6 @@ struct taking {
     const struct cairn_checkpoint *source;
     const struct cairn_output_options *options;
     struct cairn_mdist_megatron *out;
-    struct cairn_complaint *complaint;
 };
 
 void
@@ -68,10 +67,9 @@ load_object(const struct taking *taking, struct object *object)
 
     cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_opaque_read(taking->source, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &object->tree,
-                            &object->root, taking->complaint);
+                            &object->root);
     if (!err && !cairn_pickle_pairs(object->root))
-        err = cairn_refuse(taking->source, taking->complaint, CAIRN_CORRUPT, "%s: expected a dict",
-                           name);
+        err = cairn_refuse(taking->source, CAIRN_CORRUPT, "%s: expected a dict", name);
     return err;
 }
 
@@ -211,7 +209,7 @@ take_value(struct taking *taking, struct object *first, const char *key,
 
     (void)snprintf(name, sizeof(name), "%s.pickle", key);
     if (strchr(key, '/') || cairn_layout_tensor_find(taking->source->layout, name) != UINT32_MAX)
-        return cairn_refuse(taking->source, taking->complaint, CAIRN_INVAL,
+        return cairn_refuse(taking->source, CAIRN_INVAL,
                             "%s of the first rank's object cannot be a value of " CAIRN_MDIST_COMMON
                             "; leave it out with --drop",
                             key);
@@ -231,7 +229,7 @@ take_values(struct taking *taking, struct object *first)
         char key[CAIRN_NAME_BYTES_MAX - sizeof(".pickle")];
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)))
-            return cairn_refuse(taking->source, taking->complaint, CAIRN_CORRUPT,
+            return cairn_refuse(taking->source, CAIRN_CORRUPT,
                                 "the first rank's object has a key that is not a text (a %s)",
                                 cairn_pickle_kind_name(pairs->items[2 * i]));
         if (!is_empty_key(key) && strcmp(key, RNG_KEY) != 0)
@@ -360,9 +358,9 @@ take_ranks(struct taking *taking, struct object *objects, uint32_t count, struct
 cairn_err
 cairn_mdist_megatron_take(const struct cairn_checkpoint *source,
                           const struct cairn_output_options *options,
-                          struct cairn_mdist_megatron *out, struct cairn_complaint *complaint)
+                          struct cairn_mdist_megatron *out)
 {
-    struct taking taking = {source, options, out, complaint};
+    struct taking taking = {source, options, out};
     struct object *objects = NULL;
     uint32_t count = 0;
     cairn_err err;

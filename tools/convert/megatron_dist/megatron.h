@@ -34,8 +34,7 @@ struct cairn_mdist_megatron {
  */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_megatron_take(const struct cairn_checkpoint *source,
                                                      const struct cairn_output_options *options,
-                                                     struct cairn_mdist_megatron *out,
-                                                     struct cairn_complaint *complaint);
+                                                     struct cairn_mdist_megatron *out);
 void cairn_mdist_megatron_fini(struct cairn_mdist_megatron *made);
 
 #endif

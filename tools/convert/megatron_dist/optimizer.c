@@ -160,14 +160,14 @@ add(struct cairn_mdist_reading *reading, const char *name, const uint8_t *from, 
     if (!from)
         return CAIRN_OK;
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_pickle_read(&tree, name, from, from_bytes, &root, reading->complaint);
+    err = cairn_pickle_read(&tree, name, from, from_bytes, &root, reading->checkpoint->complaint);
     if (!err)
         err =
             from == reading->optimizer_bytes ? join(reading, &tree, &root) : describe(&tree, &root);
     if (!err)
-        err = cairn_opaque_add(reading->checkpoint, name, &tree, root, reading->complaint);
+        err = cairn_opaque_add(reading->checkpoint, name, &tree, root);
     cairn_pickle_fini(&tree);
-    return cairn_complain_failed(reading->complaint, err,
+    return cairn_complain_failed(reading->checkpoint->complaint, err,
                                  "%s: the settings of the optimizer in " CAIRN_MDIST_COMMON
                                  " (%s) cannot be read",
                                  reading->checkpoint->place.path, name);
@@ -192,7 +192,7 @@ add_others(struct cairn_mdist_reading *reading)
                      reading->metadata.entries[object->entry].name) >= (int)sizeof(name))
             return CAIRN_CORRUPT;
         err = cairn_checkpoint_add_opaque(reading->checkpoint, name, object->bytes,
-                                          object->bytes_len, reading->complaint);
+                                          object->bytes_len);
     }
     return err;
 }

@@ -21,8 +21,7 @@ is_floating(enum cairn_dtype dtype)
 static cairn_err
 refuse(struct cairn_mdist_reading *reading, const char *key, const char *why)
 {
-    return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT, "array %.300s %s",
-                        key, why);
+    return cairn_refuse(reading->checkpoint, CAIRN_CORRUPT, "array %.300s %s", key, why);
 }
 
 /* ---- what an array holds ---- */
@@ -146,7 +145,7 @@ add_logical(struct cairn_mdist_reading *reading, uint32_t index)
                           "holds a tensor that is there twice; .metadata is "
                           "of several checkpoints");
         err = cairn_checkpoint_add_tensor(reading->checkpoint, name, entry->dtype, kind, dims,
-                                          shape, &tensor, reading->complaint);
+                                          shape, &tensor);
         if (i == 0)
             array->first = tensor;
     }
@@ -165,8 +164,7 @@ note_array(struct cairn_mdist_reading *reading, uint32_t index)
         entry->dims == 1) {
         array->carried = true;
         return cairn_checkpoint_add_tensor(reading->checkpoint, entry->name + prefix, CAIRN_U8,
-                                           CAIRN_OPAQUE, 1, entry->shape, &array->first,
-                                           reading->complaint);
+                                           CAIRN_OPAQUE, 1, entry->shape, &array->first);
     }
     if (!cairn_mdist_name_of_key(entry->name, &array->name))
         return refuse(reading, entry->name, "has a name that is too long, or has a '*' in it");
@@ -222,7 +220,7 @@ add_box(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *arr
             extent[0] = array->rows - start[0];
     }
     return cairn_checkpoint_add_box(reading->checkpoint, tensor, container, start, extent, at,
-                                    chunk->stride_bytes + stars, reading->complaint);
+                                    chunk->stride_bytes + stars);
 }
 
 /* Whether a chunk is of layers and experts that the array has. */
@@ -299,7 +297,7 @@ add_flat(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *ar
     if (begin >= end)
         return CAIRN_OK;
     return cairn_checkpoint_add_flat(reading->checkpoint, array->first + (uint32_t)index, container,
-                                     start, extent, begin, end, chunk->at, reading->complaint);
+                                     start, extent, begin, end, chunk->at);
 }
 
 static cairn_err
@@ -312,14 +310,13 @@ read_chunk(struct cairn_mdist_reading *reading, const struct cairn_dcp_source *s
     const struct cairn_dcp_chunk *chunk;
     cairn_err err;
 
-    err = cairn_dcp_chunks_take(chunks, index, reading->checkpoint, source, &chunk,
-                                reading->complaint);
+    err = cairn_dcp_chunks_take(chunks, index, reading->checkpoint, source, &chunk);
     if (err)
         return err;
     if (array->carried)
         return cairn_checkpoint_add_box(reading->checkpoint, array->first, source->container,
-                                        chunk->start, chunk->extent, chunk->at, chunk->stride_bytes,
-                                        reading->complaint);
+                                        chunk->start, chunk->extent, chunk->at,
+                                        chunk->stride_bytes);
     if (!array->known)
         return cairn_mdist_buckets_note(reading, wanted->entry, source->container, chunk);
     return array->flat ? add_flat(reading, array, entry, source->container, chunk)
@@ -338,16 +335,14 @@ read_object(struct cairn_mdist_reading *reading, struct cairn_dcp_source *source
     cairn_err err;
 
     if (!cairn_mdist_is_object(entry->name, &object))
-        return cairn_dcp_add_object(reading->checkpoint, source, wanted, entry->name, final_name,
-                                    reading->complaint);
+        return cairn_dcp_add_object(reading->checkpoint, source, wanted, entry->name, final_name);
     object.entry = wanted->entry;
     err = cairn_dcp_load_object(source, wanted, entry->name, &object.bytes, &object.bytes_len,
-                                reading->complaint);
+                                reading->checkpoint->complaint);
     if (err)
         return err;
     if (!object.bytes) /* it has tensors */
-        return cairn_dcp_add_object(reading->checkpoint, source, wanted, entry->name, final_name,
-                                    reading->complaint);
+        return cairn_dcp_add_object(reading->checkpoint, source, wanted, entry->name, final_name);
     if (!cairn_array_grow(&reading->objects, reading->object_count, sizeof(*reading->objects))) {
         free(object.bytes);
         return CAIRN_NOMEM;
@@ -364,11 +359,9 @@ read_items(struct cairn_mdist_reading *reading)
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; i < reading->metadata.entry_count && !err; i++)
-        err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
-                                   reading->complaint);
+        err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants);
     if (!err)
-        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants,
-                                   reading->complaint);
+        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants);
     if (!err)
         err = cairn_dcp_chunks_open(reading->checkpoint, &reading->metadata, &reading->wants,
                                     &chunks);
@@ -376,8 +369,7 @@ read_items(struct cairn_mdist_reading *reading)
         const struct cairn_dcp_wanted *wanted = &reading->wants.items[i];
         const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];
 
-        err = cairn_dcp_source_select(reading->checkpoint, &source, &wanted->item, entry->name,
-                                      reading->complaint);
+        err = cairn_dcp_source_select(reading->checkpoint, &source, &wanted->item, entry->name);
         if (!err && !entry->chunks && strcmp(entry->name, CAIRN_MDIST_COMMON_KEY) == 0 &&
             !cairn_place_has_file(&reading->checkpoint->place, CAIRN_MDIST_COMMON))
             continue; /* read already */

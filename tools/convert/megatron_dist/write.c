@@ -53,7 +53,6 @@ struct planning {
     uint32_t apart_count;
     bool halves;
     bool norms; /* they were modules of their own there, and so they stay */
-    struct cairn_complaint *complaint;
 };
 
 void
@@ -98,7 +97,7 @@ load_keys(struct planning *planning)
 
     err = cairn_checkpoint_load_opaque(planning->source, CAIRN_MDIST_KEYS,
                                        CAIRN_MDIST_OBJECT_BYTES_MAX, &planning->kept_bytes,
-                                       &bytes_len, planning->complaint);
+                                       &bytes_len);
     if (err)
         return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
     err = cairn_pickle_read(&planning->pickle, CAIRN_MDIST_KEYS, planning->kept_bytes, bytes_len,
@@ -185,7 +184,7 @@ choose_key(struct planning *planning, const struct cairn_mdist_name *name, const
         strcmp(read.state, name->state) != 0 || cairn_text_ends(key, "_w") ||
         cairn_text_ends(key, "_v") ||
         strncmp(key, CAIRN_MDIST_CARRIED, strlen(CAIRN_MDIST_CARRIED)) == 0)
-        return cairn_complain(planning->complaint, CAIRN_INVAL,
+        return cairn_complain(planning->source->complaint, CAIRN_INVAL,
                               "tensor %s: has a name that means something else in a checkpoint of "
                               "Megatron-Core (as %.200s); map it to another name, or drop it",
                               example, key);
@@ -290,8 +289,7 @@ add_arrays(struct planning *planning, const bool *take)
     struct cairn_mdist_apart apart = {(const char *const *)planning->apart, planning->apart_count};
     cairn_err err;
 
-    err = cairn_mdist_arrays_find(planning->source, take, &apart, &planning->arrays,
-                                  planning->complaint);
+    err = cairn_mdist_arrays_find(planning->source, take, &apart, &planning->arrays);
     for (uint32_t i = 0; i < planning->arrays.pattern_count && !err; i++) {
         const struct cairn_mdist_pattern *pattern = &planning->arrays.patterns[i];
         const struct cairn_mdist_member *members = planning->arrays.members + pattern->first;
@@ -335,7 +333,7 @@ add_object(struct planning *planning, uint32_t tensor, bool *done)
     (void)snprintf(name, sizeof(name), "%.*s", (int)(strlen(known->name) - strlen(".pickle")),
                    known->name);
     err = cairn_checkpoint_load_opaque(planning->source, known->name, CAIRN_MDIST_OBJECT_BYTES_MAX,
-                                       &bytes, &bytes_len, planning->complaint);
+                                       &bytes, &bytes_len);
     if (!err)
         err =
             cairn_dcp_output_object(&planning->dcp, tensor, bytes, bytes_len, name, &no_path, done);
@@ -368,8 +366,7 @@ add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, st
             continue;
         }
         if (cairn_text_ends(name, ".pickle") && !strchr(name, '/'))
-            err = cairn_mdist_common_fits(planning->source, planning->options, opaque[i], &done,
-                                          planning->complaint);
+            err = cairn_mdist_common_fits(planning->source, planning->options, opaque[i], &done);
         if (done) {
             values[value_count++] = opaque[i];
             continue;
@@ -388,8 +385,7 @@ add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, st
     if (!err)
         err = cairn_mdist_common_add(planning->source, planning->options, values, value_count,
                                      planning->megatron.values, planning->megatron.value_count,
-                                     planning->dcp.inside, planning->output, &state->common,
-                                     planning->complaint);
+                                     planning->dcp.inside, planning->output, &state->common);
     free(values);
     return err;
 }
@@ -406,8 +402,7 @@ plan_all(struct planning *planning, struct state *state)
     cairn_err err = opaque && take ? load_keys(planning) : CAIRN_NOMEM;
 
     if (!err)
-        err = cairn_mdist_megatron_take(planning->source, planning->options, &planning->megatron,
-                                        planning->complaint);
+        err = cairn_mdist_megatron_take(planning->source, planning->options, &planning->megatron);
     if (!err)
         cairn_mdist_extra_claim(&planning->dcp, planning->megatron.dissolved);
     for (uint32_t i = 0; i < count && !err; i++)
@@ -428,19 +423,16 @@ plan_all(struct planning *planning, struct state *state)
 
 cairn_err
 cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
-                 const struct cairn_output_options *options, struct cairn_output *output,
-                 struct cairn_complaint *complaint)
+                 const struct cairn_output_options *options, struct cairn_output *output)
 {
-    struct planning planning = {
-        .source = checkpoint, .options = options, .output = output, .complaint = complaint};
+    struct planning planning = {.source = checkpoint, .options = options, .output = output};
     struct state *state = calloc(1, sizeof(*state));
     cairn_err err = state ? CAIRN_OK : CAIRN_NOMEM;
 
     output->state = state;
     cairn_pickle_init(&planning.pickle, CAIRN_DCP_TREE_BYTES_MAX);
     if (!err)
-        err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &state->kept,
-                                    complaint);
+        err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &state->kept);
     planning.dcp.chunk_bytes_min = CHUNK_BYTES_MIN;
     if (!err)
         err = plan_all(&planning, state);
@@ -453,14 +445,13 @@ cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
     free(planning.kept_bytes);
     free(planning.others);
     free(planning.apart);
-    return cairn_complain_failed(complaint, err,
+    return cairn_complain_failed(checkpoint->complaint, err,
                                  "%s: cannot be laid out as a checkpoint of Megatron-Core",
                                  checkpoint->place.path);
 }
 
 cairn_err
-cairn_mdist_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                   struct cairn_complaint *complaint)
+cairn_mdist_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
 {
     struct state *state = output->state;
     uint8_t *marker;
@@ -474,6 +465,6 @@ cairn_mdist_finish(const struct cairn_checkpoint *checkpoint, struct cairn_outpu
                   ? cairn_output_add_small(output, CAIRN_MDIST_MARKER, marker, strlen(MARKER_TEXT))
                   : CAIRN_NOMEM;
     }
-    return cairn_complain_failed(complaint, err, "%s: the archives around the tensors",
+    return cairn_complain_failed(checkpoint->complaint, err, "%s: the archives around the tensors",
                                  checkpoint->place.path);
 }

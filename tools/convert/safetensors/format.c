@@ -61,7 +61,7 @@ probe(const struct cairn_place *place)
 /* Reads the header of a file, by its place in the checkpoint. */
 static cairn_err
 load_header(const struct cairn_checkpoint *checkpoint, uint32_t container,
-            struct cairn_safetensors *out, uint64_t *data_offset, struct cairn_complaint *complaint)
+            struct cairn_safetensors *out, uint64_t *data_offset)
 {
     const struct cairn_container *file = &checkpoint->containers[container];
     const char *shown = file->path[0] ? file->path : checkpoint->place.path;
@@ -71,7 +71,7 @@ load_header(const struct cairn_checkpoint *checkpoint, uint32_t container,
     int fd = -1;
     cairn_err err;
 
-    err = cairn_place_open_file(&checkpoint->place, file->path, &fd, complaint);
+    err = cairn_place_open_file(&checkpoint->place, file->path, &fd, checkpoint->complaint);
     if (!err)
         err = cairn_file_read_at(fd, 0, length, LENGTH_BYTES, &got);
     if (!err)
@@ -79,7 +79,7 @@ load_header(const struct cairn_checkpoint *checkpoint, uint32_t container,
     if (!err && (got < LENGTH_BYTES || json_bytes > CAIRN_SAFETENSORS_HEADER_BYTES_MAX ||
                  json_bytes > file->bytes - LENGTH_BYTES))
         err = cairn_complain(
-            complaint, CAIRN_CORRUPT,
+            checkpoint->complaint, CAIRN_CORRUPT,
             "%s: not a safetensors file, or truncated: its header should have %" PRIu64
             " bytes, and the file has %" PRIu64,
             shown, json_bytes, file->bytes);
@@ -90,7 +90,8 @@ load_header(const struct cairn_checkpoint *checkpoint, uint32_t container,
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
     if (!err) {
         *data_offset = LENGTH_BYTES + json_bytes;
-        err = cairn_safetensors_parse(shown, json, got, file->bytes - *data_offset, out, complaint);
+        err = cairn_safetensors_parse(shown, json, got, file->bytes - *data_offset, out,
+                                      checkpoint->complaint);
     }
     free(json);
     return err;
@@ -191,8 +192,7 @@ parse_index(const uint8_t *text, size_t text_bytes, struct map *map,
 }
 
 static cairn_err
-load_index(const struct cairn_checkpoint *checkpoint, const char *name, struct map *map,
-           struct cairn_complaint *complaint)
+load_index(const struct cairn_checkpoint *checkpoint, const char *name, struct map *map)
 {
     struct cairn_json_reader reader = {0};
     uint8_t *text = NULL;
@@ -200,16 +200,16 @@ load_index(const struct cairn_checkpoint *checkpoint, const char *name, struct m
     cairn_err err;
 
     err = cairn_place_load(&checkpoint->place, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &text,
-                           &text_bytes, complaint);
+                           &text_bytes, checkpoint->complaint);
     if (!err)
         err = parse_index(text, text_bytes, map, &reader);
     if (err == CAIRN_CORRUPT)
-        (void)cairn_refuse_file(checkpoint, name, complaint, err, "wrong at byte %zu: %s",
-                                reader.at, reader.why ? reader.why : "");
+        (void)cairn_refuse_file(checkpoint, name, err, "wrong at byte %zu: %s", reader.at,
+                                reader.why ? reader.why : "");
     for (uint32_t i = 1; !err && i < map->count; i++)
         if (strcmp(map->entries[i - 1].name, map->entries[i].name) == 0)
-            err = cairn_refuse_file(checkpoint, name, complaint, CAIRN_CORRUPT,
-                                    "duplicate tensor %s", map->entries[i].name);
+            err = cairn_refuse_file(checkpoint, name, CAIRN_CORRUPT, "duplicate tensor %s",
+                                    map->entries[i].name);
     free(text);
     return err;
 }
@@ -254,19 +254,19 @@ add_notes(struct cairn_checkpoint *checkpoint, uint32_t container,
 /* The file numbers of the map follow one another as containers do: file f is container f. */
 static cairn_err
 add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map *map,
-         struct cairn_safetensors_notes *notes, struct cairn_complaint *complaint)
+         struct cairn_safetensors_notes *notes)
 {
     struct cairn_safetensors header = {0};
     uint64_t data_offset = 0;
     uint32_t container = 0;
     cairn_err err;
 
-    err = cairn_checkpoint_add_file(checkpoint, path, &container, complaint);
+    err = cairn_checkpoint_add_file(checkpoint, path, &container);
     if (!err)
-        err = load_header(checkpoint, container, &header, &data_offset, complaint);
+        err = load_header(checkpoint, container, &header, &data_offset);
     if (!err && header.step_known) {
         if (checkpoint->step_known && checkpoint->step != header.step)
-            err = cairn_refuse_file(checkpoint, path, complaint, CAIRN_CORRUPT,
+            err = cairn_refuse_file(checkpoint, path, CAIRN_CORRUPT,
                                     "is of step %" PRIu64 " and others are of step %" PRIu64,
                                     header.step, checkpoint->step);
         checkpoint->step_known = true;
@@ -293,16 +293,16 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
         }
         if (cairn_layout_tensor_find(checkpoint->layout, entry->name) != UINT32_MAX) {
             err = cairn_refuse(
-                checkpoint, complaint, CAIRN_CORRUPT,
+                checkpoint, CAIRN_CORRUPT,
                 "tensor %s is in %s and in another file, and no index decides which counts",
                 entry->name, path);
             continue;
         }
         err = cairn_checkpoint_add_tensor(checkpoint, entry->name, entry->dtype, entry->kind,
-                                          entry->dims, entry->shape, &tensor, complaint);
+                                          entry->dims, entry->shape, &tensor);
         if (!err)
             err = cairn_checkpoint_add_box(checkpoint, tensor, container, NULL, NULL,
-                                           data_offset + entry->begin, NULL, complaint);
+                                           data_offset + entry->begin, NULL);
     }
     cairn_safetensors_fini(&header);
     return err;
@@ -310,12 +310,11 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
 
 /* Every tensor that the index names was found. */
 static cairn_err
-check_map(const struct cairn_checkpoint *checkpoint, const struct map *map,
-          struct cairn_complaint *complaint)
+check_map(const struct cairn_checkpoint *checkpoint, const struct map *map)
 {
     for (uint32_t i = 0; i < map->count; i++)
         if (cairn_layout_tensor_find(checkpoint->layout, map->entries[i].name) == UINT32_MAX)
-            return cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+            return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                                 "the index says that tensor %s is in %s, which lacks it; "
                                 "take another copy of that file",
                                 map->entries[i].name, map->files[map->entries[i].file]);
@@ -325,20 +324,19 @@ check_map(const struct cairn_checkpoint *checkpoint, const struct map *map,
 /* The indices of a directory, all in one map; then the files that they name. What they do not name
  * belongs to something else (adapters, older copies) and is told. */
 static cairn_err
-read_directory(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes,
-               struct cairn_complaint *complaint)
+read_directory(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes)
 {
     struct map map = {0};
     char **names = NULL;
     size_t count = 0;
     cairn_err err;
 
-    err = cairn_place_list(&checkpoint->place, "", &names, &count, complaint);
+    err = cairn_place_list(&checkpoint->place, "", &names, &count, checkpoint->complaint);
     if (err)
         return err;
     for (size_t i = 0; !err && i < count; i++)
         if (cairn_text_ends(names[i], CAIRN_SAFETENSORS_INDEX_SUFFIX))
-            err = load_index(checkpoint, names[i], &map, complaint);
+            err = load_index(checkpoint, names[i], &map);
     for (size_t i = 0; !err && i < count; i++) {
         uint32_t file;
 
@@ -346,26 +344,26 @@ read_directory(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_not
             err = map_file(&map, names[i], &file);
     }
     for (uint32_t f = 0; !err && f < map.file_count; f++)
-        err = add_file(checkpoint, map.files[f], &map, notes, complaint);
+        err = add_file(checkpoint, map.files[f], &map, notes);
     if (!err)
-        err = check_map(checkpoint, &map, complaint);
+        err = check_map(checkpoint, &map);
     map_fini(&map);
     cairn_dir_list_free(names, count);
     return err;
 }
 
 static cairn_err
-read_metadata(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+read_metadata(struct cairn_checkpoint *checkpoint)
 {
     struct cairn_safetensors_notes notes = {0};
     struct map none = {0};
     cairn_err err;
 
     (void)strcpy(checkpoint->framework, "safetensors");
-    err = checkpoint->place.name ? add_file(checkpoint, "", &none, &notes, complaint)
-                                 : read_directory(checkpoint, &notes, complaint);
+    err = checkpoint->place.name ? add_file(checkpoint, "", &none, &notes)
+                                 : read_directory(checkpoint, &notes);
     if (!err)
-        err = cairn_safetensors_notes_carry(checkpoint, &notes, complaint);
+        err = cairn_safetensors_notes_carry(checkpoint, &notes);
     cairn_safetensors_notes_fini(&notes);
     return err;
 }

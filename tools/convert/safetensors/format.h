@@ -11,8 +11,8 @@ enum { CAIRN_SAFETENSORS_NAME_BYTES_MAX = 256 }; /* of a file */
 
 cairn_err cairn_safetensors_plan(const struct cairn_checkpoint *checkpoint,
                                  const struct cairn_output_options *options,
-                                 struct cairn_output *output, struct cairn_complaint *complaint);
+                                 struct cairn_output *output);
 cairn_err cairn_safetensors_finish(const struct cairn_checkpoint *checkpoint,
-                                   struct cairn_output *output, struct cairn_complaint *complaint);
+                                   struct cairn_output *output);
 
 #endif

@@ -80,8 +80,7 @@ by_key(const void *left, const void *right)
 
 cairn_err
 cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint,
-                              struct cairn_safetensors_notes *notes,
-                              struct cairn_complaint *complaint)
+                              struct cairn_safetensors_notes *notes)
 {
     struct cairn_json_writer writer;
     char *text = NULL;
@@ -100,16 +99,14 @@ cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint,
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &text_bytes);
     if (!err)
-        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_SAFETENSORS_NOTES, text, text_bytes,
-                                          complaint);
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_SAFETENSORS_NOTES, text, text_bytes);
     free(text);
     return err;
 }
 
 cairn_err
 cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint,
-                             struct cairn_safetensors_notes *notes,
-                             struct cairn_complaint *complaint)
+                             struct cairn_safetensors_notes *notes)
 {
     struct cairn_json_reader reader;
     uint8_t *text = NULL;
@@ -120,8 +117,7 @@ cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint,
 
     memset(notes, 0, sizeof(*notes));
     err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_SAFETENSORS_NOTES,
-                                       CAIRN_SAFETENSORS_HEADER_BYTES_MAX, &text, &text_bytes,
-                                       complaint);
+                                       CAIRN_SAFETENSORS_HEADER_BYTES_MAX, &text, &text_bytes);
     if (err)
         return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
     key = malloc(text_bytes + 1);
@@ -137,7 +133,7 @@ cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint,
             err = cairn_safetensors_notes_add(notes, key, value, &same);
     }
     if (!err && cairn_json_reader_done(&reader))
-        err = cairn_refuse(checkpoint, complaint, CAIRN_CORRUPT,
+        err = cairn_refuse(checkpoint, CAIRN_CORRUPT,
                            "" CAIRN_SAFETENSORS_NOTES " is not an object of text at byte %zu: %s",
                            reader.at, reader.why);
     free(key);

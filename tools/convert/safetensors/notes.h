@@ -33,13 +33,11 @@ CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_add(struct cairn_safetensors_
 
 /* Carries the notes, where there are any. Errors of the checkpoint. */
 CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint,
-                                                         struct cairn_safetensors_notes *notes,
-                                                         struct cairn_complaint *complaint);
+                                                         struct cairn_safetensors_notes *notes);
 
 /* The notes that a checkpoint carries. CAIRN_CORRUPT where they are not object of text, complained
  * about; CAIRN_NOMEM, errors of loading. The caller ends *notes in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint,
-                                                        struct cairn_safetensors_notes *notes,
-                                                        struct cairn_complaint *complaint);
+                                                        struct cairn_safetensors_notes *notes);
 
 #endif

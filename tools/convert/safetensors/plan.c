@@ -123,8 +123,7 @@ file_name(const struct shards *shards, const struct candidate *first, bool singl
 /* One file of candidates[0 … count), which are sorted. */
 static cairn_err
 lay_out_file(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-             const struct candidate *candidates, uint32_t count, const char *name,
-             struct cairn_complaint *complaint)
+             const struct candidate *candidates, uint32_t count, const char *name)
 {
     struct cairn_safetensors header = {
         .count = count, .step_known = checkpoint->step_known, .step = checkpoint->step};
@@ -148,15 +147,15 @@ lay_out_file(const struct cairn_checkpoint *checkpoint, struct cairn_output *out
         memcpy(entry->shape, tensor->shape, sizeof(entry->shape));
         entry->begin = at;
         if (__builtin_add_overflow(at, candidates[i].bytes, &at) || at > INT64_MAX)
-            err = cairn_complain(complaint, CAIRN_INVAL,
+            err = cairn_complain(checkpoint->complaint, CAIRN_INVAL,
                                  "the tensors have too many bytes; leave some out with --drop");
         entry->end = at;
     }
     if (!err)
-        err = cairn_safetensors_notes_load(checkpoint, &header.notes, complaint);
+        err = cairn_safetensors_notes_load(checkpoint, &header.notes);
     if (!err) {
         cairn_safetensors_sort(&header);
-        err = cairn_safetensors_pack(&header, &bytes, &bytes_len, complaint);
+        err = cairn_safetensors_pack(&header, &bytes, &bytes_len, checkpoint->complaint);
     }
     if (!err)
         err = cairn_output_add_file(output, name, &file);
@@ -214,7 +213,7 @@ add_index(struct cairn_output *output, const struct shards *shards, enum shard_c
 
 static cairn_err
 add_tensors(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
-            struct cairn_output *output, struct cairn_complaint *complaint)
+            struct cairn_output *output)
 {
     cairn_err err = CAIRN_OK;
 
@@ -230,21 +229,20 @@ add_tensors(const struct cairn_checkpoint *checkpoint, const struct cairn_output
                                       &index);
     }
     if (!err && !output->layout)
-        err = cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+        err = cairn_refuse(checkpoint, CAIRN_INVAL,
                            "has no tensors; nothing to convert; nothing to convert");
     return err;
 }
 
 cairn_err
 cairn_safetensors_plan(const struct cairn_checkpoint *checkpoint,
-                       const struct cairn_output_options *options, struct cairn_output *output,
-                       struct cairn_complaint *complaint)
+                       const struct cairn_output_options *options, struct cairn_output *output)
 {
     struct shards shards = {0};
     char name[CAIRN_SAFETENSORS_NAME_BYTES_MAX];
     cairn_err err;
 
-    err = add_tensors(checkpoint, options, output, complaint);
+    err = add_tensors(checkpoint, options, output);
     if (!err)
         err = assign(output, options, &shards);
     if (!err)
@@ -256,7 +254,7 @@ cairn_safetensors_plan(const struct cairn_checkpoint *checkpoint,
                       first[run].file == first->file;)
             run++;
         file_name(&shards, first, options->single_file, name);
-        err = lay_out_file(checkpoint, output, first, run, name, complaint);
+        err = lay_out_file(checkpoint, output, first, run, name);
     }
     for (int class = 0; !err && class < CLASS_COUNT; class ++)
         if (shards.class_files[class] > 1)
@@ -266,11 +264,10 @@ cairn_safetensors_plan(const struct cairn_checkpoint *checkpoint,
 }
 
 cairn_err
-cairn_safetensors_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                         struct cairn_complaint *complaint)
+cairn_safetensors_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
 {
     (void)checkpoint;
     (void)output;
-    (void)complaint;
+    (void)checkpoint->complaint;
     return CAIRN_OK; /* no checksums in this format, and the indices follow from the plan */
 }

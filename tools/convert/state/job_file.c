@@ -126,10 +126,10 @@ cairn_job_file_lists(const struct cairn_pickle_node *list, const char *name)
 /* The source's own groups; NULL where it has none. */
 static cairn_err
 read_own(const struct cairn_checkpoint *checkpoint, struct cairn_job_file *job,
-         struct cairn_pickle_node **own, struct cairn_complaint *complaint)
+         struct cairn_pickle_node **own)
 {
     cairn_err err = cairn_opaque_read(checkpoint, CAIRN_PARAM_GROUPS_NAME,
-                                      CAIRN_PARAM_GROUPS_BYTES_MAX, &job->tree, own, complaint);
+                                      CAIRN_PARAM_GROUPS_BYTES_MAX, &job->tree, own);
 
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
@@ -138,8 +138,8 @@ read_own(const struct cairn_checkpoint *checkpoint, struct cairn_job_file *job,
     for (uint32_t i = 0; !err && i < (*own)->count; i++)
         if ((*own)->items[i]->kind != CAIRN_PICKLE_DICT)
             err = CAIRN_CORRUPT;
-    return cairn_complain_failed(complaint, err, "%s: %s cannot be read", checkpoint->place.path,
-                                 CAIRN_PARAM_GROUPS_NAME);
+    return cairn_complain_failed(checkpoint->complaint, err, "%s: %s cannot be read",
+                                 checkpoint->place.path, CAIRN_PARAM_GROUPS_NAME);
 }
 
 /* A group of the file that is nothing but names gets the hyperparameters that the source has for
@@ -171,16 +171,16 @@ complete_groups(struct cairn_job_file *job, const struct cairn_pickle_node *own)
 
 cairn_err
 cairn_job_file_open(const struct cairn_checkpoint *checkpoint, const char *path,
-                    struct cairn_job_file *job, struct cairn_complaint *complaint)
+                    struct cairn_job_file *job)
 {
     struct cairn_pickle_node *own = NULL;
     cairn_err err;
 
     memset(job, 0, sizeof(*job));
     cairn_pickle_init(&job->tree, 4 * (uint64_t)CAIRN_JOB_FILE_BYTES_MAX);
-    err = path ? read_file(path, job, complaint) : CAIRN_OK;
+    err = path ? read_file(path, job, checkpoint->complaint) : CAIRN_OK;
     if (!err)
-        err = read_own(checkpoint, job, &own, complaint);
+        err = read_own(checkpoint, job, &own);
     if (err)
         return err;
     job->own = own;
@@ -189,7 +189,7 @@ cairn_job_file_open(const struct cairn_checkpoint *checkpoint, const char *path,
     else
         job->groups = own;
     if (!job->groups || job->groups->count == 0)
-        return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+        return cairn_refuse(checkpoint, CAIRN_INVAL,
                             "the groups of its optimizer are unknown, and their order, which "
                             "ZeRO's buffers follow; give them with --job FILE: "
                             "{\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}");

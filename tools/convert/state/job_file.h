@@ -43,8 +43,7 @@ struct cairn_job_file {
 /* `path` NULL: there is no file. CAIRN_INVAL where neither says what is needed, CAIRN_CORRUPT for
  * any other file; complained about. The caller ends *job with cairn_job_file_fini in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_job_file_open(const struct cairn_checkpoint *checkpoint,
-                                               const char *path, struct cairn_job_file *job,
-                                               struct cairn_complaint *complaint);
+                                               const char *path, struct cairn_job_file *job);
 void cairn_job_file_fini(struct cairn_job_file *job);
 
 /* Whether a list of names has this one; false where it was not said. */

@@ -228,8 +228,7 @@ cairn_kept_names_sort(struct cairn_kept_names *names)
 }
 
 cairn_err
-cairn_kept_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_kept_names *names,
-                      struct cairn_complaint *complaint)
+cairn_kept_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_kept_names *names)
 {
     struct cairn_pickle_node *list = NULL;
     size_t bytes_len = 0;
@@ -238,7 +237,7 @@ cairn_kept_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_ke
     memset(names, 0, sizeof(*names));
     cairn_pickle_init(&names->pickle, TREE_BYTES_MAX);
     err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DCP_NAMES, LIST_BYTES_MAX, &names->bytes,
-                                       &bytes_len, complaint);
+                                       &bytes_len);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     if (err)

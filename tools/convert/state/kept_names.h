@@ -59,8 +59,7 @@ struct cairn_kept_names {
  * CAIRN_NOMEM, and the errors of reading. The caller ends *names with cairn_kept_names_fini, also
  * on failure. */
 CAIRN_MUST_CHECK cairn_err cairn_kept_names_load(const struct cairn_checkpoint *checkpoint,
-                                                 struct cairn_kept_names *names,
-                                                 struct cairn_complaint *complaint);
+                                                 struct cairn_kept_names *names);
 /* Keeps another name. Texts and keys are copied. The caller sorts at the end. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_kept_names_add(struct cairn_kept_names *names,
                                                 const char *canonical, const char *name,

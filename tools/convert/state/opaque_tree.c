@@ -11,12 +11,10 @@
 
 cairn_err
 cairn_opaque_load(const struct cairn_checkpoint *checkpoint, const char *name, size_t bytes_max,
-                  struct cairn_pickle *tree, uint8_t **bytes, size_t *bytes_len,
-                  struct cairn_complaint *complaint)
+                  struct cairn_pickle *tree, uint8_t **bytes, size_t *bytes_len)
 {
     uint8_t *loaded = NULL;
-    cairn_err err =
-        cairn_checkpoint_load_opaque(checkpoint, name, bytes_max, &loaded, bytes_len, complaint);
+    cairn_err err = cairn_checkpoint_load_opaque(checkpoint, name, bytes_max, &loaded, bytes_len);
 
     if (err)
         return err;
@@ -29,39 +27,37 @@ cairn_opaque_load(const struct cairn_checkpoint *checkpoint, const char *name, s
 
 cairn_err
 cairn_opaque_read(const struct cairn_checkpoint *checkpoint, const char *name, size_t bytes_max,
-                  struct cairn_pickle *tree, struct cairn_pickle_node **root,
-                  struct cairn_complaint *complaint)
+                  struct cairn_pickle *tree, struct cairn_pickle_node **root)
 {
     char where[CAIRN_FILE_PATH_BYTES_MAX];
     uint8_t *bytes;
     size_t bytes_len;
-    cairn_err err =
-        cairn_opaque_load(checkpoint, name, bytes_max, tree, &bytes, &bytes_len, complaint);
+    cairn_err err = cairn_opaque_load(checkpoint, name, bytes_max, tree, &bytes, &bytes_len);
 
     (void)snprintf(where, sizeof(where), "%s: %s", checkpoint->place.path, name);
-    return err ? err : cairn_pickle_read(tree, where, bytes, bytes_len, root, complaint);
+    return err ? err
+               : cairn_pickle_read(tree, where, bytes, bytes_len, root, checkpoint->complaint);
 }
 
 cairn_err
 cairn_opaque_add(struct cairn_checkpoint *checkpoint, const char *name,
-                 const struct cairn_pickle *tree, const struct cairn_pickle_node *root,
-                 struct cairn_complaint *complaint)
+                 const struct cairn_pickle *tree, const struct cairn_pickle_node *root)
 {
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     cairn_err err = cairn_pickle_done(tree);
 
     if (!err)
-        err = cairn_pickle_write(tree, root, &bytes, &bytes_len, complaint);
+        err = cairn_pickle_write(tree, root, &bytes, &bytes_len, checkpoint->complaint);
     if (!err)
-        err = cairn_checkpoint_add_opaque(checkpoint, name, bytes, bytes_len, complaint);
+        err = cairn_checkpoint_add_opaque(checkpoint, name, bytes, bytes_len);
     free(bytes);
     return err;
 }
 
 cairn_err
 cairn_opaque_tree_open(const struct cairn_checkpoint *checkpoint, const char *name,
-                       struct cairn_opaque_tree *out, struct cairn_complaint *complaint)
+                       struct cairn_opaque_tree *out)
 {
     size_t bytes_len;
     uint8_t *bytes;
@@ -70,7 +66,7 @@ cairn_opaque_tree_open(const struct cairn_checkpoint *checkpoint, const char *na
     memset(out, 0, sizeof(*out));
     cairn_pickle_init(&out->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_opaque_load(checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &out->tree, &bytes,
-                            &bytes_len, complaint);
+                            &bytes_len);
     out->loaded = !err;
     return err ? err : cairn_pickle_read(&out->tree, name, bytes, bytes_len, &out->root, NULL);
 }

@@ -71,17 +71,15 @@ struct seen {
     const struct cairn_checkpoint *checkpoint;
     const char *first; /* NULL: none was seen */
     uint64_t count;
-    struct cairn_complaint *complaint;
 };
 
 static cairn_err
 see(struct seen *seen, const char *name, bool readable, uint64_t count)
 {
     if (!readable)
-        return cairn_refuse(seen->checkpoint, seen->complaint, CAIRN_CORRUPT,
-                            "%s expected a count of steps", name);
+        return cairn_refuse(seen->checkpoint, CAIRN_CORRUPT, "%s expected a count of steps", name);
     if (seen->first && seen->count != count)
-        return cairn_refuse(seen->checkpoint, seen->complaint, CAIRN_INVAL,
+        return cairn_refuse(seen->checkpoint, CAIRN_INVAL,
                             "%s is %" PRIu64 " and %s is %" PRIu64
                             ", and the optimizer that will load it has one count for all",
                             seen->first, seen->count, name, count);
@@ -205,7 +203,7 @@ see_plain(struct seen *seen)
 
         if (steps.owner != best)
             continue;
-        err = cairn_opaque_tree_open(seen->checkpoint, tensor->name, &plain, seen->complaint);
+        err = cairn_opaque_tree_open(seen->checkpoint, tensor->name, &plain);
         readable = !err && cairn_steps_read(plain.root, &found);
         if (err == CAIRN_OK || err == CAIRN_CORRUPT || err == CAIRN_VERSION)
             err = see(seen, tensor->name, readable, found);
@@ -215,11 +213,10 @@ see_plain(struct seen *seen)
 }
 
 cairn_err
-cairn_steps_common(const struct cairn_checkpoint *checkpoint, bool *known, uint64_t *count,
-                   struct cairn_complaint *complaint)
+cairn_steps_common(const struct cairn_checkpoint *checkpoint, bool *known, uint64_t *count)
 {
     const struct cairn_layout *layout = checkpoint->layout;
-    struct seen seen = {.checkpoint = checkpoint, .complaint = complaint};
+    struct seen seen = {.checkpoint = checkpoint};
     cairn_err err = CAIRN_OK;
 
     for (size_t i = 0; i < cairn_layout_piece_count(layout) && !err; i++) {

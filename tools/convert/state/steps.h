@@ -19,7 +19,6 @@ bool cairn_steps_read(const struct cairn_pickle_node *node, uint64_t *count);
  * state (opaque then); *known false where there are none. CAIRN_INVAL where they differ,
  * CAIRN_CORRUPT where one cannot be read or is not a count; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_steps_common(const struct cairn_checkpoint *checkpoint,
-                                              bool *known, uint64_t *count,
-                                              struct cairn_complaint *complaint);
+                                              bool *known, uint64_t *count);
 
 #endif

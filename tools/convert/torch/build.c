@@ -27,7 +27,7 @@ cairn_torch_building_read(struct cairn_torch_building *building, const char *nam
                           struct cairn_pickle_node **node)
 {
     return cairn_opaque_read(building->source, name, CAIRN_TORCH_OBJECT_BYTES_MAX, &building->tree,
-                             node, building->complaint);
+                             node);
 }
 
 cairn_err
@@ -37,7 +37,7 @@ cairn_torch_building_bytes(struct cairn_torch_building *building, const char *na
     size_t bytes_len = 0;
     uint8_t *bytes = NULL;
     cairn_err err = cairn_opaque_load(building->source, name, CAIRN_TORCH_OBJECT_BYTES_MAX,
-                                      &building->tree, &bytes, &bytes_len, building->complaint);
+                                      &building->tree, &bytes, &bytes_len);
 
     if (err)
         return err;
@@ -454,11 +454,10 @@ notes_without_place(const struct cairn_checkpoint *source)
 
 cairn_err
 cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint,
-                           const struct cairn_output_options *options,
-                           struct cairn_complaint *complaint)
+                           const struct cairn_output_options *options)
 {
     (void)options;
-    (void)complaint;
+    (void)checkpoint->complaint;
     return notes_without_place(checkpoint) == UINT32_MAX
                ? CAIRN_OK
                : cairn_checkpoint_warn(

@@ -16,7 +16,6 @@ struct cairn_torch_building {
     bool *used;                    /* [tensors]: the tree has it */
     uint32_t *numbers;             /* [tensors]: 1 + a parameter's number in the optimizer */
     uint32_t number_count;
-    struct cairn_complaint *complaint;
 };
 
 /* Opaque state of the source as a node of the tree. The errors of loading it and of

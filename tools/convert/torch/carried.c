@@ -34,8 +34,7 @@ cairn_torch_carried_put(struct cairn_pickle *tree, struct cairn_pickle_node **ca
 
 cairn_err
 cairn_torch_carried_take(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
-                         const char *key, bool (*is_own)(const char *name),
-                         struct cairn_complaint *complaint)
+                         const char *key, bool (*is_own)(const char *name))
 {
     const struct cairn_pickle_node *carried = cairn_pickle_get(source->torch.root, key);
 
@@ -51,12 +50,11 @@ cairn_torch_carried_take(struct cairn_checkpoint *checkpoint, struct cairn_torch
 
             if (!tensor || !cairn_pickle_copy_text(pairs->items[2 * i], name, sizeof(name)) ||
                 (kinds[k].kind == CAIRN_OPAQUE && is_own && is_own(name)))
-                return cairn_refuse_file(checkpoint, source->path, complaint, CAIRN_CORRUPT,
+                return cairn_refuse_file(checkpoint, source->path, CAIRN_CORRUPT,
                                          "%s does not map names to tensors; it was changed after "
                                          "it was written",
                                          key);
-            err =
-                cairn_torch_source_add(checkpoint, source, tensor, name, kinds[k].kind, complaint);
+            err = cairn_torch_source_add(checkpoint, source, tensor, name, kinds[k].kind);
             if (err)
                 return err;
         }

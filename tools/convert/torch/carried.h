@@ -17,7 +17,6 @@ void cairn_torch_carried_put(struct cairn_pickle *tree, struct cairn_pickle_node
 CAIRN_MUST_CHECK cairn_err cairn_torch_carried_take(struct cairn_checkpoint *checkpoint,
                                                     struct cairn_torch_source *source,
                                                     const char *key,
-                                                    bool (*is_own)(const char *name),
-                                                    struct cairn_complaint *complaint);
+                                                    bool (*is_own)(const char *name));
 
 #endif

@@ -118,7 +118,7 @@ fill_node(void *context, struct cairn_pickle_node *node)
     if (!cairn_pickle_read_named(node, word, name))
         return cairn_complain(filler->complaint, CAIRN_CORRUPT,
                               "carried state refers to an object outside that is not a tensor");
-    err = filler->fill->resolve(filler->fill->context, word, name, &filling, filler->complaint);
+    err = filler->fill->resolve(filler->fill->context, word, name, &filling);
     if (err)
         return err;
     bytes = filling.dtype->element_bytes;

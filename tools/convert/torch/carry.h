@@ -47,7 +47,7 @@ struct cairn_torch_fill {
     uint32_t identity_count;
     /* Complains about what it does not know. */
     cairn_err (*resolve)(void *context, const char *word, const char *name,
-                         struct cairn_torch_filling *out, struct cairn_complaint *complaint);
+                         struct cairn_torch_filling *out);
     void *context;
     const struct cairn_torch_builder *builder; /* of the tree; NULL: a new one */
 };

@@ -69,23 +69,22 @@ add_tensor(struct cairn_torch_reading *reading, uint32_t index, const char *name
     cairn_err err;
 
     if (!view->dtype->dtype || view->conjugate || view->negate)
-        return cairn_refuse(checkpoint, reading->complaint, CAIRN_INVAL,
+        return cairn_refuse(checkpoint, CAIRN_INVAL,
                             "tensor %.300s is of torch.%s%s, which is not converted; save it "
                             "with another dtype, or leave it out",
                             name, view->dtype->name,
                             view->conjugate || view->negate ? " with a conjugate or negative bit"
                                                             : "");
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_refuse(checkpoint, reading->complaint, CAIRN_CORRUPT,
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "two tensors are called %.300s once the keys that lead to them "
                             "are joined by dots; rename one",
                             name);
     if (tensor->bytes > 0 && kind == CAIRN_PARAM)
         tied = find_tied(reading, index, kind);
     if (tied != UINT32_MAX)
-        return cairn_checkpoint_add_alias(checkpoint, name, tied, reading->complaint);
-    err = cairn_torch_add_view(checkpoint, reading->container, tensor, name, kind, &known,
-                               reading->complaint);
+        return cairn_checkpoint_add_alias(checkpoint, name, tied);
+    err = cairn_torch_add_view(checkpoint, reading->container, tensor, name, kind, &known);
     if (err)
         return err;
     reading->layout_of[index] = known + 1;
@@ -106,7 +105,7 @@ add_second_name(struct cairn_torch_reading *reading, const struct cairn_pickle_n
     if (cairn_pickle_tensor_name(node, first))
         of = cairn_layout_tensor_find(checkpoint->layout, first);
     of = cairn_checkpoint_past_alias(checkpoint, of);
-    return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
+    return cairn_checkpoint_add_alias(reading->checkpoint, name, of);
 }
 
 /* A tensor's node says its name from here on. */
@@ -168,7 +167,7 @@ pack_groups(struct cairn_torch_reading *reading, struct cairn_torch_leaf *list)
         return CAIRN_OK;
     if (!err)
         err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes,
-                                          bytes_len, reading->complaint);
+                                          bytes_len);
     free(bytes);
     if (!err) {
         *list->slot = cairn_pickle_named(&reading->file.tree, "opaque", CAIRN_PARAM_GROUPS_NAME);
@@ -220,7 +219,7 @@ refuse_long_name(const struct cairn_torch_reading *reading, const struct cairn_s
     char joined[CAIRN_STATE_NAME_BYTES_MAX];
 
     (void)cairn_state_join(path, joined, sizeof(joined)); /* what fits */
-    return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+    return cairn_refuse(reading->checkpoint, CAIRN_CORRUPT,
                         "%.100s…: the name has more than %d bytes; at most %d are supported; "
                         "shorten its keys",
                         joined, CAIRN_STATE_NAME_BYTES_MAX - 1, CAIRN_NAME_BYTES_MAX - 1);
@@ -319,8 +318,7 @@ take_carried(struct cairn_torch_reading *reading, struct cairn_torch_leaf *leaf,
     *taken = name && cairn_pickle_read_bytes(&reading->file.tree, leaf->node, &bytes, &bytes_len);
     if (!*taken)
         return CAIRN_OK;
-    err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
-                                      reading->complaint);
+    err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len);
     *leaf->slot = cairn_pickle_named(&reading->file.tree, "carried", name);
     return err ? err : cairn_pickle_done(&reading->file.tree);
 }
@@ -334,7 +332,7 @@ refuse_storage(struct cairn_torch_reading *reading, const struct cairn_torch_lea
 
     if (err || !found)
         return err;
-    return cairn_complain(reading->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
+    return cairn_complain(reading->checkpoint->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
                           reading->checkpoint->place.path, name);
 }
 
@@ -362,8 +360,7 @@ add_objects(struct cairn_torch_reading *reading)
         if (err)
             return err;
         strcat(name, ".pickle");
-        err = cairn_opaque_add(reading->checkpoint, name, &reading->file.tree, leaf->node,
-                               reading->complaint);
+        err = cairn_opaque_add(reading->checkpoint, name, &reading->file.tree, leaf->node);
         if (!err) {
             *leaf->slot = cairn_pickle_named(&reading->file.tree, "opaque", name);
             err = *leaf->slot ? CAIRN_OK : CAIRN_NOMEM;
@@ -395,7 +392,7 @@ read_leaves(struct cairn_torch_reading *reading)
         char joined[CAIRN_STATE_NAME_BYTES_MAX];
 
         (void)cairn_state_join(&reading->leaves.refused, joined, sizeof(joined)); /* what fits */
-        return cairn_refuse(reading->checkpoint, reading->complaint, CAIRN_CORRUPT,
+        return cairn_refuse(reading->checkpoint, CAIRN_CORRUPT,
                             "%s%.100s: a key is not UTF-8 or has a NUL byte; rename it",
                             joined[0] ? "below " : "the object", joined);
     }
@@ -439,33 +436,33 @@ read_leaves(struct cairn_torch_reading *reading)
         err = add_objects(reading);
     return err ? err
                : cairn_opaque_add(reading->checkpoint, CAIRN_TORCH_TREE, &reading->file.tree,
-                                  reading->file.root, reading->complaint);
+                                  reading->file.root);
 }
 
 static cairn_err
-read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+read_file(struct cairn_checkpoint *checkpoint)
 {
-    struct cairn_torch_reading reading = {.checkpoint = checkpoint, .complaint = complaint};
+    struct cairn_torch_reading reading = {.checkpoint = checkpoint};
     int fd = -1;
     cairn_err err;
 
     if (!checkpoint->place.name)
-        return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+        return cairn_refuse(checkpoint, CAIRN_INVAL,
                             "is a directory; name the file that torch.save wrote");
-    err = cairn_checkpoint_add_file(checkpoint, "", &reading.container, complaint);
+    err = cairn_checkpoint_add_file(checkpoint, "", &reading.container);
     if (!err)
-        err = cairn_place_open_file(&checkpoint->place, "", &fd, complaint);
+        err = cairn_place_open_file(&checkpoint->place, "", &fd, checkpoint->complaint);
     if (!err) {
         err = cairn_torch_open(fd, checkpoint->place.path, 0,
                                checkpoint->containers[reading.container].bytes, TREE_BYTES_MAX,
-                               &reading.file, complaint);
+                               &reading.file, checkpoint->complaint);
         if (err)
-            (void)cairn_refuse(checkpoint, complaint, err,
+            (void)cairn_refuse(checkpoint, err,
                                "is not a whole file of torch.save: truncated, damaged, or "
                                "written by something else; take another copy");
     }
     if (!err)
-        err = cairn_torch_source_add_sums(checkpoint, reading.container, &reading.file, complaint);
+        err = cairn_torch_source_add_sums(checkpoint, reading.container, &reading.file);
     if (!err) {
         (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "PyTorch%s",
                        reading.file.legacy ? " (form of before 1.6)" : "");
@@ -480,7 +477,8 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
     free(reading.layout_of);
     free(reading.last_in);
     free(reading.before);
-    return cairn_complain_failed(complaint, err, "%s: cannot be read", checkpoint->place.path);
+    return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read",
+                                 checkpoint->place.path);
 }
 
 const struct cairn_format cairn_format_torch = {

@@ -254,16 +254,15 @@ cairn_torch_output_fill(struct cairn_output *output, const char *path,
 }
 
 cairn_err
-cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-                           struct cairn_complaint *complaint)
+cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
 {
     struct outputs *outputs = output->state;
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; outputs && i < outputs->count && !err; i++)
         err = cairn_torch_output_finish(output, &outputs->files[i]);
-    return cairn_complain_failed(complaint, err, "%s: the records of files cannot be made",
-                                 checkpoint->place.path);
+    return cairn_complain_failed(checkpoint->complaint, err,
+                                 "%s: the records of files cannot be made", checkpoint->place.path);
 }
 
 void

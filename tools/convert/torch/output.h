@@ -69,8 +69,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_output_fill(
 /* A format's `finish` and `release` for such an output: what lies behind the first storage of each
  * file; the end. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint,
-                                                      struct cairn_output *output,
-                                                      struct cairn_complaint *complaint);
+                                                      struct cairn_output *output);
 void cairn_torch_outputs_release(void *state); /* NULL is allowed */
 
 #endif

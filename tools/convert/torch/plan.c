@@ -53,7 +53,7 @@ plan_tree(struct cairn_torch_building *building, struct cairn_output *output)
         err = cairn_torch_output_next(output, &added);
     if (!err)
         err = cairn_torch_refs_plan(building->source, building->options, &building->builder,
-                                    &building->tree, root, "archive", added, building->complaint);
+                                    &building->tree, root, "archive", added);
     if (!err)
         err = cairn_output_add_file(output, "", &file);
     if (err)
@@ -65,12 +65,10 @@ plan_tree(struct cairn_torch_building *building, struct cairn_output *output)
 
 cairn_err
 cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
-                        const struct cairn_output_options *options, struct cairn_output *output,
-                        struct cairn_complaint *complaint)
+                        const struct cairn_output_options *options, struct cairn_output *output)
 {
     size_t count = (size_t)cairn_layout_tensor_count(checkpoint->layout) + 1;
-    struct cairn_torch_building building = {
-        .source = checkpoint, .options = options, .complaint = complaint};
+    struct cairn_torch_building building = {.source = checkpoint, .options = options};
     cairn_err err = CAIRN_NOMEM;
 
     cairn_pickle_init(&building.tree, TREE_BYTES_MAX);
@@ -78,15 +76,15 @@ cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
     building.used = calloc(count, sizeof(*building.used));
     building.numbers = calloc(count, sizeof(*building.numbers));
     if (building.used && building.numbers)
-        err = options->canonical_names
-                  ? CAIRN_OK
-                  : cairn_kept_names_load(checkpoint, &building.names, complaint);
+        err = options->canonical_names ? CAIRN_OK
+                                       : cairn_kept_names_load(checkpoint, &building.names);
     if (!err)
         err = plan_tree(&building, output);
     cairn_kept_names_fini(&building.names);
     cairn_pickle_fini(&building.tree);
     free(building.used);
     free(building.numbers);
-    return cairn_complain_failed(complaint, err, "%s: cannot be laid out as a file of torch.save",
+    return cairn_complain_failed(checkpoint->complaint, err,
+                                 "%s: cannot be laid out as a file of torch.save",
                                  checkpoint->place.path);
 }

@@ -19,7 +19,6 @@ struct cairn_torch_reading {
     uint32_t *before;    /* [file's tensors]: 1 + the one before it in its storage */
     char **parameters;   /* [parameter_count]: names by number, NULL: not known */
     uint32_t parameter_count;
-    struct cairn_complaint *complaint;
 };
 
 /* The file's tensor that a node is, and its number; NULL where it is none, or is named already. */

@@ -135,8 +135,7 @@ cairn_torch_refs_fini(struct cairn_torch_refs *refs)
 }
 
 static cairn_err
-resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out,
-        struct cairn_complaint *complaint)
+resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out)
 {
     struct finding *finding = context;
     uint32_t tensor;
@@ -144,7 +143,7 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
     cairn_err err = strcmp(word, "tensor") == 0 ? find(finding, name, &tensor) : CAIRN_NOT_FOUND;
 
     if (err == CAIRN_NOT_FOUND)
-        return cairn_refuse(finding->source, complaint, CAIRN_NOT_FOUND,
+        return cairn_refuse(finding->source, CAIRN_NOT_FOUND,
                             "its state names %s %s, which is missing; was it dropped?", word, name);
     if (err)
         return err;
@@ -161,7 +160,7 @@ cairn_torch_refs_plan(const struct cairn_checkpoint *source,
                       const struct cairn_output_options *options,
                       const struct cairn_torch_builder *builder, struct cairn_pickle *tree,
                       struct cairn_pickle_node *root, const char *folder,
-                      struct cairn_torch_output *out, struct cairn_complaint *complaint)
+                      struct cairn_torch_output *out)
 {
     struct finding finding = {.source = source, .options = options};
     struct cairn_torch_fill fill = {.tree = tree,
@@ -170,7 +169,7 @@ cairn_torch_refs_plan(const struct cairn_checkpoint *source,
                                     .resolve = resolve,
                                     .context = &finding,
                                     .builder = builder};
-    cairn_err err = cairn_torch_output_plan(out, folder, &fill, complaint);
+    cairn_err err = cairn_torch_output_plan(out, folder, &fill, source->complaint);
 
     finding_fini(&finding);
     return err;

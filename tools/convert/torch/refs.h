@@ -51,8 +51,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_checkpoint *
                                                  const struct cairn_torch_builder *builder,
                                                  struct cairn_pickle *tree,
                                                  struct cairn_pickle_node *root, const char *folder,
-                                                 struct cairn_torch_output *out,
-                                                 struct cairn_complaint *complaint);
+                                                 struct cairn_torch_output *out);
 
 /* Gives such an archive its place, and with it the tensors that lie in it, whole. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_place(const struct cairn_checkpoint *source,

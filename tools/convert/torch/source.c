@@ -11,7 +11,7 @@
 
 cairn_err
 cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
-                            const struct cairn_torch_file *file, struct cairn_complaint *complaint)
+                            const struct cairn_torch_file *file)
 {
     cairn_err err = CAIRN_OK;
 
@@ -20,14 +20,14 @@ cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t contai
 
         if (stored->viewed)
             err = cairn_checkpoint_add_storage_sum(checkpoint, container, stored->at, stored->bytes,
-                                                   stored->crc32, complaint);
+                                                   stored->crc32);
     }
     return err;
 }
 
 cairn_err
 cairn_torch_source_open(struct cairn_checkpoint *checkpoint, const char *path,
-                        struct cairn_torch_source *out, struct cairn_complaint *complaint)
+                        struct cairn_torch_source *out)
 {
     char where[CAIRN_FILE_PATH_BYTES_MAX];
     int fd = -1;
@@ -35,25 +35,25 @@ cairn_torch_source_open(struct cairn_checkpoint *checkpoint, const char *path,
 
     memset(out, 0, sizeof(*out));
     out->path = path;
-    err = cairn_checkpoint_add_file(checkpoint, path, &out->container, complaint);
+    err = cairn_checkpoint_add_file(checkpoint, path, &out->container);
     if (!err)
-        err = cairn_place_open_file(&checkpoint->place, path, &fd, complaint);
+        err = cairn_place_open_file(&checkpoint->place, path, &fd, checkpoint->complaint);
     if (err)
         return err;
     (void)snprintf(where, sizeof(where), "%s/%s", checkpoint->place.path, path);
     err = cairn_torch_open(fd, where, 0, checkpoint->containers[out->container].bytes,
-                           CAIRN_CONVERT_METADATA_BYTES_MAX, &out->torch, complaint);
+                           CAIRN_CONVERT_METADATA_BYTES_MAX, &out->torch, checkpoint->complaint);
     (void)cairn_file_close(fd); /* only read */
     if (err)
-        return cairn_complain_failed(complaint, err, "%s: cannot be read as a file of torch.save",
-                                     where);
+        return cairn_complain_failed(checkpoint->complaint, err,
+                                     "%s: cannot be read as a file of torch.save", where);
     out->node_count = out->torch.tree.node_count;
     out->tensor_of = calloc((size_t)out->node_count + 1, sizeof(*out->tensor_of));
     if (!out->tensor_of)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < out->torch.tensor_count; i++)
         out->tensor_of[out->torch.tensors[i].node->index] = i + 1;
-    return cairn_torch_source_add_sums(checkpoint, out->container, &out->torch, complaint);
+    return cairn_torch_source_add_sums(checkpoint, out->container, &out->torch);
 }
 
 void
@@ -77,7 +77,7 @@ cairn_torch_source_tensor(const struct cairn_torch_source *source,
 cairn_err
 cairn_torch_add_view(struct cairn_checkpoint *checkpoint, uint32_t container,
                      const struct cairn_torch_tensor *tensor, const char *name,
-                     enum cairn_kind kind, uint32_t *index, struct cairn_complaint *complaint)
+                     enum cairn_kind kind, uint32_t *index)
 {
     const struct cairn_torch_view *view = &tensor->view;
     uint64_t stride_bytes[CAIRN_DIMS_MAX];
@@ -86,30 +86,29 @@ cairn_torch_add_view(struct cairn_checkpoint *checkpoint, uint32_t container,
     for (uint32_t d = 0; d < view->dims; d++)
         stride_bytes[d] = view->stride[d] * view->dtype->element_bytes;
     err = cairn_checkpoint_add_tensor(checkpoint, name, view->dtype->dtype, kind, view->dims,
-                                      view->shape, index, complaint);
+                                      view->shape, index);
     return err ? err
                : cairn_checkpoint_add_box(checkpoint, *index, container, NULL, NULL, tensor->at,
-                                          stride_bytes, complaint);
+                                          stride_bytes);
 }
 
 cairn_err
 cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
                        const struct cairn_torch_tensor *tensor, const char *name,
-                       enum cairn_kind kind, struct cairn_complaint *complaint)
+                       enum cairn_kind kind)
 {
     const struct cairn_torch_view *view = &tensor->view;
     uint32_t index = 0;
     cairn_err err;
 
     if (view->dtype->dtype == 0 || view->conjugate || view->negate)
-        return cairn_complain(complaint, CAIRN_VERSION,
+        return cairn_complain(checkpoint->complaint, CAIRN_VERSION,
                               "%s: tensor %.300s (%s%s) has an unsupported dtype; save it "
                               "as a plain tensor",
                               source->path, tensor->name, view->dtype->name,
                               view->conjugate || view->negate ? ", a lazy conjugate or negative"
                                                               : "");
-    err =
-        cairn_torch_add_view(checkpoint, source->container, tensor, name, kind, &index, complaint);
+    err = cairn_torch_add_view(checkpoint, source->container, tensor, name, kind, &index);
     if (!err) /* the tree is this source's own to change, only its walkers have no need to */
         cairn_torch_carry_out(&source->torch.tree, (struct cairn_pickle_node *)tensor->node,
                               "tensor", name);
@@ -118,8 +117,7 @@ cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_s
 
 cairn_err
 cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
-                         const char *scope, uint8_t **bytes, size_t *bytes_len,
-                         struct cairn_complaint *complaint)
+                         const char *scope, uint8_t **bytes, size_t *bytes_len)
 {
     char name[CAIRN_TORCH_NAME_BYTES_MAX + CAIRN_NAME_BYTES_MAX];
     bool storage = false;
@@ -131,20 +129,20 @@ cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch
         if (tensor->node->kind != CAIRN_PICKLE_OBJECT)
             continue;
         (void)snprintf(name, sizeof(name), "%s%s", scope, tensor->name);
-        err = cairn_torch_source_add(checkpoint, source, tensor, name, CAIRN_BUFFER, complaint);
+        err = cairn_torch_source_add(checkpoint, source, tensor, name, CAIRN_BUFFER);
     }
     if (!err)
         err = cairn_pickle_done(&source->torch.tree);
     if (!err)
         err = cairn_torch_has_storage(&source->torch.tree, source->torch.root, &storage);
     if (!err && storage)
-        return cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
+        return cairn_complain(checkpoint->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
                               checkpoint->place.path, source->path);
     if (!err)
         err = cairn_pickle_write(&source->torch.tree, source->torch.root, bytes, bytes_len,
-                                 complaint);
+                                 checkpoint->complaint);
     if (err)
-        return cairn_complain_failed(complaint, err,
+        return cairn_complain_failed(checkpoint->complaint, err,
                                      "%s/%s: what is not a tensor in it cannot be carried",
                                      checkpoint->place.path, source->path);
     return CAIRN_OK;

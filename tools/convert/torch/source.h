@@ -22,21 +22,20 @@ struct cairn_torch_source {
  * of them. Errors of cairn_checkpoint_add_sums. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint,
                                                        uint32_t container,
-                                                       const struct cairn_torch_file *file,
-                                                       struct cairn_complaint *complaint);
+                                                       const struct cairn_torch_file *file);
 
 /* Adds a tensor of an archive in a container, as it is stored. Errors of adding a piece. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_add_view(struct cairn_checkpoint *checkpoint,
                                                 uint32_t container,
                                                 const struct cairn_torch_tensor *tensor,
                                                 const char *name, enum cairn_kind kind,
-                                                uint32_t *index, struct cairn_complaint *complaint);
+                                                uint32_t *index);
 
 /* Opens a file of the checkpoint's place. Errors of cairn_checkpoint_add_file and cairn_torch_open,
  * complained about; *out is for the caller to end in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_open(struct cairn_checkpoint *checkpoint,
-                                                   const char *path, struct cairn_torch_source *out,
-                                                   struct cairn_complaint *complaint);
+                                                   const char *path,
+                                                   struct cairn_torch_source *out);
 void cairn_torch_source_close(struct cairn_torch_source *source);
 
 /* The tensor that a node of the file's tree is; NULL where it is none, or is carried out
@@ -50,8 +49,7 @@ const struct cairn_torch_tensor *cairn_torch_source_tensor(const struct cairn_to
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_add(struct cairn_checkpoint *checkpoint,
                                                   struct cairn_torch_source *source,
                                                   const struct cairn_torch_tensor *tensor,
-                                                  const char *name, enum cairn_kind kind,
-                                                  struct cairn_complaint *complaint);
+                                                  const char *name, enum cairn_kind kind);
 
 /*
  * Adds the tensors that are still in the tree as `scope` and their paths, and gives the pickle of
@@ -60,7 +58,6 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_source_add(struct cairn_checkpoint *check
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_carry(struct cairn_checkpoint *checkpoint,
                                                     struct cairn_torch_source *source,
                                                     const char *scope, uint8_t **bytes,
-                                                    size_t *bytes_len,
-                                                    struct cairn_complaint *complaint);
+                                                    size_t *bytes_len);
 
 #endif

@@ -59,10 +59,9 @@ struct cairn_state_path cairn_torch_leaf_path(const struct cairn_torch_leaf *lea
 /* ---- writing: torch/plan.c ---- */
 
 cairn_err cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint,
-                                     const struct cairn_output_options *options,
-                                     struct cairn_complaint *complaint);
+                                     const struct cairn_output_options *options);
 cairn_err cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
                                   const struct cairn_output_options *options,
-                                  struct cairn_output *output, struct cairn_complaint *complaint);
+                                  struct cairn_output *output);
 
 #endif

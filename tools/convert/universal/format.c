@@ -31,8 +31,7 @@ probe(const struct cairn_place *place)
 }
 
 static cairn_err
-add_tensors(struct cairn_checkpoint *checkpoint, const struct cairn_universal *universal,
-            struct cairn_complaint *complaint)
+add_tensors(struct cairn_checkpoint *checkpoint, const struct cairn_universal *universal)
 {
     cairn_err err = CAIRN_OK;
 
@@ -40,11 +39,11 @@ add_tensors(struct cairn_checkpoint *checkpoint, const struct cairn_universal *u
         const struct cairn_universal_file *file = &universal->files[f];
         uint32_t container = 0;
 
-        err = cairn_checkpoint_add_file(checkpoint, file->name, &container, complaint);
+        err = cairn_checkpoint_add_file(checkpoint, file->name, &container);
         if (!err)
-            err = cairn_checkpoint_add_sums(checkpoint, container, CAIRN_CRC_ECMA,
-                                            file->data_offset, file->data_bytes, CAIRN_BLOCK_BYTES,
-                                            file->block_crcs, complaint);
+            err =
+                cairn_checkpoint_add_sums(checkpoint, container, CAIRN_CRC_ECMA, file->data_offset,
+                                          file->data_bytes, CAIRN_BLOCK_BYTES, file->block_crcs);
         for (uint32_t i = 0; !err && i < file->tensor_count; i++) {
             const struct cairn_universal_tensor *tensor =
                 &universal->tensors[file->tensor_first + i];
@@ -52,18 +51,17 @@ add_tensors(struct cairn_checkpoint *checkpoint, const struct cairn_universal *u
 
             err = cairn_checkpoint_add_tensor(checkpoint, tensor->tensor.name, tensor->tensor.dtype,
                                               tensor->tensor.kind, tensor->tensor.dims,
-                                              tensor->tensor.shape, &index, complaint);
+                                              tensor->tensor.shape, &index);
             if (!err)
                 err = cairn_checkpoint_add_box(checkpoint, index, container, NULL, NULL,
-                                               file->data_offset + tensor->offset_bytes, NULL,
-                                               complaint);
+                                               file->data_offset + tensor->offset_bytes, NULL);
         }
     }
     return err;
 }
 
 static cairn_err
-read_metadata(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+read_metadata(struct cairn_checkpoint *checkpoint)
 {
     struct cairn_universal universal = {0};
     char report[REPORT_BYTES] = "";
@@ -71,14 +69,15 @@ read_metadata(struct cairn_checkpoint *checkpoint, struct cairn_complaint *compl
 
     err = cairn_universal_dir_open(checkpoint->place.dir_fd, &universal, report, sizeof(report));
     if (err && report[0])
-        return cairn_complain(complaint, err, "%s/%s; take another copy", checkpoint->place.path,
-                              report);
+        return cairn_complain(checkpoint->complaint, err, "%s/%s; take another copy",
+                              checkpoint->place.path, report);
     if (err)
-        return cairn_complain_failed(complaint, err, "%s: cannot be read", checkpoint->place.path);
+        return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read",
+                                     checkpoint->place.path);
     (void)strcpy(checkpoint->framework, "Cairn");
     checkpoint->step_known = true;
     checkpoint->step = universal.generation.step;
-    err = add_tensors(checkpoint, &universal, complaint);
+    err = add_tensors(checkpoint, &universal);
     cairn_universal_fini(&universal);
     return err;
 }
@@ -166,7 +165,7 @@ expect_indexes(const struct cairn_output *output)
 
 static cairn_err
 plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
-     struct cairn_output *output, struct cairn_complaint *complaint)
+     struct cairn_output *output)
 {
     struct cairn_universal *universal = calloc(1, sizeof(*universal));
     cairn_err err = universal ? CAIRN_OK : CAIRN_NOMEM;
@@ -179,7 +178,7 @@ plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_option
                                       &index);
     }
     if (!err && !output->layout)
-        return cairn_refuse(checkpoint, complaint, CAIRN_INVAL,
+        return cairn_refuse(checkpoint, CAIRN_INVAL,
                             "has no tensors; nothing to convert; nothing to convert");
     if (!err)
         err = plan_files(checkpoint, options, output->layout, universal);
@@ -187,15 +186,14 @@ plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_option
         err = lay_out(universal, output);
     if (!err)
         output->small_bytes = expect_indexes(output);
-    return err ? cairn_refuse(checkpoint, complaint, err,
+    return err ? cairn_refuse(checkpoint, err,
                               "cannot be a universal checkpoint: a tensor's name, its size "
                               "or their number exceeds the format's limits")
                : CAIRN_OK;
 }
 
 static cairn_err
-finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
-       struct cairn_complaint *complaint)
+finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
 {
     struct cairn_universal *universal = output->state;
     char *map = NULL, *index = NULL, *commit = NULL;
@@ -236,7 +234,7 @@ finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
     free(map);
     free(index);
     free(commit);
-    return cairn_complain_failed(complaint, err, "the index cannot be made");
+    return cairn_complain_failed(checkpoint->complaint, err, "the index cannot be made");
 }
 
 const struct cairn_format cairn_format_universal = {

@@ -56,7 +56,6 @@ add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, uint32_t number,
     struct cairn_tensor known = *cairn_layout_tensor(checkpoint->layout, tensor);
     uint64_t stride[CAIRN_DIMS_MAX] = {0}, elements = 1, at[CAIRN_DIMS_MAX] = {0};
     bool turned = lcg_below(&seed_now, 2);
-    struct cairn_complaint complaint = {""};
     uint32_t container;
     uint8_t *bytes;
 
@@ -81,9 +80,8 @@ add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, uint32_t number,
         for (uint32_t d = known.dims; d-- > 0 && ++at[d] == extent[d];)
             at[d] = 0;
     }
-    assert_int_equal(cairn_checkpoint_add_box(checkpoint, tensor, container, start_at, extent, 0,
-                                              stride, &complaint),
-                     0);
+    assert_int_equal(
+        cairn_checkpoint_add_box(checkpoint, tensor, container, start_at, extent, 0, stride), 0);
 }
 
 /* A tensor in random boxes: cut at one place of one dimension, each part again. */
@@ -91,13 +89,12 @@ static void
 add_tensor(struct cairn_checkpoint *checkpoint, const char *name, uint32_t number, uint32_t dims,
            const uint64_t *shape)
 {
-    struct cairn_complaint complaint = {""};
     uint64_t start_at[CAIRN_DIMS_MAX] = {0}, extent[CAIRN_DIMS_MAX] = {0};
     uint32_t tensor;
 
-    assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_F32, CAIRN_PARAM, dims,
-                                                 shape, &tensor, &complaint),
-                     0);
+    assert_int_equal(
+        cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_F32, CAIRN_PARAM, dims, shape, &tensor),
+        0);
     memcpy(extent, shape, dims * sizeof(*shape));
     for (uint32_t cuts = (uint32_t)lcg_below(&seed_now, 3); cuts > 0 && dims > 0; cuts--) {
         uint32_t d = (uint32_t)lcg_below(&seed_now, dims);
@@ -183,8 +180,10 @@ map_by(struct cairn_checkpoint *checkpoint, const char *map, const char *set)
     (void)snprintf(words, sizeof(words), "%s", set);
     for (char *word = strtok_r(words, ",", &rest); word; word = strtok_r(NULL, ",", &rest))
         sets[count++] = word;
-    if (cairn_checkpoint_map(checkpoint, map, sets, count, &report, &complaint) != CAIRN_OK)
+    checkpoint->complaint = &complaint;
+    if (cairn_checkpoint_map(checkpoint, map, sets, count, &report) != CAIRN_OK)
         fail_msg("%s, %s: %s", map, set, complaint.text);
+    checkpoint->complaint = NULL;
 }
 
 static void
@@ -399,13 +398,12 @@ padding(void **state)
 static void
 aliases_stay(void **state)
 {
-    struct cairn_complaint complaint = {""};
     struct cairn_checkpoint checkpoint;
 
     (void)state;
     start(&checkpoint);
     add(&checkpoint, EMBED, 2, 11, 3, 0, "model.embed_tokens.weight", 0, 0);
-    assert_int_equal(cairn_checkpoint_add_alias(&checkpoint, "lm_head.weight", 0, &complaint), 0);
+    assert_int_equal(cairn_checkpoint_add_alias(&checkpoint, "lm_head.weight", 0), 0);
     map_by(&checkpoint, "llama", "");
     assert_int_equal(checkpoint.alias_count, 1);
     assert_string_equal(cairn_layout_tensor(checkpoint.layout, checkpoint.aliases[0].tensor)->name,
@@ -424,10 +422,11 @@ refused(struct cairn_checkpoint *checkpoint, cairn_err expected, const char *wor
     struct cairn_map_report report;
     const char *sets[] = {"heads=4", "groups=2", "padded_vocab=8"};
 
-    assert_int_equal(cairn_checkpoint_map(checkpoint, "llama", sets, 3, &report, &complaint),
-                     expected);
+    checkpoint->complaint = &complaint;
+    assert_int_equal(cairn_checkpoint_map(checkpoint, "llama", sets, 3, &report), expected);
     if (!strstr(complaint.text, word))
         fail_msg("\"%s\" is not in \"%s\"", word, complaint.text);
+    checkpoint->complaint = NULL;
     cairn_checkpoint_close(checkpoint);
 }
 
@@ -480,20 +479,19 @@ too_many_parts(void **state)
 
     (void)state;
     start(&checkpoint);
+    checkpoint.complaint = &complaint;
     (void)add_memory(&checkpoint, 4, &container);
-    assert_int_equal(
-        cairn_checkpoint_add_tensor(&checkpoint, "step.model.layers.0.mlp.experts.gate_up_proj",
-                                    CAIRN_F32, CAIRN_OPTIMIZER, 0, NULL, &tensor, &complaint),
-        0);
-    assert_int_equal(
-        cairn_checkpoint_add_box(&checkpoint, tensor, container, NULL, NULL, 0, NULL, &complaint),
-        0);
-    assert_int_equal(
-        cairn_checkpoint_add_tensor(&checkpoint, "model.layers.0.mlp.experts.gate_up_proj",
-                                    CAIRN_F32, CAIRN_PARAM, 3, shape, &tensor, &complaint),
-        0);
-    assert_int_equal(cairn_checkpoint_map(&checkpoint, "qwen3-moe", NULL, 0, &report, &complaint),
-                     CAIRN_INVAL);
+    assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint,
+                                                 "step.model.layers.0.mlp.experts.gate_up_proj",
+                                                 CAIRN_F32, CAIRN_OPTIMIZER, 0, NULL, &tensor),
+                     0);
+    assert_int_equal(cairn_checkpoint_add_box(&checkpoint, tensor, container, NULL, NULL, 0, NULL),
+                     0);
+    assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint,
+                                                 "model.layers.0.mlp.experts.gate_up_proj",
+                                                 CAIRN_F32, CAIRN_PARAM, 3, shape, &tensor),
+                     0);
+    assert_int_equal(cairn_checkpoint_map(&checkpoint, "qwen3-moe", NULL, 0, &report), CAIRN_INVAL);
     if (!strstr(complaint.text, "gate_up_proj: would become more than"))
         fail_msg("%s", complaint.text);
     cairn_checkpoint_close(&checkpoint);
@@ -515,14 +513,14 @@ advice(void **state)
     assert_int_equal(cairn_map_parse("own.map", text, sizeof(text) - 1, &map, &complaint), 0);
     start(&checkpoint);
     add(&checkpoint, Q, 2, 3, 8, 0, "p", 0, 0);
-    assert_int_equal(cairn_checkpoint_map_by(&checkpoint, map, NULL, 0, &report, &complaint),
-                     CAIRN_INVAL);
+    checkpoint.complaint = &complaint;
+    assert_int_equal(cairn_checkpoint_map_by(&checkpoint, map, NULL, 0, &report), CAIRN_INVAL);
     if (!strstr(complaint.text, "--set n=N"))
         fail_msg("%s", complaint.text);
     cairn_checkpoint_close(&checkpoint);
     start(&checkpoint);
     add(&checkpoint, Q, 2, 3, 8, 0, "p", 0, 0);
-    assert_int_equal(cairn_checkpoint_map_by(&checkpoint, map, sets, 1, &report, &complaint), 0);
+    assert_int_equal(cairn_checkpoint_map_by(&checkpoint, map, sets, 1, &report), 0);
     assert_whole(&checkpoint);
     cairn_checkpoint_close(&checkpoint);
     cairn_map_destroy(map);
@@ -544,9 +542,10 @@ a_map_that_may_not_be_read_is_said_to_be(void **state)
     assert_true(fd >= 0);
     assert_int_equal(fchmod(fd, 0), 0);
     start(&checkpoint);
+    checkpoint.complaint = &complaint;
     if (super)
         assert_int_equal(seteuid(65534), 0);
-    err = cairn_checkpoint_map(&checkpoint, path, NULL, 0, &report, &complaint);
+    err = cairn_checkpoint_map(&checkpoint, path, NULL, 0, &report);
     if (super)
         assert_int_equal(seteuid(0), 0);
     (void)close(fd);

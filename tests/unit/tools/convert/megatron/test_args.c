@@ -9,22 +9,22 @@
 static cairn_err
 ask(const char *bytes, enum cairn_kind kind, bool *local)
 {
-    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
     struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint = {.place.dir_fd = -1, .complaint = &complaint};
     uint64_t shape = bytes ? strlen(bytes) : 0;
     uint32_t tensor;
     cairn_err err;
 
     assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
     if (bytes && kind == CAIRN_OPAQUE)
-        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "args.pickle", bytes,
-                                                     strlen(bytes), &complaint),
-                         CAIRN_OK);
+        assert_int_equal(
+            cairn_checkpoint_add_opaque(&checkpoint, "args.pickle", bytes, strlen(bytes)),
+            CAIRN_OK);
     else if (bytes)
         assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "args.pickle", CAIRN_U8, kind, 1,
-                                                     &shape, &tensor, &complaint),
+                                                     &shape, &tensor),
                          CAIRN_OK);
-    err = cairn_megatron_args_spec(&checkpoint, local, &complaint);
+    err = cairn_megatron_args_spec(&checkpoint, local);
     assert_true(!err || complaint.text[0] != '\0');
     cairn_checkpoint_close(&checkpoint);
     return err;
