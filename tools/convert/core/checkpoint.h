@@ -151,11 +151,6 @@ const char *cairn_checkpoint_container_name(const struct cairn_checkpoint *check
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint,
                                                      const char *path, uint32_t *container);
 
-/* Adds bytes in memory, which are copied, as a container. */
-CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint,
-                                                      const void *bytes, size_t bytes_len,
-                                                      uint32_t *container);
-
 /* Complains that a file no longer has the mark that it had, and returns CAIRN_CORRUPT. Threads that
  * read data have a complaint each, so it is given here. */
 cairn_err cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint,

@@ -21,10 +21,10 @@ cairn_checkpoint_check_name(const struct cairn_checkpoint *checkpoint, const cha
     const char *why = NULL;
 
     if (bytes >= CAIRN_NAME_BYTES_MAX)
-        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                            "%.100s…: the name has %zu bytes; at most %d are supported; "
-                            "shorten its keys",
-                            name, bytes, CAIRN_NAME_BYTES_MAX - 1);
+        return cairn_refuse(
+            checkpoint, CAIRN_CORRUPT,
+            "%.100s…: the name has %zu bytes; at most %d are supported; shorten its keys", name,
+            bytes, CAIRN_NAME_BYTES_MAX - 1);
     if (bytes == 0)
         why = "is empty; give it one";
     else if (!cairn_utf8_valid(name, bytes))

@@ -151,10 +151,10 @@ open_below(const struct cairn_place *place, const char *name, enum cairn_file_mo
     if (place->root && !cairn_file_is_below(at, place->root)) {
         cairn_file_path(at, NULL, found);
         (void)cairn_file_close(at);
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: the link leads out of the checkpoint, to %s; if you trust it, "
-                              "add --follow-links",
-                              shown, found);
+        return cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "%s: the link leads out of the checkpoint, to %s; if you trust it, add --follow-links",
+            shown, found);
     }
     *fd = at;
     return CAIRN_OK;
@@ -199,11 +199,10 @@ cairn_place_load(const struct cairn_place *place, const char *name, size_t bytes
     (void)spoken(place, name, shown, sizeof(shown));
     err = cairn_file_size(fd, &size);
     if (!err && size > bytes_max)
-        err =
-            cairn_complain(complaint, CAIRN_CORRUPT,
-                           "%s: has %" PRIu64 " bytes, and at most %zu are believable here; is it "
-                           "damaged?",
-                           shown, size, bytes_max);
+        err = cairn_complain(complaint, CAIRN_CORRUPT,
+                             "%s: has %" PRIu64
+                             " bytes, and at most %zu are believable here; is it damaged?",
+                             shown, size, bytes_max);
     if (!err && !(buffer = malloc((size_t)size + 1)))
         err = CAIRN_NOMEM;
     if (!err)

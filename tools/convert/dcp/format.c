@@ -16,7 +16,7 @@
 #include "tools/convert/dcp/index.h"
 #include "tools/convert/state/kept_names.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/state/whole_names.h"
+#include "tools/convert/state/names.h"
 #include "tools/convert/torch/state.h"
 #include "tools/convert/state/opaque_tree.h"
 
@@ -297,8 +297,7 @@ add_again(struct reading *reading, uint32_t index, const char *of)
     if (!tensor || tensor->dtype != entry->dtype || tensor->dims != entry->dims ||
         memcmp(tensor->shape, entry->shape, entry->dims * sizeof(*entry->shape)) != 0)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                            "%.300s is not the tensor %.300s that %s says it is; take "
-                            "another copy",
+                            "%.300s is not the tensor %.300s that %s says it is; take another copy",
                             entry->name, of, CAIRN_TORCH_TREE);
     if (cairn_state_classify(&reading->roots, &path, &place) && place.class != CAIRN_STATE_MOMENT &&
         place.class != CAIRN_STATE_GROUP && !cairn_name_set_has(&reading->whole, place.parameter) &&

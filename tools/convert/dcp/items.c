@@ -176,8 +176,8 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
         if (!cairn_pickle_copy_text(item->path, source->name, sizeof(source->name)) ||
             !cairn_place_name_check(source->name))
             return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                                ".metadata says that %.200s lies in a file outside the "
-                                "checkpoint, or has no usable name; take another copy",
+                                ".metadata says that %.200s lies in a file outside the checkpoint, "
+                                "or has no usable name; take another copy",
                                 name);
         err = cairn_checkpoint_add_file(checkpoint, source->name, &source->container);
         if (!err)
@@ -315,8 +315,8 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
         if (!tensor->view.dtype->dtype || tensor->view.conjugate || tensor->view.negate)
             err =
                 cairn_refuse(checkpoint, CAIRN_INVAL,
-                             "tensor %.200s is of torch.%s%s, which is not converted; "
-                             "leave it out of the checkpoint",
+                             "tensor %.200s is of torch.%s%s, which is not converted; leave it out "
+                             "of the checkpoint",
                              tensor_name, tensor->view.dtype->name,
                              tensor->view.dtype->dtype ? " with a conjugate or negative bit" : "");
         else if (cairn_layout_tensor_find(checkpoint->layout, tensor_name) != UINT32_MAX)
@@ -360,8 +360,8 @@ add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sourc
         return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read", where);
     if (memcmp(last, end, sizeof(end)) == 0)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                            "the item of %s ends as an archive of torch.save and does not "
-                            "begin as one: it is damaged; take another copy",
+                            "the item of %s ends as an archive of torch.save and does not begin as "
+                            "one: it is damaged; take another copy",
                             where);
     err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, item->offset_bytes,
                                            item->bytes, 0);

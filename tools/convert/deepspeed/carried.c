@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/torch/carried.h"
+#include "tools/convert/torch/carry.h"
 
 bool
 cairn_deepspeed_is_own(const char *name)

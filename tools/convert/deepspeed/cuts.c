@@ -20,8 +20,8 @@ add_pattern(struct cairn_deepspeed_cuts *cuts, enum category category,
 {
     char python[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX];
 
-    *why = "a pattern in universal_checkpoint_info is not a regular expression supported "
-           "here, or there are too many";
+    *why = "a pattern in universal_checkpoint_info is not a regular expression supported here, or "
+           "there are too many";
     if (!cairn_pickle_copy_text(node, python, sizeof(python)))
         return CAIRN_VERSION;
     return cairn_deepspeed_patterns_add(&cuts->patterns, category, python);

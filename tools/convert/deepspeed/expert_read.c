@@ -58,11 +58,11 @@ cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
     cairn_err err = CAIRN_OK;
 
     if (files->expert_count > 0 && files->model_by_rank)
-        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                            "%s is of a job with experts, and %s of one with ZeRO 3, with "
-                            "which DeepSpeed does not train "
-                            "its MoE layers: they are of two checkpoints; separate them",
-                            experts[0].path, files->models[0]);
+        return cairn_refuse(
+            checkpoint, CAIRN_CORRUPT,
+            "%s is of a job with experts, and %s of one with ZeRO 3, with which DeepSpeed does not "
+            "train its MoE layers: they are of two checkpoints; separate them",
+            experts[0].path, files->models[0]);
     for (uint32_t i = 0, next; i < files->expert_count && !err; i = next) {
         for (next = i + 1; next < files->expert_count && experts[next].part == experts[i].part &&
                            experts[next].layer == experts[i].layer;)
@@ -94,22 +94,20 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
         return refuse(checkpoint, where, "it has files of experts beside it and no num_experts");
     if (cairn_pickle_is_list(counts) && counts->count != state->layers.count)
         return refuse(checkpoint, where,
-                      "it has another number of layers of experts than layer_…_expert_… files "
-                      "of; copy those that are missing from the nodes that wrote them");
+                      "it has another number of layers of experts than layer_…_expert_… files of; "
+                      "copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; i < state->layers.count; i++)
         if (!cairn_pickle_u64(counts->items[i], &count) || count != state->layers.layers[i].experts)
             return refuse(checkpoint, where,
                           "its num_experts are not as many as there are layer_…_expert_… files of "
-                          "each layer; "
-                          "copy those that are missing from the nodes that wrote them");
+                          "each layer; copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; shared && i < shared->count; i++)
         if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
             cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &begin, &end, &number))
-            return cairn_refuse_file(
-                checkpoint, where, CAIRN_VERSION,
-                "%s is a tied parameter of an expert, which only the first rank's "
-                "experts alone and not read",
-                name);
+            return cairn_refuse_file(checkpoint, where, CAIRN_VERSION,
+                                     "%s is a tied parameter of an expert, which only the first "
+                                     "rank's experts alone and not read",
+                                     name);
     state->groups.data_first = cairn_pickle_is_true(first);
     err = cairn_deepspeed_experts_place(&state->groups, &state->layers, state->ranks, &why);
     return err == CAIRN_CORRUPT ? refuse(checkpoint, where, why) : err;

@@ -259,11 +259,10 @@ sort_name(const struct cairn_place *place, const char *name, struct sorting *sor
     if (parsed.part == PART_NONE)
         return CAIRN_OK;
     if (parsed.cut)
-        return cairn_complain(
-            complaint, CAIRN_VERSION,
-            "%s: %s is of a job with tensor and pipeline parallelism, which is not read; merge it "
-            "with the framework that wrote it",
-            place->path, name);
+        return cairn_complain(complaint, CAIRN_VERSION,
+                              "%s: %s is of a job with tensor and pipeline parallelism, which is "
+                              "not read; merge it with the framework that wrote it",
+                              place->path, name);
     if (parsed.part == PART_OTHER_EXPERT)
         return cairn_complain(
             complaint, CAIRN_VERSION,
@@ -373,11 +372,10 @@ sort_names(const struct cairn_place *place, const char *folder, char *const *nam
             err = sort_name(place, names[i], &sorting, complaint);
     }
     if (!err && sorting.model_count > 0 && sorting.rank_model_count > 0)
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s/%s: holds both %s and %s, which are of two checkpoints; separate "
-                             "them",
-                             place->path, folder, sorting.models[0].name,
-                             sorting.rank_models[0].name);
+        err = cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "%s/%s: holds both %s and %s, which are of two checkpoints; separate them", place->path,
+            folder, sorting.models[0].name, sorting.rank_models[0].name);
     out->model_by_rank = sorting.rank_model_count > 0;
     out->bf16 = sorting.bf16;
     if (!err)

@@ -303,8 +303,8 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         if (!has_shape(target, known->first + i, tensor) ||
             (i > 0 && dtype && dtype != tensor->dtype))
             return cairn_refuse(target->checkpoint, CAIRN_INVAL,
-                                "%s has another shape than in DeepSpeed's param_shapes, or "
-                                "another dtype than its group",
+                                "%s has another shape than in DeepSpeed's param_shapes, or another "
+                                "dtype than its group",
                                 name);
         dtype = tensor->dtype;
         at_part = at + offset * cairn_dtype_bytes(dtype);

@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "tools/convert/deepspeed/files.h"
 #include "tools/convert/deepspeed/make.h"
-#include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/deepspeed/target.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -57,8 +57,8 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
                             files->models[0], state->ranks, files->optim_count);
     if (!state->has_groups && files->optim_count > 0)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                            "%s has no param_shapes, without which the optim_states files "
-                            "cannot be cut into parameters; take the checkpoint's own",
+                            "%s has no param_shapes, without which the optim_states files cannot "
+                            "be cut into parameters; take the checkpoint's own",
                             files->models[0]);
     if (files->model_by_rank && files->model_count != files->part_count * (uint64_t)state->ranks)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,

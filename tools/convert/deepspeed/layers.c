@@ -70,10 +70,10 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
             memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0)
             continue;
         if (*found)
-            return cairn_refuse_file(checkpoint, source->path, CAIRN_VERSION,
-                                     "%s is %s or %s, which is unknown; tied layers of one "
-                                     "shape are not distinguished",
-                                     key, *found, name);
+            return cairn_refuse_file(
+                checkpoint, source->path, CAIRN_VERSION,
+                "%s is %s or %s, which is unknown; tied layers of one shape are not distinguished",
+                key, *found, name);
         *found = name;
     }
     return CAIRN_OK;
@@ -154,8 +154,8 @@ check_whole(const struct cairn_checkpoint *checkpoint, const char *path)
             cairn_layout_tensor_find(checkpoint->layout, name + strlen(MASTER)) == UINT32_MAX)
             return cairn_refuse(
                 checkpoint, CAIRN_CORRUPT,
-                "the optimizer has state of %s, which is in no layer's file beside %s; copy "
-                "the layer_… file that is missing from the node that wrote it",
+                "the optimizer has state of %s, which is in no layer's file beside %s; copy the "
+                "layer_… file that is missing from the node that wrote it",
                 name + strlen(MASTER), path);
     }
     return CAIRN_OK;

@@ -41,16 +41,15 @@ add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn
     uint32_t tensor;
 
     if (!cairn_pickle_copy_text(node, name, sizeof(name)))
-        return cairn_refuse(make->checkpoint, CAIRN_INVAL,
-                            "its optimizer's groups have numbers instead of names; give the "
-                            "names with --job FILE");
+        return cairn_refuse(
+            make->checkpoint, CAIRN_INVAL,
+            "its optimizer's groups have numbers instead of names; give the names with --job FILE");
     tensor = cairn_deepspeed_make_find(make, name);
     if (tensor == UINT32_MAX || tensor_at(make, tensor)->kind != CAIRN_PARAM ||
         !is_floating(tensor_at(make, tensor)->dtype))
         return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
-                            "group %" PRIu32
-                            " of the optimizer has %s, which is not a parameter of the "
-                            "checkpoint; see cairn inspect for its names",
+                            "group %" PRIu32 " of the optimizer has %s, which is not a parameter "
+                            "of the checkpoint; see cairn inspect for its names",
                             group, name);
     if (make->roles[tensor] == CAIRN_DEEPSPEED_TRAINED)
         return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
@@ -209,8 +208,8 @@ check_shared(const struct cairn_deepspeed_make *make)
                                      make->roles[tensor] != CAIRN_DEEPSPEED_FROZEN))
             return cairn_refuse(
                 make->checkpoint, CAIRN_INVAL,
-                "--job says that \"%s\" is tied to \"%s\", which is not a parameter under a "
-                "name of its own; see cairn inspect for its names",
+                "--job says that \"%s\" is tied to \"%s\", which is not a parameter under a name "
+                "of its own; see cairn inspect for its names",
                 name, of);
     }
     return CAIRN_OK;
@@ -268,9 +267,8 @@ check_left(const struct cairn_checkpoint *checkpoint)
 
         if (tensor->kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(tensor->name))
             return cairn_refuse(checkpoint, CAIRN_INVAL,
-                                "%s belongs to files of DeepSpeed's own that are not "
-                                "written; leave it out too, with --drop '%s" CAIRN_DEEPSPEED_SCOPE
-                                "*'",
+                                "%s belongs to files of DeepSpeed's own that are not written; "
+                                "leave it out too, with --drop '%s" CAIRN_DEEPSPEED_SCOPE "*'",
                                 tensor->name,
                                 strncmp(tensor->name, "part", 4) == 0   ? "part*/"
                                 : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
@@ -373,8 +371,8 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
             return CAIRN_OK;
         return cairn_refuse(
             checkpoint, CAIRN_INVAL,
-            "came from DeepSpeed and keeps the stage and groups that it had; leave out --zero "
-            "and --job, or drop what DeepSpeed stored: --drop '*deepspeed/*'");
+            "came from DeepSpeed and keeps the stage and groups that it had; leave out --zero and "
+            "--job, or drop what DeepSpeed stored: --drop '*deepspeed/*'");
     }
     err = check_left(checkpoint);
     if (!err)

@@ -1,6 +1,7 @@
-/* tools/convert/deepspeed/model.c - a rank's model_states: the module, and all that is not an
+/* tools/convert/deepspeed/model.c - a rank's model_states: what they say of the job (ranks, step,
+ * groups of parameters, how tensor parallelism cuts them), the module, and all that is not an
  * optimizer's. */
-#include "tools/convert/deepspeed/facts.h"
+#include "tools/convert/deepspeed/make.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,6 +10,191 @@
 
 #include "tools/convert/core/name_set.h"
 #include "tools/convert/state/param_groups.h"
+
+struct reading {
+    struct cairn_checkpoint *checkpoint;
+    struct cairn_deepspeed_state *state;
+    struct cairn_torch_source source;
+    uint32_t rank;
+    char where[CAIRN_NAME_BYTES_MAX]; /* the file, for messages */
+};
+
+static cairn_err
+refuse(const struct reading *reading, const char *why)
+{
+    return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT, "%s", why);
+}
+
+static cairn_err
+refuse_tensor(const struct reading *reading, const char *why)
+{
+    return cairn_refuse_file(
+        reading->checkpoint, reading->where, CAIRN_VERSION,
+        "is of a job with tensor parallelism, and %s; merge it with the framework that wrote it",
+        why);
+}
+
+/* ---- the job ---- */
+
+/* How tensor parallelism cut the parameters, where it alone made the parts. */
+static cairn_err
+read_cuts(struct reading *reading, const struct cairn_pickle_node *root, uint64_t tensor)
+{
+    const struct cairn_pickle_node *info = cairn_pickle_get(root, "universal_checkpoint_info");
+    struct cairn_deepspeed_state *state = reading->state;
+    char name[CAIRN_NAME_BYTES_MAX];
+    const char *why = NULL;
+    cairn_err err;
+
+    if (!info || info->kind == CAIRN_PICKLE_NONE)
+        return refuse_tensor(
+            reading,
+            "does not say how its parameters are cut (it has no universal_checkpoint_info)");
+    if (state->layers.count > 0)
+        return refuse_tensor(reading,
+                             "with DeepSpeed's MoE layers too, which are not read together");
+    if (tensor != state->part_count || state->has_layers)
+        return refuse_tensor(reading, "with pipeline parallelism too, which is not read together");
+    state->cut = true;
+    err = cairn_deepspeed_cuts_read(info, &state->cuts, &why);
+    if (err)
+        return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
+    if (!cairn_deepspeed_cuts_agree(&state->cuts, info, state->part_count, state->part, name))
+        return cairn_refuse_file(
+            reading->checkpoint, reading->where, CAIRN_VERSION,
+            "affine_map in universal_checkpoint_info says of %s that it is cut otherwise than in "
+            "equal parts along one dimension, or scaled, which is not read; merge it with the "
+            "framework that wrote it",
+            name);
+    return CAIRN_OK;
+}
+
+/* As many parts as the job had, and how they were made. */
+static cairn_err
+check_degrees(struct reading *reading, const struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *dimensions =
+        cairn_pickle_get(root, "checkpoint_parallel_dimensions");
+    const struct cairn_deepspeed_state *state = reading->state;
+    uint64_t degree, tensor;
+
+    if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) &&
+        degree != state->part_count)
+        return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT,
+                                 "is of a job with model parallelism of %" PRIu64
+                                 ", and there are model_states of %" PRIu32
+                                 "; copy the others from the nodes that wrote them",
+                                 degree, state->part_count);
+    if (!cairn_pickle_u64(cairn_pickle_get(dimensions, "tp_degree"), &tensor))
+        tensor = state->has_layers ? 1 : state->part_count;
+    return tensor == 1 ? CAIRN_OK : read_cuts(reading, root, tensor);
+}
+
+/* Experts that DeepSpeed itself spread over ranks: their parameters have the same names on each. */
+static cairn_err
+check_experts(const struct reading *reading, const struct cairn_pickle_node *root)
+{
+    static const char *const keys[] = {"ds_autoep_layers", "autoep_layers", "folding"};
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
+        const struct cairn_pickle_node *said = cairn_pickle_get(root, keys[i]);
+
+        if (said && said->kind != CAIRN_PICKLE_NONE &&
+            !(said->kind == CAIRN_PICKLE_LIST && said->count == 0))
+            return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_VERSION,
+                                     "is of a job with expert parallelism (%s), which is not read; "
+                                     "merge it with the framework that wrote it",
+                                     keys[i]);
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
+refuse_cut(const struct reading *reading, const char *path, const char *why)
+{
+    return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_VERSION,
+                             "how %s is cut by tensor parallelism: %s", path, why);
+}
+
+static cairn_err
+cut_parameters(struct reading *reading)
+{
+    struct cairn_deepspeed_state *state = reading->state;
+
+    state->cut_of = calloc((size_t)state->groups.parameter_count + 1, sizeof(*state->cut_of));
+    if (!state->cut_of)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < state->groups.parameter_count; i++) {
+        const struct cairn_deepspeed_parameter *parameter = &state->groups.parameters[i];
+        const char *why =
+            cairn_deepspeed_cut(&state->cuts, parameter->path, parameter->dims, parameter->shape,
+                                state->part_count, state->part, &state->cut_of[i]);
+
+        if (why)
+            return refuse_cut(reading, parameter->path, why);
+    }
+    return CAIRN_OK;
+}
+
+/* Of a part's first rank: ranks, step, groups, cuts, into reading->state. CAIRN_CORRUPT,
+ * CAIRN_VERSION for what is not read, CAIRN_NOMEM; complained about. */
+static cairn_err
+read_facts(struct reading *reading, const struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *shapes = cairn_pickle_get(root, "param_shapes");
+    struct cairn_deepspeed_state *state = reading->state;
+    const char *why = NULL;
+    uint64_t ranks, step;
+    cairn_err err;
+
+    if (!cairn_pickle_pairs(root))
+        return refuse(reading, "it is not a dict, as DeepSpeed's model_states are");
+    if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) || ranks == 0 ||
+        ranks > UINT32_MAX)
+        return refuse(reading, "it has no dp_world_size");
+    err = check_degrees(reading, root);
+    if (!err)
+        err = check_experts(reading, root);
+    if (err)
+        return err;
+    state->ranks = (uint32_t)ranks;
+    step = reading->checkpoint->step;
+    reading->checkpoint->step_known =
+        cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &reading->checkpoint->step);
+    if (state->part > 0 && step != reading->checkpoint->step)
+        return refuse(reading, "its global_steps is not that of mp_rank_00's file, so they are of "
+                               "different checkpoints; take all of one");
+    (void)cairn_pickle_copy_text(cairn_pickle_get(root, "ds_version"), state->version,
+                                 sizeof(state->version));
+    state->has_groups = shapes && shapes->kind != CAIRN_PICKLE_NONE;
+    if (!state->has_groups)
+        return CAIRN_OK;
+    err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
+    if (err)
+        return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
+    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where);
+    return !err && state->cut ? cut_parameters(reading) : err;
+}
+
+/* Of another rank: whether it is of the same checkpoint, which the step tells. CAIRN_CORRUPT,
+ * complained about. */
+static cairn_err
+compare_facts(const struct reading *reading, const struct cairn_pickle_node *root)
+{
+    uint64_t ranks, step;
+
+    if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) ||
+        ranks != reading->state->ranks)
+        return refuse(reading, "its dp_world_size is not that of rank 0's file");
+    if (reading->checkpoint->step_known &&
+        (!cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &step) ||
+         step != reading->checkpoint->step))
+        return refuse(reading, "its global_steps is not that of rank 0's file, so they are of "
+                               "different checkpoints; take all of one");
+    return CAIRN_OK;
+}
+
+/* ---- the module ---- */
 
 /* The names in `buffer_names`. */
 static cairn_err
@@ -29,7 +215,7 @@ read_buffer_names(const struct cairn_pickle_node *list, struct cairn_name_set *n
 
 /* The tensor that a node of the module was in the file, carried out or not. */
 static const struct cairn_torch_tensor *
-tensor_at(const struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *node)
+tensor_at(const struct reading *reading, const struct cairn_pickle_node *node)
 {
     const struct cairn_torch_source *source = &reading->source;
 
@@ -40,8 +226,8 @@ tensor_at(const struct cairn_deepspeed_reading *reading, const struct cairn_pick
 
 /* Whether a tensor of the module is what shared_params says another one is. */
 static bool
-is_shared(const struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *root,
-          const char *path, const struct cairn_torch_tensor *tensor)
+is_shared(const struct reading *reading, const struct cairn_pickle_node *root, const char *path,
+          const struct cairn_torch_tensor *tensor)
 {
     const struct cairn_pickle_node *stored =
         cairn_pickle_get(cairn_pickle_get(root, "shared_params"), path);
@@ -56,8 +242,7 @@ is_shared(const struct cairn_deepspeed_reading *reading, const struct cairn_pick
 
 /* ZeRO 3 leaves nothing of a parameter in the module but its name and dtype. */
 static bool
-is_placeholder(const struct cairn_deepspeed_reading *reading,
-               const struct cairn_torch_tensor *tensor, bool buffer)
+is_placeholder(const struct reading *reading, const struct cairn_torch_tensor *tensor, bool buffer)
 {
     return reading->state->stage3 && !buffer && tensor->view.dims == 1 &&
            tensor->view.shape[0] == 0;
@@ -65,8 +250,7 @@ is_placeholder(const struct cairn_deepspeed_reading *reading,
 
 /* One tensor object under a second name of the module. */
 static cairn_err
-add_twin(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *node,
-         const char *name)
+add_twin(struct reading *reading, const struct cairn_pickle_node *node, const char *name)
 {
     char first[CAIRN_NAME_BYTES_MAX];
     uint32_t of;
@@ -82,7 +266,7 @@ add_twin(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node
 /* Whether the first part, which alone has shared names, has this as a second name of a
  * parameter. */
 static bool
-is_tied(const struct cairn_deepspeed_reading *reading, const char *name)
+is_tied(const struct reading *reading, const char *name)
 {
     const struct cairn_checkpoint *checkpoint = reading->checkpoint;
     uint32_t tensor = reading->state->cut && reading->state->first
@@ -94,8 +278,8 @@ is_tied(const struct cairn_deepspeed_reading *reading, const char *name)
 
 /* A tensor of the module, whole or a part of it. */
 static cairn_err
-add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_tensor *tensor,
-           const char *path, enum cairn_kind kind)
+add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, const char *path,
+           enum cairn_kind kind)
 {
     const struct cairn_torch_view *view = &tensor->view;
     const char *name = cairn_deepspeed_canonical(path), *why;
@@ -116,7 +300,7 @@ add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_ten
     why = cairn_deepspeed_cut(&reading->state->cuts, path, view->dims, view->shape,
                               reading->state->part_count, reading->state->part, &cut);
     if (why)
-        return cairn_deepspeed_reading_refuse_cut(reading, path, why);
+        return refuse_cut(reading, path, why);
     for (uint32_t d = 0; d < view->dims; d++)
         strides[d] = view->stride[d] * view->dtype->element_bytes;
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, view->dtype->dtype, kind,
@@ -133,7 +317,7 @@ add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_ten
 }
 
 static cairn_err
-read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *root)
+read_module(struct reading *reading, struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *pairs = cairn_pickle_pairs(cairn_pickle_get(root, "module"));
     struct cairn_pickle *tree = &reading->source.torch.tree;
@@ -151,8 +335,7 @@ read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
         if (!tensor_at(reading, node))
             continue; /* extra state of a module, which is carried as it is */
         if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !path[0]) {
-            err = cairn_deepspeed_reading_refuse(
-                reading, "a tensor of the module has no name of at most 255 bytes");
+            err = refuse(reading, "a tensor of the module has no name of at most 255 bytes");
             break;
         }
         if (!tensor) {
@@ -180,8 +363,8 @@ read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
 /* ---- frozen parameters ---- */
 
 static cairn_err
-add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *node,
-             const char *path, const struct cairn_pickle_node *size)
+add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char *path,
+             const struct cairn_pickle_node *size)
 {
     struct cairn_deepspeed_parameter frozen = {.elements = 1};
     const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
@@ -193,12 +376,11 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
 
     if (!tensor || !tensor->contiguous || tensor->view.dims != 1 ||
         !cairn_torch_read_size(size, frozen.shape, &frozen.dims))
-        return cairn_deepspeed_reading_refuse(
-            reading, "a frozen parameter has no shape, or no flat part of it");
+        return refuse(reading, "a frozen parameter has no shape, or no flat part of it");
     for (uint32_t d = 0; d < frozen.dims; d++)
         if (__builtin_mul_overflow(frozen.elements, frozen.shape[d], &frozen.elements) ||
             frozen.elements > INT64_MAX / 16)
-            return cairn_deepspeed_reading_refuse(reading, "a frozen parameter is too large");
+            return refuse(reading, "a frozen parameter is too large");
     part = cairn_deepspeed_evenly(frozen.elements, reading->state->ranks);
     if (tensor->view.shape[0] != part)
         return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT,
@@ -212,7 +394,7 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
         if (!why && memcmp(cut.shape, frozen.shape, frozen.dims * sizeof(*frozen.shape)) != 0)
             why = "it is frozen, and with ZeRO 3 only its first part could be read";
         if (why)
-            return cairn_deepspeed_reading_refuse_cut(reading, path, why);
+            return refuse_cut(reading, path, why);
     }
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
                                       CAIRN_PARAM, frozen.dims, frozen.shape, &index);
@@ -226,7 +408,7 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
 
 /* ZeRO 2 saves frozen parameters whole, beside the module's; ZeRO 3 a part of each per rank. */
 static cairn_err
-read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *root)
+read_frozen(struct reading *reading, struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *shapes = cairn_pickle_get(root, "frozen_param_shapes");
     const struct cairn_pickle_node *pairs =
@@ -243,13 +425,12 @@ read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !sizes ||
             i >= sizes->count || !cairn_pickle_is_text(sizes->items[2 * i], path))
-            return cairn_deepspeed_reading_refuse(
-                reading, "frozen_param_fragments does not fit frozen_param_shapes");
+            return refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
         if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
             return cairn_refuse_file(
                 reading->checkpoint, reading->where, CAIRN_VERSION,
-                "%s is a frozen parameter of an expert; ZeRO 2 saves only the first rank's "
-                "alone; save with exclude_frozen_parameters, or with ZeRO 1",
+                "%s is a frozen parameter of an expert; ZeRO 2 saves only the first rank's alone; "
+                "save with exclude_frozen_parameters, or with ZeRO 1",
                 path);
         if (reading->state->stage3)
             err = add_fragment(reading, node, path, sizes->items[2 * i + 1]);
@@ -261,7 +442,7 @@ read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
 
 /* A pattern for nothing was meant for something, which is then cut as what is in no pattern. */
 static cairn_err
-tell_unmet(const struct cairn_deepspeed_reading *reading)
+tell_unmet(const struct reading *reading)
 {
     const char *unmet = reading->state->cut && reading->rank == 0 && reading->state->part == 0
                             ? cairn_deepspeed_cuts_unmet(&reading->state->cuts)
@@ -279,8 +460,7 @@ cairn_err
 cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
                            const char *path, uint32_t rank)
 {
-    struct cairn_deepspeed_reading reading = {
-        .checkpoint = checkpoint, .state = state, .rank = rank};
+    struct reading reading = {.checkpoint = checkpoint, .state = state, .rank = rank};
     struct cairn_pickle_node *root;
     cairn_err err;
 
@@ -288,8 +468,7 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     err = cairn_torch_source_open(checkpoint, path, &reading.source);
     root = reading.source.torch.root;
     if (!err)
-        err = rank == 0 ? cairn_deepspeed_facts_read(&reading, root)
-                        : cairn_deepspeed_facts_compare(&reading, root);
+        err = rank == 0 ? read_facts(&reading, root) : compare_facts(&reading, root);
     if (!err)
         err = read_module(&reading, root);
     if (!err)

@@ -151,8 +151,8 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
         if (key->scalar && tensor->dims > 0)
             return cairn_refuse(
                 make->checkpoint, CAIRN_CORRUPT,
-                "%s has another shape than its parameter: state that is not "
-                "elementwise cannot be cut as ZeRO cuts it; leave it out with --drop",
+                "%s has another shape than its parameter: state that is not elementwise cannot be "
+                "cut as ZeRO cuts it; leave it out with --drop",
                 tensor->name);
         make->has_step = make->has_step || strcmp(key->name, "step") == 0;
         make->key_count++;
@@ -161,12 +161,11 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
     for (uint32_t k = 0; k < make->key_count; k++)
         if (!make->keys[k].scalar)
             return CAIRN_OK;
-    return cairn_refuse(
-        make->checkpoint, CAIRN_CORRUPT,
-        "has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of an "
-        "optimizer; convert a checkpoint that has its state, or convert the weights "
-        "alone to torch and load them before deepspeed.initialize",
-        parameter->name, parameter->name);
+    return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
+                        "has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of "
+                        "an optimizer; convert a checkpoint that has its state, or convert the "
+                        "weights alone to torch and load them before deepspeed.initialize",
+                        parameter->name, parameter->name);
 }
 
 cairn_err
@@ -180,20 +179,18 @@ cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member)
         const struct cairn_tensor *found;
 
         if (state == UINT32_MAX)
-            return cairn_refuse(
-                make->checkpoint, CAIRN_CORRUPT,
-                "has no %s.%s, and other parameters of the optimizer have their "
-                "%s; a parameter that is not trained is left out of the groups with "
-                "--job FILE, and %s of all parameters with --drop '%s.*'",
-                key->name, parameter->name, key->name, key->name, key->name);
+            return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
+                                "has no %s.%s, and other parameters of the optimizer have their "
+                                "%s; a parameter that is not trained is left out of the groups "
+                                "with --job FILE, and %s of all parameters with --drop '%s.*'",
+                                key->name, parameter->name, key->name, key->name, key->name);
         found = tensor_at(make, state);
         if (found->dtype != key->dtype ||
             (key->scalar ? found->dims > 0 : !same_shape(found, parameter)))
-            return cairn_refuse(
-                make->checkpoint, CAIRN_CORRUPT,
-                "%s has another shape than its parameter, or another type than other "
-                "parameters' %s",
-                found->name, key->name);
+            return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
+                                "%s has another shape than its parameter, or another type than "
+                                "other parameters' %s",
+                                found->name, key->name);
         make->roles[state] = CAIRN_DEEPSPEED_MOMENT;
     }
     return CAIRN_OK;
@@ -217,13 +214,12 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
         return CAIRN_OK;
     }
     if (parameter->dtype != CAIRN_F32)
-        return cairn_refuse(
-            make->checkpoint, CAIRN_CORRUPT,
-            "has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 too; "
-            "where the job trained without, convert to universal with --dtype F32 "
-            "first, and that to deepspeed with --dtype %s",
-            parameter->name, parameter->name, cairn_dtype_name(parameter->dtype),
-            cairn_dtype_name(parameter->dtype));
+        return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
+                            "has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 "
+                            "too; where the job trained without, convert to universal with --dtype "
+                            "F32 first, and that to deepspeed with --dtype %s",
+                            parameter->name, parameter->name, cairn_dtype_name(parameter->dtype),
+                            cairn_dtype_name(parameter->dtype));
     if (snprintf(name, sizeof(name), MASTER "%s", parameter->name) >= (int)sizeof(name))
         return cairn_refuse(make->checkpoint, CAIRN_CORRUPT, "the name %s is too long",
                             parameter->name);
@@ -271,7 +267,7 @@ cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
         make->step = make->job.step;
     if (known || make->job.step_known)
         return CAIRN_OK;
-    return cairn_refuse(make->checkpoint, CAIRN_INVAL,
-                        "the number of trained steps is unknown; give it with --job FILE: "
-                        "{\"global_steps\": N}");
+    return cairn_refuse(
+        make->checkpoint, CAIRN_INVAL,
+        "the number of trained steps is unknown; give it with --job FILE: {\"global_steps\": N}");
 }

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/deepspeed/target.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/torch/carried.h"
+#include "tools/convert/torch/carry.h"
 #include "tools/convert/state/opaque_tree.h"
 
 #define SCHEDULER "lr_scheduler."
@@ -322,8 +322,8 @@ cairn_deepspeed_make_objects(struct cairn_deepspeed_make *make)
     if (make->scaled && make->stage == 3)
         return cairn_refuse(
             make->checkpoint, CAIRN_INVAL,
-            "ZeRO 3 with float16 needs the state of a loss scale, which only "
-            "DeepSpeed's own checkpoints have; write BF16 or F32 with --dtype, or ZeRO 2");
+            "ZeRO 3 with float16 needs the state of a loss scale, which only DeepSpeed's own "
+            "checkpoints have; write BF16 or F32 with --dtype, or ZeRO 2");
     err = add_object(make, CAIRN_DEEPSPEED_MODEL, build_model);
     if (!err)
         err = add_object(make, CAIRN_DEEPSPEED_OPTIM, cairn_deepspeed_objects_optim);

@@ -1,5 +1,5 @@
 /* tools/convert/deepspeed/plan.c - a rank's files of DeepSpeed for a new number of ranks. */
-#include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/deepspeed/target.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  * one only under one of its names. What comes back from a format that knows no ties has them apart:
  * they are left out as equal to what is written.
  */
-#include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/deepspeed/target.h"
 
 #include <inttypes.h>
 #include <stdio.h>

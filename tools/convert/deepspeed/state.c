@@ -105,18 +105,18 @@ cairn_deepspeed_agree(struct cairn_deepspeed_state *state, const char *where, ui
             continue;
         if (memcmp(known->value, scalar->value, sizeof(known->value)) == 0)
             return CAIRN_OK;
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: rank %" PRIu32 " has another %s of group %" PRIu32
-                              " than rank 0, so the files are of different checkpoints; take all "
-                              "of one",
-                              where, rank, scalar->key, scalar->group);
+        return cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "%s: rank %" PRIu32 " has another %s of group %" PRIu32
+            " than rank 0, so the files are of different checkpoints; take all of one",
+            where, rank, scalar->key, scalar->group);
     }
     if (rank != 0)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: rank %" PRIu32 " has a %s of group %" PRIu32
-                              " and rank 0 has none, so the files are of different checkpoints; "
-                              "take all of one",
-                              where, rank, scalar->key, scalar->group);
+        return cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "%s: rank %" PRIu32 " has a %s of group %" PRIu32
+            " and rank 0 has none, so the files are of different checkpoints; take all of one",
+            where, rank, scalar->key, scalar->group);
     if (!cairn_array_grow(&state->scalars, state->scalar_count, sizeof(*state->scalars)))
         return CAIRN_NOMEM;
     state->scalars[state->scalar_count++] = *scalar;

@@ -130,7 +130,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_gather(struct cairn_checkpoin
                                                           struct cairn_pickle_node *root,
                                                           const char *where);
 
-/* deepspeed/tensor_read.c: a model_states object becomes that of a job without tensor parallelism.
+/* deepspeed/tensor.c: a model_states object becomes that of a job without tensor parallelism.
  * Failures are the tree's. */
 void cairn_deepspeed_tensor_gather(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
                                    struct cairn_pickle_node *root);

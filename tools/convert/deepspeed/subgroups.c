@@ -1,15 +1,21 @@
 /*
  * tools/convert/deepspeed/subgroups.c - where ZeRO 3 splits a group of the optimizer into buffers.
  * It goes by what one rank has of the group (sub_group_size), so another number of ranks has other
- * buffers. Notes the size with a checkpoint that is read; deepspeed/subgroup_write.c splits again.
+ * buffers. Notes the size with a checkpoint that is read, and splits again for another number of ranks.
  */
 #include "tools/convert/deepspeed/subgroups.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/deepspeed/target.h"
+#include "tools/convert/core/numbers.h"
+#include "tools/convert/deepspeed/files.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/torch/carry.h"
 
 bool
 cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64_t elements)
@@ -21,8 +27,10 @@ cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64
     return true;
 }
 
-uint64_t
-cairn_deepspeed_subgroups_size(const struct cairn_pickle_node *model)
+/* The sub_group_size in the job's configuration in a model_states object, else DeepSpeed's
+ * default. */
+static uint64_t
+subgroups_size(const struct cairn_pickle_node *model)
 {
     const struct cairn_pickle_node *zero =
         cairn_pickle_get(cairn_pickle_get(model, "ds_config"), "zero_optimization");
@@ -98,7 +106,7 @@ cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
                                const struct cairn_pickle_node *model)
 {
     struct cairn_opaque_tree optim;
-    uint64_t size = cairn_deepspeed_subgroups_size(model);
+    uint64_t size = subgroups_size(model);
     char text[32];
     bool known;
     cairn_err err;
@@ -120,4 +128,187 @@ cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
     }
     cairn_opaque_tree_close(&optim);
     return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+}
+
+/* Cuts the parameters [first, end), those of one of the optimizer's groups, into buffers behind the
+ * `count` that there are. */
+static uint32_t
+cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t first, uint32_t end,
+            uint64_t size, struct cairn_deepspeed_group *made, uint32_t count)
+{
+    const struct cairn_deepspeed_parameter *parameters = target->groups.parameters;
+    struct cairn_deepspeed_splitting splitting = {.size = size};
+    bool begins = true;
+
+    for (uint32_t i = first; i < end; i++)
+        splitting.all += cairn_deepspeed_evenly(parameters[i].elements, target->ranks);
+    for (uint32_t i = first; i < end; i++) {
+        if (begins) {
+            made[count] = (struct cairn_deepspeed_group){.first = i, .spread = 1};
+            target->setting_of[count++] = setting;
+        }
+        made[count - 1].count++;
+        made[count - 1].elements += parameters[i].elements;
+        begins = cairn_deepspeed_splits_after(
+            &splitting, cairn_deepspeed_evenly(parameters[i].elements, target->ranks));
+    }
+    return count;
+}
+
+/* The buffers that this many ranks have: the parameters stay in their order, and only the ends of
+ * groups are others. */
+static cairn_err
+split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *settings,
+           uint64_t size)
+{
+    struct cairn_deepspeed_groups *groups = &target->groups;
+    struct cairn_deepspeed_group *made = calloc((size_t)groups->parameter_count + 1, sizeof(*made));
+    uint32_t count = 0, buffer = 0;
+
+    target->setting_of = calloc((size_t)groups->parameter_count + 1, sizeof(*target->setting_of));
+    if (!made || !target->setting_of) {
+        free(made);
+        return CAIRN_NOMEM;
+    }
+    for (uint32_t s = 0; s < settings->count; s++) {
+        uint32_t buffers = cairn_pickle_get(settings->items[s], "params")->count;
+        const struct cairn_deepspeed_group *last =
+            &groups->groups[buffer + buffers - (buffers > 0)];
+
+        if (buffers > 0)
+            count = cut_setting(target, s, groups->groups[buffer].first, last->first + last->count,
+                                size, made, count);
+        buffer += buffers;
+    }
+    free(groups->groups);
+    groups->groups = made;
+    groups->group_count = count;
+    return CAIRN_OK;
+}
+
+/* The numbers that are carried under a name; *said (may be NULL): they are there. */
+static cairn_err
+load_numbers(struct cairn_deepspeed_target *target, const char *name, uint64_t max,
+             uint64_t *numbers, size_t count, bool *said)
+{
+    cairn_err err = cairn_numbers_load(target->checkpoint, name, max, numbers, count);
+
+    if (said)
+        *said = err == CAIRN_OK;
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    return err ? err : cairn_deepspeed_target_carried(target, name);
+}
+
+/* The buffers are others than so many ranks have, and by which size they were split is not
+ * known. */
+static cairn_err
+keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool flat)
+{
+    uint32_t ranks = (uint32_t)had[0], tensor_ranks = (uint32_t)had[1];
+
+    if (ranks == 0)
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "does not say where ZeRO 3 splits the optimizer's groups "
+                            "(sub_group_size), and it was not for %" PRIu32
+                            " ranks; convert what DeepSpeed saved once more",
+                            target->ranks);
+    if (!flat) {
+        target->ranks = ranks; /* any may load that form, and its objects say whose buffers they
+                                * have */
+        return CAIRN_OK;
+    }
+    if (ranks == target->ranks && tensor_ranks == target->tensor_ranks)
+        return CAIRN_OK;
+    return cairn_refuse(
+        target->checkpoint, CAIRN_INVAL,
+        "has other buffers of ZeRO 3 than its sub_group_size makes, so they hold for its %" PRIu32
+        " data-parallel and %" PRIu32 " tensor-parallel ranks alone, and not for %" PRIu32
+        " and %" PRIu32 "; convert it to deepspeed-universal, which loads on any number of ranks",
+        ranks, tensor_ranks, target->ranks, target->tensor_ranks);
+}
+
+cairn_err
+cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
+                               const struct cairn_pickle_node *model, bool flat)
+{
+    const struct cairn_pickle_node *settings;
+    struct cairn_deepspeed_object object;
+    uint64_t size = subgroups_size(model), said = 0, ranks[2] = {0, 0};
+    bool known = false, has_size = false;
+    cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
+
+    if (!err)
+        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, INT64_MAX, &said, 1, &has_size);
+    if (!err)
+        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, CAIRN_DEEPSPEED_RANKS_MAX,
+                           ranks, 2, NULL);
+    settings = err ? NULL : cairn_deepspeed_subgroups_settings(object.root);
+    if (!err && has_size)
+        size = said;
+    if (!err &&
+        !cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known))
+        err = known && has_size ? split_anew(target, settings, size)
+                                : keep_buffers(target, ranks, flat);
+    cairn_deepspeed_object_fini(&object);
+    return err;
+}
+
+/* What one of the optimizer's groups has for a buffer, for buffer `number`: the words in it name
+ * the buffer. */
+static struct cairn_pickle_node *
+copy_state(struct cairn_pickle *tree, const struct cairn_pickle_node *state, uint32_t number)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(state);
+    struct cairn_pickle_node *made = cairn_pickle_dict(tree);
+
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        struct cairn_pickle_node *value = pairs->items[2 * i + 1];
+        char word[CAIRN_PICKLE_WORD_BYTES_MAX], key[CAIRN_DEEPSPEED_KEY_BYTES_MAX],
+            name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
+
+        if (cairn_pickle_read_named(value, word, NULL) &&
+            (strcmp(word, "flat") == 0 || strcmp(word, "scalar") == 0) &&
+            cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key))) {
+            (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, number);
+            value = cairn_pickle_named(tree, word, name);
+        }
+        cairn_pickle_put(tree, made, pairs->items[2 * i], value);
+    }
+    return made;
+}
+
+void
+cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target,
+                                struct cairn_pickle *tree, struct cairn_pickle_node *optimizer)
+{
+    struct cairn_pickle_node *base = cairn_pickle_get(optimizer, "optimizer_state_dict");
+    const struct cairn_pickle_node *settings = cairn_pickle_get(base, "param_groups"),
+                                   *states = cairn_pickle_get(base, "state");
+    struct cairn_pickle_node *masters = cairn_pickle_list(tree);
+    struct cairn_pickle_node *made = cairn_pickle_dict(tree);
+    uint32_t number = 0;
+    char name[32];
+
+    if (!target->setting_of || !cairn_pickle_is_list(settings))
+        return;
+    for (uint32_t s = 0; s < settings->count; s++) {
+        const struct cairn_pickle_node *known = cairn_pickle_get(settings->items[s], "params");
+        struct cairn_pickle_node *numbers = cairn_pickle_list(tree);
+        uint64_t first = 0;
+
+        if (!cairn_pickle_is_list(known) || known->count == 0 ||
+            !cairn_pickle_u64(known->items[0], &first))
+            continue; /* it had no buffer and has none */
+        for (; number < target->groups.group_count && target->setting_of[number] == s; number++) {
+            (void)snprintf(name, sizeof(name), "fp32/%" PRIu32, number);
+            cairn_pickle_append(tree, masters, cairn_pickle_named(tree, "flat", name));
+            cairn_pickle_append(tree, numbers, cairn_pickle_int(tree, number));
+            cairn_pickle_put(tree, made, cairn_pickle_int(tree, number),
+                             copy_state(tree, cairn_pickle_at(states, first), number));
+        }
+        cairn_torch_carry_replace(settings->items[s], "params", numbers);
+    }
+    cairn_torch_carry_replace(optimizer, "fp32_flat_groups", masters);
+    cairn_torch_carry_replace(base, "state", made);
 }

@@ -22,10 +22,6 @@ struct cairn_deepspeed_splitting {
  * more parameters follow. */
 bool cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64_t elements);
 
-/* The sub_group_size in the job's configuration in a model_states object, else DeepSpeed's
- * default. */
-uint64_t cairn_deepspeed_subgroups_size(const struct cairn_pickle_node *model);
-
 /* The optimizer's groups in an object of optim_states; NULL if there are none. */
 const struct cairn_pickle_node *
 cairn_deepspeed_subgroups_settings(const struct cairn_pickle_node *object);

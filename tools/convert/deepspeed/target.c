@@ -1,12 +1,16 @@
-/* tools/convert/deepspeed/target.c - see deepspeed/target.h. What it must be: deepspeed/settle.c.
- */
+/* tools/convert/deepspeed/target.c - see deepspeed/target.h. Settles what the files must be (ranks,
+ * groups, experts and the order of parameters), by the options and what the source carries. */
 #include "tools/convert/deepspeed/target.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/core/numbers.h"
+#include "tools/convert/deepspeed/files.h"
 
 cairn_err
 cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target, const char *name)
@@ -126,4 +130,328 @@ cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32
     return target->stage3 || padded
                ? *partition
                : cairn_deepspeed_unpadded(&target->groups, group, target->ranks, target->rank);
+}
+
+static cairn_err
+load_carried(struct cairn_deepspeed_target *target, int which, const char *what)
+{
+    char name[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
+
+    cairn_deepspeed_scoped(target->part, 0, what, name);
+    if (cairn_layout_tensor_find(target->checkpoint->layout, name) == UINT32_MAX)
+        /* a tensor-parallel rank that says what the first says */
+        cairn_deepspeed_scoped(0, 0, what, name);
+    err = cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                       &target->carried[which], &target->carried_bytes[which]);
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    return err ? err : cairn_deepspeed_target_carried(target, name);
+}
+
+static cairn_err
+read_groups(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *shapes)
+{
+    const char *why = NULL;
+    cairn_err err = cairn_deepspeed_groups_read(shapes, &target->groups, &why);
+
+    target->has_groups = true;
+    return err == CAIRN_CORRUPT
+               ? cairn_refuse(target->checkpoint, err, "carried from DeepSpeed: %s", why)
+               : err;
+}
+
+static cairn_err
+read_optimizer(struct cairn_deepspeed_target *target)
+{
+    const struct cairn_pickle_node *optimizer, *gaps, *base;
+    struct cairn_deepspeed_object object;
+    uint32_t stage = 0;
+    cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
+
+    optimizer = err ? NULL : cairn_pickle_get(object.root, "optimizer_state_dict");
+    target->stage_known = cairn_deepspeed_stage(cairn_pickle_get(optimizer, "zero_stage"), &stage);
+    target->stage3 = stage == 3;
+    base = cairn_pickle_get(optimizer, "base_optimizer_state");
+    target->elastic = cairn_pickle_is_list(base);
+    gaps = cairn_pickle_get(optimizer, "param_alignment_paddings");
+    for (uint32_t i = 0; !err && cairn_pickle_is_list(gaps) && i < gaps->count; i++)
+        if (i >= target->groups.group_count ||
+            !cairn_deepspeed_groups_set_gaps(&target->groups, i, gaps->items[i]))
+            err = cairn_refuse(
+                target->checkpoint, CAIRN_CORRUPT,
+                "carried from DeepSpeed: param_alignment_paddings does not fit param_shapes");
+    cairn_deepspeed_object_fini(&object);
+    return err;
+}
+
+/* Over how many ranks experts shall be spread: as said, or as the source had it. */
+static cairn_err
+choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
+{
+    uint64_t bound;
+    cairn_err err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS,
+                                       CAIRN_DEEPSPEED_RANKS_MAX, &bound, 1);
+
+    if (err && err != CAIRN_NOT_FOUND)
+        return err;
+    target->spread = wanted ? wanted : target->checkpoint->parallelism.ep;
+    target->spread = target->spread ? target->spread : 1;
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    if (bound == 0)
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "has layers whose experts were spread over different numbers of ranks, "
+                            "which are read and not written");
+    target->spread = wanted ? wanted : (uint32_t)bound;
+    if (target->spread != bound)
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "has groups of experts so large that DeepSpeed splits them by the "
+                            "number of ranks that they are spread over, which was %" PRIu64
+                            " and stays; use --ep %" PRIu64,
+                            bound, bound);
+    return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_EXPERT_RANKS);
+}
+
+/* Whether any stage of the pipeline has experts. */
+static bool
+has_experts(const struct cairn_layout *layout)
+{
+    size_t begin, end;
+    uint32_t number;
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+        if (cairn_deepspeed_expert_in(cairn_layout_tensor(layout, i)->name, &begin, &end, &number))
+            return true;
+    return false;
+}
+
+/* The groups as a rank of the target has them. */
+static cairn_err
+spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model,
+               uint32_t wanted, bool flat)
+{
+    const struct cairn_pickle_node *first = cairn_pickle_get(cairn_pickle_get(model, "ds_config"),
+                                                             "use_data_before_expert_parallelism");
+    struct cairn_deepspeed_groups local = {0};
+    const char *why = NULL;
+    cairn_err err = cairn_deepspeed_layers_of(&target->groups, &target->layers);
+
+    target->spread = 1;
+    if (!err && target->layers.count == 0)
+        return wanted <= 1 || has_experts(target->checkpoint->layout)
+                   ? CAIRN_OK
+                   : cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                                  "has no layers of experts that DeepSpeed spread over ranks; "
+                                  "leave out --ep");
+    if (!err && !flat)
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "has experts, which DeepSpeed does not load from its universal form; "
+                            "write deepspeed, with the --dp and --ep of the job that will load it");
+    if (!err)
+        err = choose_spread(target, wanted);
+    if (!err && target->ranks % target->spread != 0)
+        return cairn_complain(target->checkpoint->complaint, CAIRN_INVAL,
+                              "experts cannot be spread over %" PRIu32 " of %" PRIu32
+                              " ranks; use a --dp that is a multiple of --ep",
+                              target->spread, target->ranks);
+    target->groups.data_first = cairn_pickle_is_true(first);
+    if (!err)
+        err = cairn_deepspeed_experts_spread(&target->groups, &target->layers, target->spread,
+                                             &local, &why);
+    if (err == CAIRN_VERSION)
+        err = cairn_complain(target->checkpoint->complaint, CAIRN_INVAL,
+                             "%s, for --ep %" PRIu32 ": %s", target->checkpoint->place.path,
+                             target->spread, why);
+    if (!err) {
+        struct cairn_deepspeed_groups whole = target->groups;
+
+        target->groups = local;
+        local = whole;
+    }
+    cairn_deepspeed_groups_fini(&local);
+    return err;
+}
+
+/*
+ * With round_robin_gradients the order in the buffers of ZeRO 1 and 2 depends on the number of
+ * ranks, and DeepSpeed's loader does not look at the order that the files tell. The number is the
+ * source's own, wherever it came through: `parallelism` is of those who wrote the files that are
+ * read.
+ */
+static cairn_err
+check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, bool flat)
+{
+    uint64_t ranks = 0;
+    char had[32] = "a number of";
+    cairn_err err;
+
+    if (target->stage3 || !cairn_deepspeed_takes_turns(model))
+        return CAIRN_OK;
+    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS,
+                             CAIRN_DEEPSPEED_RANKS_MAX, &ranks, 1);
+    if (err && err != CAIRN_NOT_FOUND)
+        return err;
+    if (!flat && ranks > 0)
+        target->ranks = (uint32_t)ranks; /* any may load that form, and its object says whose order
+                                          * it has */
+    if (!flat || (target->ranks == ranks && (target->layers.count == 0 ||
+                                             target->spread == target->checkpoint->parallelism.ep)))
+        return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_ORDER_RANKS);
+    if (ranks > 0)
+        (void)snprintf(had, sizeof(had), "its %" PRIu64, ranks);
+    return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                        "was saved with round_robin_gradients, so the order of its parameters "
+                        "holds for %s ranks%s and not for these %" PRIu32
+                        "; convert it to deepspeed-universal, and load that without the option",
+                        had, ranks > 0 ? "" : " that it does not say", target->ranks);
+}
+
+static uint32_t
+count_parts(const struct cairn_checkpoint *checkpoint)
+{
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint32_t count = 0;
+
+    do {
+        cairn_deepspeed_scoped(++count, 0, CAIRN_DEEPSPEED_MODEL, name);
+    } while (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX);
+    return count;
+}
+
+/*
+ * Whether a parameter and its master are one tensor of the source, which the files keep apart: ZeRO
+ * 1 and 2 have both, and in flat buffers a master is cut in other places than a parameter in the
+ * module.
+ */
+static bool
+is_apart(const struct cairn_deepspeed_target *target, const struct cairn_alias *alias)
+{
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    const char *name = cairn_layout_tensor(layout, alias->tensor)->name;
+    const char *of = cairn_layout_tensor(layout, alias->of)->name;
+
+    if (strncmp(name, "fp32.", 5) == 0)
+        return strncmp(of, "fp32.", 5) != 0;
+    return !target->stage3 && strncmp(of, "fp32.", 5) == 0;
+}
+
+static cairn_err
+note_aliases(struct cairn_deepspeed_target *target)
+{
+    uint32_t count = cairn_layout_tensor_count(target->checkpoint->layout);
+
+    target->alias_of = malloc(((size_t)count + 1) * sizeof(*target->alias_of));
+    target->left_out = calloc((size_t)count + 1, sizeof(*target->left_out));
+    if (!target->alias_of || !target->left_out)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < count; i++)
+        target->alias_of[i] = UINT32_MAX;
+    for (uint32_t i = 0; i < target->checkpoint->alias_count; i++)
+        if (!is_apart(target, &target->checkpoint->aliases[i]))
+            target->alias_of[target->checkpoint->aliases[i].tensor] =
+                target->checkpoint->aliases[i].of;
+    return CAIRN_OK;
+}
+
+/* How many parts a pipeline has: objects of later tensor-parallel ranks are there only where they
+ * say something else. */
+static uint32_t
+count_stages(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
+{
+    static const char layer[] = CAIRN_DEEPSPEED_SCOPE "layer_";
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    uint64_t degree;
+
+    if (cairn_pickle_u64(cairn_pickle_get(cairn_pickle_get(model, "checkpoint_parallel_dimensions"),
+                                          "pp_degree"),
+                         &degree))
+        return degree > 1 ? target->part_count : 1;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
+        if (strncmp(cairn_layout_tensor(layout, i)->name, layer, strlen(layer)) == 0)
+            return target->part_count;
+    return 1;
+}
+
+/* Whether shapes in the object are those of parts. */
+static bool
+is_old(const struct cairn_pickle_node *model)
+{
+    const struct cairn_pickle_node *degrees =
+        cairn_pickle_get(model, "checkpoint_parallel_dimensions");
+    uint64_t degree;
+
+    return cairn_pickle_u64(cairn_pickle_get(degrees, "tp_degree"), &degree) && degree > 1;
+}
+
+cairn_err
+cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
+                            const struct cairn_checkpoint *checkpoint,
+                            const struct cairn_output_options *options, bool flat, uint32_t part,
+                            struct cairn_output *output)
+{
+    const struct cairn_parallelism *wanted = &options->parallelism;
+    struct cairn_deepspeed_object object = {0};
+    const struct cairn_pickle_node *shapes;
+    cairn_err err;
+
+    memset(target, 0, sizeof(*target));
+    target->checkpoint = checkpoint;
+    target->options = options;
+    target->output = output;
+    target->part = part;
+    target->part_count = count_parts(checkpoint);
+    target->ranks = wanted->dp ? wanted->dp : checkpoint->parallelism.dp;
+    if (target->ranks == 0)
+        target->ranks = 1;
+    err = load_carried(target, 0, CAIRN_DEEPSPEED_MODEL);
+    if (!err)
+        err = load_carried(target, 1, CAIRN_DEEPSPEED_OPTIM);
+    if (!err && !target->carried[0])
+        err = cairn_complain(checkpoint->complaint, CAIRN_INVAL,
+                             "%s did not come from DeepSpeed: the groups of its optimizer are "
+                             "unknown, so its files cannot be made; convert a checkpoint that "
+                             "DeepSpeed saved, or what was converted from one",
+                             checkpoint->place.path);
+    if (!err)
+        err = cairn_deepspeed_object_load(target, 0, 0, &object);
+    if (!err)
+        target->part_count = count_stages(target, object.root);
+    if (!err && wanted->pp > 0 && wanted->pp != target->part_count)
+        err = cairn_complain(
+            checkpoint->complaint, CAIRN_INVAL,
+            "DeepSpeed's files are written with the pipeline that they had, here of %" PRIu32
+            "; leave out --pp",
+            target->part_count);
+    if (!err && target->part_count > 1 && wanted->tp > 1)
+        err = cairn_refuse(
+            checkpoint, CAIRN_INVAL,
+            "has a pipeline, which is not written with tensor parallelism; leave out --tp");
+    if (!err && is_old(object.root))
+        err = cairn_refuse(
+            checkpoint, CAIRN_INVAL,
+            "has data about tensor parallelism that cannot be used; convert what DeepSpeed saved "
+            "once more, or make new files: --drop '*deepspeed/*' with --zero and --job");
+    shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
+    /* a form that always has one has 0 where it was not known */
+    if ((checkpoint->step_known && checkpoint->step > 0) ||
+        !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
+        target->step = checkpoint->step;
+    if (!err && target->carried[1])
+        err = read_groups(target, shapes);
+    if (!err && target->carried[1])
+        err = read_optimizer(target);
+    if (!err)
+        err = spread_experts(target, object.root, wanted->ep, flat);
+    if (!err)
+        err = cairn_deepspeed_tensor_plan(target, object.root,
+                                          target->part_count > 1 ? 1 : wanted->tp, flat);
+    if (!err)
+        err = note_aliases(target);
+    if (!err)
+        err = check_order(target, object.root, flat);
+    if (!err && target->stage3)
+        err = cairn_deepspeed_subgroups_plan(target, object.root, flat);
+    cairn_deepspeed_object_fini(&object);
+    return err;
 }

@@ -77,7 +77,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_named(struct cairn_deepspeed_t
 void cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object);
 
 /*
- * deepspeed/tensor_write.c. How many tensor-parallel ranks there shall be (`wanted`, 0: as the
+ * deepspeed/tensor.c. How many tensor-parallel ranks there shall be (`wanted`, 0: as the
  * source), and the groups as one of them has them. CAIRN_INVAL where that is not said, or does not
  * go.
  */
@@ -97,8 +97,6 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspee
 /* The rank's part of a tensor that is noted, at `at` of a file. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target,
                                                       uint32_t tensor, uint32_t file, uint64_t at);
-
-/* ---- deepspeed/subgroup_write.c ---- */
 
 /* Where the size is known, the groups become those that the target's ranks have. CAIRN_INVAL where
  * it is not, and the target's ranks, for `flat` buffers, are others than the source's; complained
@@ -134,5 +132,20 @@ uint32_t cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target
 /* Elements of a rank's buffer of a group as they are saved, and with the padding. */
 uint64_t cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32_t group,
                                       bool master, uint64_t *partition);
+
+/* Opaque state: what stands before "zero_pp_rank" in names of optim_states files. */
+#define CAIRN_DEEPSPEED_PREFIX "deepspeed/optim_prefix"
+
+/* As `plan` of struct cairn_format; the output's state is that of torch/output.h. CAIRN_INVAL where
+ * the checkpoint has neither come from DeepSpeed nor been prepared (deepspeed/make.h). */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
+                                                const struct cairn_output_options *options,
+                                                struct cairn_output *output);
+/* The model_states file of target->rank in a folder. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target,
+                                                      const char *folder);
+/* After the files of a part: what the source has apart and DeepSpeed keeps once
+ * (deepspeed/rest.c). */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target);
 
 #endif

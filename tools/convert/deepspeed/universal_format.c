@@ -22,7 +22,7 @@
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/deepspeed/files.h"
 #include "tools/convert/deepspeed/make.h"
-#include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/deepspeed/target.h"
 #include "tools/convert/deepspeed/universal.h"
 
 static bool
@@ -167,11 +167,11 @@ see_key(struct cairn_ds_universal_reading *reading, const char *directory, const
         if (strlen(reading->keys[k]) == bytes && memcmp(reading->keys[k], name, bytes) == 0)
             return CAIRN_OK;
     if (reading->keys_known)
-        return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
-                              "%s/%s/%s: is there, and %s has no such file; take another copy of "
-                              "that folder",
-                              reading->checkpoint->place.path, directory, name,
-                              reading->state.groups.parameters[0].path);
+        return cairn_complain(
+            reading->checkpoint->complaint, CAIRN_CORRUPT,
+            "%s/%s/%s: is there, and %s has no such file; take another copy of that folder",
+            reading->checkpoint->place.path, directory, name,
+            reading->state.groups.parameters[0].path);
     memcpy(reading->keys[reading->key_count], name, bytes);
     reading->keys[reading->key_count++][bytes] = '\0';
     return CAIRN_OK;
@@ -308,8 +308,8 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
     if (!err && options->zero == CAIRN_ZERO_3)
         err = cairn_checkpoint_warn(
             checkpoint, "where groups of the optimizer differ, set their hyperparameters after "
-                        "loading: with ZeRO 3 DeepSpeed gives all groups those of the first "
-                        "when it loads a universal checkpoint");
+                        "loading: with ZeRO 3 DeepSpeed gives all groups those of the first when "
+                        "it loads a universal checkpoint");
     return err;
 }
 

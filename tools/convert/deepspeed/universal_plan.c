@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/deepspeed/target.h"
 #include "tools/convert/state/param_groups.h"
 
 /* DeepSpeed before this read ZeRO 3's tensors without shapes only. */
@@ -220,9 +220,9 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
                            "is of a pipeline, whose stages a universal checkpoint is not made of "
                            "here; convert it to deepspeed, or to another format");
     if (!err && !writing.target.has_groups)
-        err = cairn_refuse(checkpoint, CAIRN_INVAL,
-                           "has no ZeRO optimizer, and a universal checkpoint is made of one's "
-                           "state");
+        err = cairn_refuse(
+            checkpoint, CAIRN_INVAL,
+            "has no ZeRO optimizer, and a universal checkpoint is made of one's state");
     if (!err)
         err = cairn_deepspeed_target_carried(&writing.target, CAIRN_DEEPSPEED_PREFIX);
     if (!err)

@@ -18,7 +18,6 @@
 #include "snapshot/box.h"
 #include "tools/convert/engine/memory_limit.h"
 #include "tools/convert/engine/drop.h"
-#include "tools/convert/engine/equals.h"
 #include "tools/convert/engine/masters.h"
 #include "tools/convert/engine/proof.h"
 #include "tools/convert/engine/writing.h"

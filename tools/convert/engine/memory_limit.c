@@ -37,8 +37,7 @@ resident_bytes(uint64_t *bytes, struct cairn_complaint *complaint)
     if (err)
         return cairn_complain(
             complaint, CAIRN_IO,
-            "/proc/self/statm cannot be read, so the memory limit cannot be held; "
-            "mount /proc");
+            "/proc/self/statm cannot be read, so the memory limit cannot be held; mount /proc");
     *bytes = (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
     return CAIRN_OK;
 }

@@ -63,10 +63,10 @@ list_entries(const struct cairn_output *output, const struct cairn_layout *sourc
         if (from == to->dtype)
             continue;
         if (!cairn_cast_knows(from, to->dtype))
-            return cairn_complain(complaint, CAIRN_INVAL,
-                                  "tensor %s: cannot be cast from %s to %s: only F64, F32, F16 and "
-                                  "BF16 are cast",
-                                  to->name, cairn_dtype_name(from), cairn_dtype_name(to->dtype));
+            return cairn_complain(
+                complaint, CAIRN_INVAL,
+                "tensor %s: cannot be cast from %s to %s: only F64, F32, F16 and BF16 are cast",
+                to->name, cairn_dtype_name(from), cairn_dtype_name(to->dtype));
         for (uint32_t d = 0; d < to->dims; d++)
             if (piece->extent[d] > 1 && piece->stride_bytes[d] % bytes != 0)
                 return cairn_complain(complaint, CAIRN_INVAL,

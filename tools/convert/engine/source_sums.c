@@ -345,15 +345,14 @@ complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_
     char holds[HOLDS_BYTES];
 
     say_tensors(checkpoint, sum->container, begin, end, holds);
-    return cairn_complain(checkpoint->complaint, CAIRN_CORRUPT,
-                          "%s%s%s is damaged between byte %" PRIu64 " and %" PRIu64
-                          ", which hold %s: their checksum does not fit; take another copy%s",
-                          checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
-                          begin, end, holds,
-                          sum->kind == CAIRN_CRC_ZIP
-                              ? ", or, where they were changed in place on purpose, load it in "
-                                "PyTorch and save it again"
-                              : "");
+    return cairn_complain(
+        checkpoint->complaint, CAIRN_CORRUPT,
+        "%s%s%s is damaged between byte %" PRIu64 " and %" PRIu64
+        ", which hold %s: their checksum does not fit; take another copy%s",
+        checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "", begin, end, holds,
+        sum->kind == CAIRN_CRC_ZIP ? ", or, where they were changed in place on purpose, load it "
+                                     "in PyTorch and save it again"
+                                   : "");
 }
 
 /* The file is right, and was not when it was read, now or by the run that is gone on with. */
@@ -363,13 +362,12 @@ complain_of_reading(const struct cairn_checkpoint *checkpoint, const struct cair
 {
     const char *path = checkpoint->containers[sum->container].path;
 
-    return cairn_complain(
-        checkpoint->complaint, CAIRN_CORRUPT,
-        "%s%s%s does not fit its checksum between byte %" PRIu64 " and %" PRIu64
-        " as it was read before, and does now: it was changed, or read wrongly; run the "
-        "same command again",
-        checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
-        block_begin(sum, block), block_end(sum, block));
+    return cairn_complain(checkpoint->complaint, CAIRN_CORRUPT,
+                          "%s%s%s does not fit its checksum between byte %" PRIu64 " and %" PRIu64
+                          " as it was read before, and does now: it was changed, or read wrongly; "
+                          "run the same command again",
+                          checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
+                          block_begin(sum, block), block_end(sum, block));
 }
 
 /* What the pieces are and where, for blocks that were read in part; made when it is first

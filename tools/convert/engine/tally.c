@@ -137,12 +137,11 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
                           source_offset + done, &from) ||
             !cairn_locate(tally->target_locator, visit->tensor, region->file, file_offset, &to) ||
             from.position_bytes / from_bytes != to.position_bytes / to_bytes)
-            return cairn_complain(complaint, CAIRN_INTERNAL,
-                                  "tensor %s would get other elements than it has at byte %" PRIu64
-                                  " of the source; please report this defect, nothing was made "
-                                  "final",
-                                  cairn_layout_tensor(tally->target, visit->tensor)->name,
-                                  source_offset + done);
+            return cairn_complain(
+                complaint, CAIRN_INTERNAL,
+                "tensor %s would get other elements than it has at byte %" PRIu64
+                " of the source; please report this defect, nothing was made final",
+                cairn_layout_tensor(tally->target, visit->tensor)->name, source_offset + done);
         bytes = run_bytes - done;
         if (bytes > from.run_bytes)
             bytes = from.run_bytes;

@@ -231,17 +231,15 @@ check_free(const struct cairn_target *target, const char *journal,
         if (fstatat(target->dir_fd, target->name, &found, AT_SYMLINK_NOFOLLOW) != 0)
             return CAIRN_OK;
         return cairn_complain(complaint, CAIRN_INVAL,
-                              "%s/%s: exists; remove it, or name "
-                              "another target",
-                              target->directory, target->name);
+                              "%s/%s: exists; remove it, or name another target", target->directory,
+                              target->name);
     }
     err = cairn_dir_list(target->dir_fd, &names, &count);
     cairn_dir_list_free(names, err ? 0 : count);
     if (!err && count > 0)
-        err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s: is not empty; empty it, or name another "
-                             "target",
-                             target->directory);
+        err =
+            cairn_complain(complaint, CAIRN_INVAL,
+                           "%s: is not empty; empty it, or name another target", target->directory);
     return err;
 }
 

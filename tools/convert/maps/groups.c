@@ -43,9 +43,10 @@ add_member(struct renaming *renaming, struct cairn_pickle_node *list, uint32_t g
             cairn_pickle_append(pickle, list, cairn_pickle_text(pickle, target_name));
         } else if (renaming->group_of[target] != group + 1) {
             return cairn_complain(stage->checkpoint->complaint, CAIRN_INVAL,
-                                  "%s: is in group %" PRIu32 " of the optimizer and other parts of "
-                                  "%s are in group %" PRIu32 ": they cannot become one tensor; "
-                                  "leave the optimizer's groups out with --drop '%s'",
+                                  "%s: is in group %" PRIu32
+                                  " of the optimizer and other parts of %s are in group %" PRIu32
+                                  ": they cannot become one tensor; leave the optimizer's groups "
+                                  "out with --drop '%s'",
                                   name, group, target_name, renaming->group_of[target] - 1,
                                   CAIRN_PARAM_GROUPS_NAME);
         }

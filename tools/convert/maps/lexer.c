@@ -98,10 +98,9 @@ read_token(struct cairn_map_lexer *lexer)
         lexer->word[used++] = (char)c;
         step(lexer);
     } else {
-        return cairn_map_lexer_fail(lexer,
-                                    "byte 0x%02x has no meaning here; names have letters, digits "
-                                    "and _.{}-: in them",
-                                    (unsigned)c);
+        return cairn_map_lexer_fail(
+            lexer, "byte 0x%02x has no meaning here; names have letters, digits and _.{}-: in them",
+            (unsigned)c);
     }
     lexer->word[used] = '\0';
     return CAIRN_OK;

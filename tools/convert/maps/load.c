@@ -41,8 +41,8 @@ load_file(const char *path, struct cairn_map **out, struct cairn_complaint *comp
     cairn_place_close(&place);
     if (err == CAIRN_DENIED)
         (void)cairn_complain(complaint, err,
-                             "this user may not read the map %s; give the file "
-                             "read permission and its directories search permission, or copy it",
+                             "this user may not read the map %s; give the file read permission and "
+                             "its directories search permission, or copy it",
                              path);
     if (err)
         return cairn_complain(complaint, err, "the map %s: cannot be read: %s", path, cause.text);

@@ -81,8 +81,8 @@ find_side(struct cairn_map_stage *stage)
     stage->side = known[1] > known[0];
     if (known[0] == known[1])
         return cairn_refuse(stage->checkpoint, CAIRN_INVAL,
-                            "the map knows %s of its tensors by the names of %s and by those "
-                            "of %s (one is called %s); check that it is the right map",
+                            "the map knows %s of its tensors by the names of %s and by those of %s "
+                            "(one is called %s); check that it is the right map",
                             known[0] ? "as many" : "none", stage->map->sides[0],
                             stage->map->sides[1], example);
     (void)strcpy(stage->report->from, stage->map->sides[stage->side]);
@@ -214,9 +214,8 @@ take_rest(struct cairn_map_stage *stage)
     }
     if (!err && unknown_count > 0)
         err = cairn_refuse(stage->checkpoint, CAIRN_INVAL,
-                           "%" PRIu32
-                           " tensor%s unknown to the map as names of %s: %s%s; write rules for "
-                           "them (--map FILE), or leave them out with --drop",
+                           "%" PRIu32 " tensor%s unknown to the map as names of %s: %s%s; write "
+                           "rules for them (--map FILE), or leave them out with --drop",
                            unknown_count, unknown_count == 1 ? " is" : "s are", stage->report->from,
                            unknown, unknown_count > UNKNOWN_SHOWN_MAX ? ", …" : "");
     if (!err && stage->report->dropped > 0)

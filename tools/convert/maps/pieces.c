@@ -87,8 +87,7 @@ cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part, uint32_t 
 
     if (!cairn_map_cells_init(pattern, target, part, instance->values, fixed, is_fixed, &cells))
         return cairn_complain(stage->checkpoint->complaint, CAIRN_INVAL,
-                              "%s: the map cuts it into more than %d boxes (%s, line "
-                              "%" PRIu32 ")",
+                              "%s: the map cuts it into more than %d boxes (%s, line %" PRIu32 ")",
                               tensor->name, CAIRN_MAP_CELLS_MAX, instance->rule->file,
                               instance->rule->line);
     pieces = cairn_map_pieces_of(stage, source, &count);
@@ -200,8 +199,8 @@ count_left_out(struct cairn_map_instance *instance)
             if (length[d] == tensor->shape[d])
                 continue;
             err = cairn_checkpoint_warn(stage->checkpoint,
-                                        "%s: has %" PRIu64 " in dimension %" PRIu32 " and the map "
-                                        "%" PRIu64 ": the rest is left out as padding",
+                                        "%s: has %" PRIu64 " in dimension %" PRIu32
+                                        " and the map %" PRIu64 ": the rest is left out as padding",
                                         tensor->name, tensor->shape[d], d, length[d]);
             for (size_t k = 0; k < count; k++) {
                 struct cairn_piece rest = *pieces[k];
@@ -235,11 +234,11 @@ cairn_map_places_check(struct cairn_map_instance *instance)
     count_before(instance);
     err = count_left_out(instance);
     if (!err && !cairn_map_places_equal(&instance->before, &instance->after))
-        err =
-            cairn_complain(instance->stage->checkpoint->complaint, CAIRN_INTERNAL,
-                           "the map (%s, line %" PRIu32 ") would not move each element of %s "
-                           "once; please report this defect, nothing was written",
-                           instance->rule->file, instance->rule->line,
-                           cairn_layout_tensor(instance->stage->from, instance->sources[0])->name);
+        err = cairn_complain(
+            instance->stage->checkpoint->complaint, CAIRN_INTERNAL,
+            "the map (%s, line %" PRIu32 ") would not move each element of %s once; please report "
+            "this defect, nothing was written",
+            instance->rule->file, instance->rule->line,
+            cairn_layout_tensor(instance->stage->from, instance->sources[0])->name);
     return err;
 }

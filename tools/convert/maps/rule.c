@@ -38,9 +38,7 @@ intern(struct cairn_map *map, struct cairn_map_lexer *lexer, const char *text, u
         added.literal = strtoul(text, NULL, 10);
     } else if (digits > 0 || strpbrk(text, ".{}-:")) {
         return cairn_map_lexer_fail(
-            lexer,
-            "%s is not a name of an axis or number: letters, digits and _, a "
-            "letter first",
+            lexer, "%s is not a name of an axis or number: letters, digits and _, a letter first",
             text);
     }
     (void)strcpy(added.name, text);
@@ -281,10 +279,9 @@ parse_condition(const struct cairn_map *map, struct cairn_map_lexer *lexer,
         return cairn_map_lexer_fail(lexer, "%s is not a value of the choice %s", lexer->word,
                                     choice->name);
     }
-    return cairn_map_lexer_fail(lexer,
-                                "there is no choice \"%s\"; declare it before: choice %s "
-                                "NAME = VALUE VALUE",
-                                lexer->word, map->sides[1]);
+    return cairn_map_lexer_fail(
+        lexer, "there is no choice \"%s\"; declare it before: choice %s NAME = VALUE VALUE",
+        lexer->word, map->sides[1]);
 }
 
 static cairn_err
@@ -308,8 +305,8 @@ parse_conditions(struct cairn_map *map, struct cairn_map_lexer *lexer, struct ca
         rule->given_side = (int32_t)side;
         for (uint32_t i = 0; !err && i < rule->given.capture_count; i++)
             if (!cairn_map_name_has(&rule->sides[side].tensors[0].name, rule->given.captures[i]))
-                err = cairn_map_lexer_fail(lexer, "what is given has a number that the rule's "
-                                                  "tensors do not have");
+                err = cairn_map_lexer_fail(
+                    lexer, "what is given has a number that the rule's tensors do not have");
     }
     return err;
 }

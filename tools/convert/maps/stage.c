@@ -74,10 +74,10 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
     cairn_err err;
 
     if (cairn_layout_tensor_find(stage->to, name) != UINT32_MAX)
-        return cairn_refuse(stage->checkpoint, CAIRN_CORRUPT,
-                            "two tensors would be called %s, the second is %s; "
-                            "leave one out with --drop",
-                            name, like->name);
+        return cairn_refuse(
+            stage->checkpoint, CAIRN_CORRUPT,
+            "two tensors would be called %s, the second is %s; leave one out with --drop", name,
+            like->name);
     err = reserve(stage, index + 1);
     if (!err)
         err = cairn_box_add_tensor(stage->to, name, like->dtype, like->kind, dims, shape, &index,

@@ -105,11 +105,10 @@ take_folders(const struct cairn_place *place, struct cairn_megatron_folders *out
         return CAIRN_NOT_FOUND;
     for (uint32_t i = 1; i < out->count; i++)
         if (out->folders[i].number_count != out->folders[0].number_count)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s/%s: holds both %s and %s, which are of two checkpoints; "
-                                  "separate them",
-                                  place->path, out->iteration, out->folders[0].name,
-                                  out->folders[i].name);
+            return cairn_complain(
+                complaint, CAIRN_CORRUPT,
+                "%s/%s: holds both %s and %s, which are of two checkpoints; separate them",
+                place->path, out->iteration, out->folders[0].name, out->folders[i].name);
     qsort(out->folders, out->count, sizeof(*out->folders), by_numbers);
     return CAIRN_OK;
 }
@@ -154,4 +153,14 @@ cairn_megatron_path(const char *iteration, const struct cairn_parallelism *sizes
         (void)snprintf(experts, sizeof(experts), "_%03" PRIu32, ep);
     return snprintf(path, CAIRN_NAME_BYTES_MAX, "%s%s" RANK "%02" PRIu32 "%s%s/%s", iteration,
                     iteration[0] ? "/" : "", tp, stage, experts, file) < CAIRN_NAME_BYTES_MAX;
+}
+
+bool
+cairn_megatron_is_file(const struct cairn_parallelism *sizes, uint32_t tp, uint32_t ep,
+                       uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++)
+        if (r % sizes->tp == tp && r / sizes->etp % sizes->ep == ep)
+            return true;
+    return false;
 }

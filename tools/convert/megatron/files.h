@@ -48,4 +48,8 @@ bool cairn_megatron_path(const char *iteration, const struct cairn_parallelism *
                          uint32_t pp, uint32_t ep, const char *file,
                          char path[CAIRN_NAME_BYTES_MAX]);
 
+/* Whether any of the first `ranks` ranks of a stage is both of them; all sizes at least 1. */
+bool cairn_megatron_is_file(const struct cairn_parallelism *sizes, uint32_t tp, uint32_t ep,
+                            uint32_t ranks);
+
 #endif

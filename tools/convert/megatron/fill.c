@@ -31,8 +31,8 @@ cairn_megatron_fill_state(const struct cairn_megatron_target *target, const char
         return target->part_tensor[part];
     if (tensor == UINT32_MAX)
         (void)cairn_refuse(target->checkpoint, CAIRN_INVAL,
-                           "the distributed optimizer needs %s, which is missing; drop all "
-                           "state of the optimizer (--drop 'fp32.*,exp_avg*'), or none",
+                           "the distributed optimizer needs %s, which is missing; drop all state "
+                           "of the optimizer (--drop 'fp32.*,exp_avg*'), or none",
                            name);
     return tensor;
 }
@@ -64,10 +64,10 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
 
         index = cairn_megatron_target_find(target, name);
         if (index == UINT32_MAX)
-            return cairn_refuse(target->checkpoint, CAIRN_INVAL,
-                                "the state carried from Megatron-LM needs %s, which is "
-                                "missing; was it dropped?",
-                                name);
+            return cairn_refuse(
+                target->checkpoint, CAIRN_INVAL,
+                "the state carried from Megatron-LM needs %s, which is missing; was it dropped?",
+                name);
         tensor = cairn_layout_tensor(target->checkpoint->layout, index);
         out->dtype = cairn_torch_dtype_of(cairn_output_dtype(target->options, tensor));
         out->dims = tensor->dims;
@@ -118,10 +118,10 @@ add_flat(struct cairn_megatron_target *target, const struct cairn_megatron_flat 
         if (source->dims != part->dims ||
             memcmp(source->shape, part->whole_shape, part->dims * sizeof(uint64_t)) != 0 ||
             cairn_output_dtype(target->options, source) != flat->dtype)
-            return cairn_refuse(target->checkpoint, CAIRN_INVAL,
-                                "%s has another shape than its parameter, or not the dtype "
-                                "of other parameters' %s",
-                                source->name, flat->key);
+            return cairn_refuse(
+                target->checkpoint, CAIRN_INVAL,
+                "%s has another shape than its parameter, or not the dtype of other parameters' %s",
+                source->name, flat->key);
         cairn_megatron_target_place(target, tensor);
         err = add_part(target, tensor, part, file,
                        at + flat->begins[i] * cairn_dtype_bytes(flat->dtype));

@@ -25,8 +25,7 @@ static cairn_err
 refuse(const struct cairn_megatron_target *target, cairn_err err, const char *name)
 {
     return cairn_complain_failed(target->checkpoint->complaint, err,
-                                 "%s: %s cannot be read as a value of "
-                                 "Megatron-Core's",
+                                 "%s: %s cannot be read as a value of Megatron-Core's",
                                  target->checkpoint->place.path, name);
 }
 

@@ -159,9 +159,9 @@ check_order(const struct cairn_megatron_target *target, const struct found *foun
         if (!is_order_known(&found[i]))
             return cairn_refuse(
                 target->checkpoint, CAIRN_INVAL,
-                "the buffers of Megatron-LM's optimizer name no parameters, and "
-                "where %s is in their order is not known; write it as megatron-dist, or "
-                "leave the optimizer out with --drop 'fp32.*,exp_avg.*,exp_avg_sq.*'",
+                "the buffers of Megatron-LM's optimizer name no parameters, and where %s is in "
+                "their order is not known; write it as megatron-dist, or leave the optimizer out "
+                "with --drop 'fp32.*,exp_avg.*,exp_avg_sq.*'",
                 found[i].name);
     return CAIRN_OK;
 }
@@ -220,10 +220,10 @@ cairn_megatron_target_keys(struct cairn_megatron_target *target)
     cairn_err err;
 
     if (cairn_megatron_target_find(target, CAIRN_MEGATRON_EMBEDDING) == UINT32_MAX)
-        return cairn_megatron_target_refuse(
-            target, "it has no " CAIRN_MEGATRON_EMBEDDING
-                    ": its tensors have not the names that Megatron-LM has; map them "
-                    "with a preset or --map");
+        return cairn_megatron_target_refuse(target,
+                                            "it has no " CAIRN_MEGATRON_EMBEDDING
+                                            ": its tensors have not the names that Megatron-LM "
+                                            "has; map them with a preset or --map");
     if (carried == UINT32_MAX)
         return make_keys(target);
     err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_KEYS,

@@ -138,16 +138,15 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     cairn_err err = CAIRN_OK;
 
     if (!cairn_pickle_copy_text(member, name, sizeof(name)))
-        return cairn_refuse(make->checkpoint, CAIRN_INVAL,
-                            "its optimizer's groups have numbers instead of names; give the "
-                            "names with --job FILE");
+        return cairn_refuse(
+            make->checkpoint, CAIRN_INVAL,
+            "its optimizer's groups have numbers instead of names; give the names with --job FILE");
     tensor = cairn_layout_tensor_find(make->checkpoint->layout, name);
     if (tensor == UINT32_MAX ||
         cairn_layout_tensor(make->checkpoint->layout, tensor)->kind != CAIRN_PARAM)
         return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
-                            "group %" PRIu32
-                            " of the optimizer has %s, which is not a parameter of what is "
-                            "written; see --dry-run for its names",
+                            "group %" PRIu32 " of the optimizer has %s, which is not a parameter "
+                            "of what is written; see --dry-run for its names",
                             group, name);
     decay = decay_of(cairn_layout_tensor(make->checkpoint->layout, tensor));
     if (!make->chosen[decay])
@@ -157,9 +156,9 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     if (!err && !same)
         err = cairn_refuse(make->checkpoint, CAIRN_INVAL,
                            "group %" PRIu32
-                           " of the optimizer, that of %s, has other hyperparameters than a "
-                           "group before it, and Megatron-LM has one group of matrices and one "
-                           "of vectors and biases; give groups that fit with --job FILE",
+                           " of the optimizer, that of %s, has other hyperparameters than a group "
+                           "before it, and Megatron-LM has one group of matrices and one of "
+                           "vectors and biases; give groups that fit with --job FILE",
                            group, name);
     return err;
 }
@@ -181,8 +180,8 @@ choose_groups(struct make *make)
     }
     if (!err && !make->chosen[DECAYED])
         err = cairn_refuse(make->checkpoint, CAIRN_INVAL,
-                           "the groups of the optimizer have no matrix of the model; give "
-                           "its groups with --job FILE");
+                           "the groups of the optimizer have no matrix of the model; give its "
+                           "groups with --job FILE");
     for (int decay = 0; decay < DECAYS && !err; decay++)
         if (make->chosen[decay] && !cairn_pickle_get(make->chosen[decay], "lr"))
             err = cairn_refuse(make->checkpoint, CAIRN_INVAL,
@@ -279,8 +278,8 @@ find_step(struct make *make)
         known = read_group_step(make, &make->step);
     if (!known && !make->job.step_known)
         return cairn_refuse(make->checkpoint, CAIRN_INVAL,
-                            "the number of trained steps is unknown; give it with --job "
-                            "FILE: {\"global_steps\": N}");
+                            "the number of trained steps is unknown; give it with --job FILE: "
+                            "{\"global_steps\": N}");
     if (!known)
         make->step = make->job.step;
     make->checkpoint->step =

@@ -10,7 +10,7 @@
 #include "base/array.h"
 #include "tools/convert/megatron/plain.h"
 #include "tools/convert/state/opaque_tree.h"
-#include "tools/convert/torch/carried.h"
+#include "tools/convert/torch/carry.h"
 
 struct reading {
     struct cairn_checkpoint *checkpoint;
@@ -354,8 +354,8 @@ cairn_megatron_model_read(struct cairn_checkpoint *checkpoint, struct cairn_mega
         (!cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &iteration) ||
          iteration != checkpoint->step))
         return refuse(&reading, CAIRN_CORRUPT, "iteration",
-                      "is not that of the first rank's file, so they are of different "
-                      "checkpoints; take all of one");
+                      "is not that of the first rank's file, so they are of different checkpoints; "
+                      "take all of one");
     state->part_count = 0;
     for (uint32_t i = 0; i < state->vpp && !err; i++) {
         const struct cairn_pickle_node *model =

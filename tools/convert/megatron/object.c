@@ -11,7 +11,7 @@
 
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/state/opaque_tree.h"
-#include "tools/convert/torch/carried.h"
+#include "tools/convert/torch/carry.h"
 
 /* ---- args ---- */
 
@@ -234,10 +234,10 @@ cairn_megatron_target_rest(struct cairn_megatron_target *target, struct cairn_pi
         if (!is_left(target, i))
             continue;
         if (tensor->kind == CAIRN_PARAM && !strchr(tensor->name, '/'))
-            return cairn_refuse(target->checkpoint, CAIRN_INVAL,
-                                "parameter %s has no place in a model of Megatron-LM; leave it out "
-                                "with --drop",
-                                tensor->name);
+            return cairn_refuse(
+                target->checkpoint, CAIRN_INVAL,
+                "parameter %s has no place in a model of Megatron-LM; leave it out with --drop",
+                tensor->name);
         cairn_torch_carried_put(tree, dict, tensor);
     }
     return cairn_pickle_done(tree);

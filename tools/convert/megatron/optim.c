@@ -44,9 +44,8 @@ cut(struct reading *reading, const char *key, const struct cairn_torch_tensor *f
         return cairn_refuse_file(
             reading->checkpoint, reading->source.path, CAIRN_CORRUPT,
             "%s has %" PRIu64 " elements, and the %" PRIu32 " parameters of its model make %" PRIu64
-            ": the file is of another checkpoint, or of a "
-            "job with frozen parameters, or args do not "
-            "say how its buffers were cut into buckets (overlap_grad_reduce, ddp_bucket_size)",
+            ": the file is of another checkpoint, or of a job with frozen parameters, or args do "
+            "not say how its buffers were cut into buckets (overlap_grad_reduce, ddp_bucket_size)",
             key, view->shape[0], count, elements);
     for (uint32_t i = 0; i < count && !err; i++) {
         const struct cairn_megatron_part *part = &reading->state->parts[order[i]];
@@ -179,8 +178,9 @@ cairn_megatron_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_mega
             if (root->items[i]->kind != CAIRN_PICKLE_NONE)
                 err = read_optimizer(&reading, root->items[i], i == 1, stage);
     } else {
-        err = refuse(&reading, "it is neither a dict of buffers nor a list of two, for the model "
-                               "and its experts");
+        err = refuse(
+            &reading,
+            "it is neither a dict of buffers nor a list of two, for the model and its experts");
     }
     cairn_torch_source_close(&reading.source);
     return err;

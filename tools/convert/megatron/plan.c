@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "tools/convert/megatron/fill.h"
-#include "tools/convert/megatron/read.h"
+#include "tools/convert/megatron/files.h"
 #include "tools/convert/state/param_groups.h"
 
 static const char *const keys[] = {"fp32", "exp_avg", "exp_avg_sq"};

@@ -43,8 +43,8 @@ find_sizes(struct cairn_megatron_target *target)
         return cairn_megatron_target_refuse(target, "too many ranks; use smaller numbers");
     if (sizes->tp % sizes->etp != 0)
         return cairn_megatron_target_refuse(
-            target, "--etp must divide --tp: files are named by tensor-parallel rank, so "
-                    "those of experts would overwrite one another");
+            target, "--etp must divide --tp: files are named by tensor-parallel rank, so those of "
+                    "experts would overwrite one another");
     if (sizes->vpp > 1 && sizes->pp == 1)
         return cairn_megatron_target_refuse(target, "--vpp needs --pp of at least 2");
     target->first_layer = calloc((size_t)sizes->pp * sizes->vpp + 1, sizeof(*target->first_layer));
@@ -136,10 +136,10 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     if (found && named) /* of a rank whose state has names, its groups were kept without them */
         return cairn_megatron_target_refuse(
             target, "its optimizer is not the distributed one, and which state is which "
-                    "parameter's is known for some of its ranks only, so it is not written; "
-                    "for the weights alone add --drop 'megatron/optimizer*,"
-                    "rank*/megatron/optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,"
-                    "momentum_buffer.*'");
+                    "parameter's is known for some of its ranks only, so it is not written; for "
+                    "the weights alone add --drop "
+                    "'megatron/optimizer*,rank*/megatron/"
+                    "optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,momentum_buffer.*'");
     if (!found && cairn_megatron_plain(optimizer)) {
         target->plain_state = target->has_optim;
         target->omit_optimizer = !target->has_optim || (states && states->count > 0);
@@ -148,9 +148,9 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     if (found && (sizes->tp != said->tp || sizes->pp != said->pp || sizes->ep != said->ep ||
                   sizes->etp != (said->etp ? said->etp : said->tp) || sizes->vpp != vpp))
         return cairn_megatron_target_refuse(
-            target, "its optimizer is not the distributed one, and its state is only written "
-                    "for the parallelism that it was saved with; for the weights alone add "
-                    "--drop 'megatron/optimizer*,rank*/megatron/optimizer*'");
+            target, "its optimizer is not the distributed one, and its state is only written for "
+                    "the parallelism that it was saved with; for the weights alone add --drop "
+                    "'megatron/optimizer*,rank*/megatron/optimizer*'");
     return CAIRN_OK;
 }
 

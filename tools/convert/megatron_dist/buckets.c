@@ -344,8 +344,8 @@ place_rank(const struct finding *finding, const struct bucket *bucket,
         rank->expert_end = rank->expert_begin + finding->order.experts / ep;
     }
     if (rank->stage >= pp || finding->order.layers % pp != 0 || finding->order.experts % ep != 0)
-        return refuse(finding, "layers, experts and ranks do not divide evenly, as the "
-                               "arguments in common.pt have them");
+        return refuse(finding, "layers, experts and ranks do not divide evenly, as the arguments "
+                               "in common.pt have them");
     return CAIRN_OK;
 }
 

@@ -58,11 +58,11 @@ add_tensors(struct cairn_mdist_reading *reading, struct cairn_torch_source *sour
         if (tensor->node->kind != CAIRN_PICKLE_OBJECT)
             continue; /* held twice, and named already */
         if (strlen(tensor->name) >= CAIRN_NAME_BYTES_MAX)
-            return cairn_complain(reading->checkpoint->complaint, CAIRN_INVAL,
-                                  "%s/" CAIRN_MDIST_COMMON ": the tensor at %.200s… has a path of "
-                                  "more than %d bytes; take it out of the file",
-                                  reading->checkpoint->place.path, tensor->name,
-                                  CAIRN_NAME_BYTES_MAX - 1);
+            return cairn_complain(
+                reading->checkpoint->complaint, CAIRN_INVAL,
+                "%s/" CAIRN_MDIST_COMMON
+                ": the tensor at %.200s… has a path of more than %d bytes; take it out of the file",
+                reading->checkpoint->place.path, tensor->name, CAIRN_NAME_BYTES_MAX - 1);
         if (cairn_layout_tensor_find(reading->checkpoint->layout, tensor->name) != UINT32_MAX)
             return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
                                   "%s/" CAIRN_MDIST_COMMON ": duplicate tensor %.200s",
@@ -83,11 +83,11 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
     cairn_err err;
 
     if (!cairn_pickle_copy_text(key, name, sizeof(name) - sizeof(".pickle")) || strchr(name, '/'))
-        return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
-                              "%s/" CAIRN_MDIST_COMMON
-                              " has a key that is not a plain text (a %s); "
-                              "it is not a common.pt of Megatron-Core",
-                              reading->checkpoint->place.path, cairn_pickle_kind_name(key));
+        return cairn_complain(
+            reading->checkpoint->complaint, CAIRN_CORRUPT,
+            "%s/" CAIRN_MDIST_COMMON
+            " has a key that is not a plain text (a %s); it is not a common.pt of Megatron-Core",
+            reading->checkpoint->place.path, cairn_pickle_kind_name(key));
     err = cairn_pickle_write(tree, value, &bytes, &bytes_len, reading->checkpoint->complaint);
     if (err)
         return cairn_complain_failed(reading->checkpoint->complaint, err,
@@ -151,8 +151,8 @@ read_object(struct cairn_mdist_reading *reading, uint32_t index)
                                     &bytes_len, reading->checkpoint->complaint);
     if (!err && !bytes)
         err = cairn_refuse(reading->checkpoint, CAIRN_VERSION,
-                           "" CAIRN_MDIST_COMMON_KEY " has tensors in it, which are read "
-                           "only from " CAIRN_MDIST_COMMON);
+                           "" CAIRN_MDIST_COMMON_KEY
+                           " has tensors in it, which are read only from " CAIRN_MDIST_COMMON);
     if (!err)
         err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list,
                                 reading->checkpoint->complaint);
@@ -205,7 +205,7 @@ cairn_mdist_read_common(struct cairn_mdist_reading *reading)
             strcmp(reading->metadata.entries[i].name, CAIRN_MDIST_COMMON_KEY) == 0)
             return read_object(reading, i);
     return cairn_complain(reading->checkpoint->complaint, CAIRN_NOT_FOUND,
-                          "%s/" CAIRN_MDIST_COMMON " is missing: the checkpoint is not whole; "
-                          "take another copy",
+                          "%s/" CAIRN_MDIST_COMMON
+                          " is missing: the checkpoint is not whole; take another copy",
                           reading->checkpoint->place.path);
 }

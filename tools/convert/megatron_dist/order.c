@@ -8,9 +8,9 @@ cairn_err
 cairn_mdist_order_refuse(const struct cairn_mdist_order *order, const char *why)
 {
     return cairn_refuse(order->reading->checkpoint, CAIRN_INVAL,
-                        "the optimizer is dp_reshardable, and which parameter lies where "
-                        "in its buckets is unknown: %s; load it once with Megatron-Core "
-                        "and save it with --dist-ckpt-optim-fully-reshardable",
+                        "the optimizer is dp_reshardable, and which parameter lies where in its "
+                        "buckets is unknown: %s; load it once with Megatron-Core and save it with "
+                        "--dist-ckpt-optim-fully-reshardable",
                         why);
 }
 

@@ -56,9 +56,9 @@ note_flat(struct cairn_mdist_reading *reading, const struct cairn_dcp_entry *ent
     if (!shape)
         return CAIRN_OK;
     if (!cairn_torch_read_size(shape, array->shape, &array->dims) || array->dims + 1 != entry->dims)
-        return refuse(reading, entry->name,
-                      "has another number of dimensions than declared "
-                      "have had; .metadata is damaged");
+        return refuse(
+            reading, entry->name,
+            "has another number of dimensions than declared have had; .metadata is damaged");
     array->flat = true;
     for (uint32_t d = 0; d < array->dims; d++) {
         if (entry->shape[d] == 0 || array->shape[d] % entry->shape[d] != 0)
@@ -141,9 +141,9 @@ add_logical(struct cairn_mdist_reading *reading, uint32_t index)
         if (!cairn_mdist_expand(&array->name, numbers, name))
             return refuse(reading, entry->name, "has a name that is too long");
         if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
-            return refuse(reading, entry->name,
-                          "holds a tensor that is there twice; .metadata is "
-                          "of several checkpoints");
+            return refuse(
+                reading, entry->name,
+                "holds a tensor that is there twice; .metadata is of several checkpoints");
         err = cairn_checkpoint_add_tensor(reading->checkpoint, name, entry->dtype, kind, dims,
                                           shape, &tensor);
         if (i == 0)
@@ -275,9 +275,9 @@ add_flat(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *ar
         return refuse(reading, entry->name, "has a part outside its shape; .metadata is damaged");
     for (uint32_t d = 0; d < array->dims; d++)
         if (chunk->extent[d] != 1 || (d < stars && array->box[d] != 1))
-            return refuse(reading, entry->name,
-                          "has a flat range of several boxes, which is not "
-                          "how Megatron-Core writes it");
+            return refuse(
+                reading, entry->name,
+                "has a flat range of several boxes, which is not how Megatron-Core writes it");
     for (uint32_t d = 0; d < stars; d++)
         index = index * array->shape[d] + chunk->start[d];
     for (uint32_t d = 0; d < dims; d++) {

@@ -315,8 +315,8 @@ check_map(const struct cairn_checkpoint *checkpoint, const struct map *map)
     for (uint32_t i = 0; i < map->count; i++)
         if (cairn_layout_tensor_find(checkpoint->layout, map->entries[i].name) == UINT32_MAX)
             return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                                "the index says that tensor %s is in %s, which lacks it; "
-                                "take another copy of that file",
+                                "the index says that tensor %s is in %s, which lacks it; take "
+                                "another copy of that file",
                                 map->entries[i].name, map->files[map->entries[i].file]);
     return CAIRN_OK;
 }

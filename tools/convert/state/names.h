@@ -17,6 +17,7 @@
 #define CAIRN_TOOLS_CONVERT_STATE_NAMES_H
 
 #include "cairn/types.h"
+#include "tools/convert/core/name_set.h"
 
 enum { CAIRN_STATE_KEYS_MAX = 128, CAIRN_STATE_NAME_BYTES_MAX = 1024 };
 
@@ -70,5 +71,17 @@ bool cairn_state_join(const struct cairn_state_path *path, char *out, size_t out
 /* Removes what wrappers put into a parameter's name: "module." in front, "_orig_mod.",
  * "_fsdp_wrapped_module." and "_checkpoint_wrapped_module." anywhere. */
 void cairn_state_unwrap(char *name);
+
+/*
+ * Which names are whole paths. A canonical name leaves out keys: the model's prefix, a wrapper, what
+ * leads to optimizer state. If another tensor's whole path is that name, the tensor must keep its
+ * own whole path: {"model": {"step": a}, "step": b} has the tensors "model.step" and "step".
+ */
+
+/* Notes a tensor's path if its canonical name is that path. Paths that are too long are skipped.
+ * CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_whole_names_add(struct cairn_name_set *whole,
+                                                 const struct cairn_state_roots *roots,
+                                                 const struct cairn_state_path *path);
 
 #endif

@@ -1,5 +1,5 @@
 /* tools/convert/torch/building.h - the tree of a file of torch.save while it is made; for
- * torch/build.c, torch/say.c, torch/restore.c and torch/plan.c. */
+ * torch/build.c, torch/parameters.c and torch/plan.c. */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_BUILDING_H
 #define CAIRN_TOOLS_CONVERT_TORCH_BUILDING_H
 
@@ -40,11 +40,6 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_building_number_groups(struct cairn_torch
 CAIRN_MUST_CHECK cairn_err cairn_torch_building_say(struct cairn_torch_building *building,
                                                     uint32_t group_count,
                                                     struct cairn_pickle_node **list);
-
-/* The tree that the source was read from; *root stays NULL where there is none, or it does not fit
- * what is there. CAIRN_NOMEM, CAIRN_IO. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_building_restore(struct cairn_torch_building *building,
-                                                        struct cairn_pickle_node **root);
 
 /* A tree of its own. The errors of cairn_torch_building_read, CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_building_make(struct cairn_torch_building *building,

@@ -5,12 +5,18 @@
  * ("tensor", name) is the tensor of that name in the layout. A format has words of its own for what
  * it makes itself, such as a rank's flat buffers. Filling turns the ids of a carried tree into
  * tensors over new storages, so that torch.load reads it.
+ *
+ * What a format has no place for lies under a key of its own in such an object: {"opaque": {name:
+ * bytes as a tensor}, "buffer": {name: tensor}, "optimizer": …, "param": …}.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_CARRY_H
 #define CAIRN_TOOLS_CONVERT_TORCH_CARRY_H
 
 #include "base/complaint.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/torch/tree.h"
+
+struct cairn_torch_source;
 
 /* Called for each persistent id below a root once; may change the node. */
 typedef cairn_err cairn_torch_visit_fn(void *context, struct cairn_pickle_node *node);
@@ -64,5 +70,16 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_carry_fill(const struct cairn_torch_fill 
                                                   struct cairn_torch_filled **storages,
                                                   uint32_t *storage_count,
                                                   struct cairn_complaint *complaint);
+
+/* Adds a tensor of the source to *carried, which is NULL at first. Failures are the tree's. */
+void cairn_torch_carried_put(struct cairn_pickle *tree, struct cairn_pickle_node **carried,
+                             const struct cairn_tensor *tensor);
+
+/* Adds what lies under `key` in a file to the checkpoint. CAIRN_CORRUPT, also for opaque state for
+ * which `is_own` (NULL: none) is true; errors of cairn_torch_source_add; complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_carried_take(struct cairn_checkpoint *checkpoint,
+                                                    struct cairn_torch_source *source,
+                                                    const char *key,
+                                                    bool (*is_own)(const char *name));
 
 #endif

@@ -70,15 +70,15 @@ add_tensor(struct cairn_torch_reading *reading, uint32_t index, const char *name
 
     if (!view->dtype->dtype || view->conjugate || view->negate)
         return cairn_refuse(checkpoint, CAIRN_INVAL,
-                            "tensor %.300s is of torch.%s%s, which is not converted; save it "
-                            "with another dtype, or leave it out",
+                            "tensor %.300s is of torch.%s%s, which is not converted; save it with "
+                            "another dtype, or leave it out",
                             name, view->dtype->name,
                             view->conjugate || view->negate ? " with a conjugate or negative bit"
                                                             : "");
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                            "two tensors are called %.300s once the keys that lead to them "
-                            "are joined by dots; rename one",
+                            "two tensors are called %.300s once the keys that lead to them are "
+                            "joined by dots; rename one",
                             name);
     if (tensor->bytes > 0 && kind == CAIRN_PARAM)
         tied = find_tied(reading, index, kind);
@@ -219,10 +219,10 @@ refuse_long_name(const struct cairn_torch_reading *reading, const struct cairn_s
     char joined[CAIRN_STATE_NAME_BYTES_MAX];
 
     (void)cairn_state_join(path, joined, sizeof(joined)); /* what fits */
-    return cairn_refuse(reading->checkpoint, CAIRN_CORRUPT,
-                        "%.100s…: the name has more than %d bytes; at most %d are supported; "
-                        "shorten its keys",
-                        joined, CAIRN_STATE_NAME_BYTES_MAX - 1, CAIRN_NAME_BYTES_MAX - 1);
+    return cairn_refuse(
+        reading->checkpoint, CAIRN_CORRUPT,
+        "%.100s…: the name has more than %d bytes; at most %d are supported; shorten its keys",
+        joined, CAIRN_STATE_NAME_BYTES_MAX - 1, CAIRN_NAME_BYTES_MAX - 1);
 }
 
 static cairn_err
@@ -458,8 +458,8 @@ read_file(struct cairn_checkpoint *checkpoint)
                                &reading.file, checkpoint->complaint);
         if (err)
             (void)cairn_refuse(checkpoint, err,
-                               "is not a whole file of torch.save: truncated, damaged, or "
-                               "written by something else; take another copy");
+                               "is not a whole file of torch.save: truncated, damaged, or written "
+                               "by something else; take another copy");
     }
     if (!err)
         err = cairn_torch_source_add_sums(checkpoint, reading.container, &reading.file);

@@ -1,8 +1,7 @@
 /*
  * tools/convert/torch/parts.h - what the files behind torch/file.h share:
  *
- *   torch/file.c       opening; the archive
- *   torch/legacy.c     the form before 1.6
+ *   torch/file.c       opening; both forms
  *   torch/storages.c   the storages in a tree
  *   torch/tensors.c    the tensors in a tree
  *   torch/walk.c       every way down a tree
@@ -26,16 +25,6 @@ struct cairn_torch_opening {
 
 /* Complains that the file cannot be read; CAIRN_CORRUPT. */
 cairn_err cairn_torch_refuse(const struct cairn_torch_opening *opening, const char *why);
-
-/* Fills in tree, root and pickle_bytes of a file of the form before 1.6; *data_at says where the
- * storages begin, *keys is the list of their keys. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_read_legacy(const struct cairn_torch_opening *opening,
-                                                   const struct cairn_pickle_node **keys,
-                                                   uint64_t *data_at);
-/* Finds where each storage lies, from the counts between them. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_place_legacy(const struct cairn_torch_opening *opening,
-                                                    const struct cairn_pickle_node *keys,
-                                                    uint64_t data_at);
 
 /* Lists every storage that the tree names, without a place. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_list_storages(struct cairn_torch_opening *opening);

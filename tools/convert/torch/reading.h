@@ -3,7 +3,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_READING_H
 #define CAIRN_TOOLS_CONVERT_TORCH_READING_H
 
-#include "tools/convert/state/whole_names.h"
+#include "tools/convert/state/names.h"
 #include "tools/convert/torch/state.h"
 
 struct cairn_torch_reading {

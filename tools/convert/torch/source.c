@@ -102,12 +102,11 @@ cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_s
     cairn_err err;
 
     if (view->dtype->dtype == 0 || view->conjugate || view->negate)
-        return cairn_complain(checkpoint->complaint, CAIRN_VERSION,
-                              "%s: tensor %.300s (%s%s) has an unsupported dtype; save it "
-                              "as a plain tensor",
-                              source->path, tensor->name, view->dtype->name,
-                              view->conjugate || view->negate ? ", a lazy conjugate or negative"
-                                                              : "");
+        return cairn_complain(
+            checkpoint->complaint, CAIRN_VERSION,
+            "%s: tensor %.300s (%s%s) has an unsupported dtype; save it as a plain tensor",
+            source->path, tensor->name, view->dtype->name,
+            view->conjugate || view->negate ? ", a lazy conjugate or negative" : "");
     err = cairn_torch_add_view(checkpoint, source->container, tensor, name, kind, &index);
     if (!err) /* the tree is this source's own to change, only its walkers have no need to */
         cairn_torch_carry_out(&source->torch.tree, (struct cairn_pickle_node *)tensor->node,

@@ -187,8 +187,8 @@ plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_option
     if (!err)
         output->small_bytes = expect_indexes(output);
     return err ? cairn_refuse(checkpoint, err,
-                              "cannot be a universal checkpoint: a tensor's name, its size "
-                              "or their number exceeds the format's limits")
+                              "cannot be a universal checkpoint: a tensor's name, its size or "
+                              "their number exceeds the format's limits")
                : CAIRN_OK;
 }
 

@@ -218,8 +218,8 @@ read_entry(struct archive *archive, struct cairn_reader *reader, uint32_t index,
         return refuse_entry(archive, copy, "is encrypted");
     if (method != 0)
         return refuse_entry(archive, copy,
-                            "is compressed, which is not supported; unpack the "
-                            "archive and write it again without compression");
+                            "is compressed, which is not supported; unpack the archive and write "
+                            "it again without compression");
     cairn_reader_init(&extra_reader, extra, extra_bytes);
     if (!widen(&extra_reader, &bytes, &stored_bytes, &header_at))
         return refuse_entry(archive, copy, "has no sizes");
