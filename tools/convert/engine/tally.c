@@ -6,19 +6,280 @@
 #include <stdlib.h>
 
 #include "snapshot/box.h"
-#include "tools/convert/engine/locate.h"
+#include "snapshot/reshard_pieces.h"
+#include "snapshot/layout.h"
+
+/*
+ * ---- which element of a tensor lies at a byte of a container ----
+ *
+ * The inverse of a layout, made for checking: a byte that was read stands, by the source's pieces,
+ * at some place of the tensor's canonical bytes (row-major, no padding), and by the target's pieces
+ * it is written as some place. Both must be the same. Nothing of this comes from the planner.
+ */
+
+struct spot {
+    size_t piece;
+    uint64_t position_bytes; /* in the tensor's canonical bytes */
+    uint64_t run_bytes;      /* from here on contiguous on both sides; > 0 */
+};
+
+enum { RUN_BYTES_MIN = 64 };
+
+struct entry {
+    const struct cairn_piece *piece;
+    uint64_t reach; /* the farthest end of the pieces up to this one in tensor and container */
+};
+
+struct locator {
+    const struct cairn_layout *layout;
+    struct entry *entries; /* by tensor, container, offset */
+    size_t *first;         /* [tensor_count + 1] */
+    bool *regular;         /* [tensor_count] */
+    bool *replica;         /* [piece_count] */
+};
+
+/* Bytes of a run that is contiguous in the piece's container and in the tensor. */
+static uint64_t
+unit_bytes(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
+{
+    uint64_t unit = cairn_dtype_bytes(tensor->dtype);
+
+    for (uint32_t d = tensor->dims; d-- > 0;) {
+        if (tensor->shape[d] == 1)
+            continue;
+        if (piece->extent[d] > 1 && piece->stride_bytes[d] != unit)
+            break;
+        unit *= piece->extent[d];
+        if (piece->extent[d] != tensor->shape[d])
+            break;
+    }
+    return unit;
+}
+
+/* Dimensions of more than one step, longest stride first; returns how many. */
+static uint32_t
+by_stride(const struct cairn_tensor *tensor, const struct cairn_piece *piece,
+          uint32_t order[CAIRN_DIMS_MAX])
+{
+    uint32_t count = 0;
+
+    for (uint32_t d = 0; d < tensor->dims; d++) {
+        uint32_t at = count;
+
+        if (piece->extent[d] == 1)
+            continue;
+        while (at > 0 && piece->stride_bytes[order[at - 1]] < piece->stride_bytes[d]) {
+            order[at] = order[at - 1];
+            at--;
+        }
+        order[at] = d;
+        count++;
+    }
+    return count;
+}
+
+static bool
+piece_regular(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
+{
+    uint64_t element = cairn_dtype_bytes(tensor->dtype), span = element, unit, bytes = element;
+    uint32_t order[CAIRN_DIMS_MAX], count = by_stride(tensor, piece, order);
+
+    for (uint32_t i = count; i-- > 0;) {
+        uint32_t d = order[i];
+
+        if (piece->stride_bytes[d] < span)
+            return false;
+        span += (piece->extent[d] - 1) * piece->stride_bytes[d];
+        bytes *= piece->extent[d];
+    }
+    unit = unit_bytes(tensor, piece);
+    return unit >= RUN_BYTES_MIN || unit == bytes;
+}
+
+static int
+compare_entries(const void *left, const void *right)
+{
+    const struct cairn_piece *a = ((const struct entry *)left)->piece;
+    const struct cairn_piece *b = ((const struct entry *)right)->piece;
+
+    if (a->container != b->container)
+        return a->container < b->container ? -1 : 1;
+    if (a->offset_bytes != b->offset_bytes)
+        return a->offset_bytes < b->offset_bytes ? -1 : 1;
+    return (a > b) - (a < b);
+}
+
+/* Takes the pieces of one tensor over from the table, which has replicas side by side. */
+static void
+index_tensor(struct locator *locator, const struct cairn_piece_table *table, uint32_t t)
+{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(locator->layout, t);
+    const struct cairn_piece *all = cairn_layout_piece(locator->layout, 0);
+    size_t begin = table->begin[t], end = table->begin[t + 1];
+
+    locator->first[t] = begin;
+    locator->regular[t] = true;
+    for (size_t at = begin; at < end;) {
+        size_t count = cairn_piece_replicas(table, at, end, tensor->dims);
+
+        for (size_t i = at; i < at + count; i++) {
+            locator->entries[i].piece = table->piece[i];
+            locator->replica[table->piece[i] - all] = i > at;
+            locator->regular[t] = locator->regular[t] && piece_regular(tensor, table->piece[i]);
+        }
+        at += count;
+    }
+    if (end - begin > 1)
+        qsort(locator->entries + begin, end - begin, sizeof(*locator->entries), compare_entries);
+    for (size_t i = begin; i < end; i++) {
+        struct entry *entry = &locator->entries[i];
+
+        entry->reach = cairn_box_end(tensor, entry->piece);
+        if (i > begin && entry[-1].piece->container == entry->piece->container &&
+            entry[-1].reach > entry->reach)
+            entry->reach = entry[-1].reach;
+    }
+}
+
+static void
+locator_destroy(struct locator *locator)
+{
+    if (!locator)
+        return;
+    free(locator->entries);
+    free(locator->first);
+    free(locator->regular);
+    free(locator->replica);
+    free(locator);
+}
+
+/* The layout is borrowed and must not change. CAIRN_NOMEM. O(P log P). Thread: any. */
+static cairn_err
+locator_create(const struct cairn_layout *layout, struct locator **out)
+{
+    uint32_t tensor_count = cairn_layout_tensor_count(layout);
+    size_t piece_count = cairn_layout_piece_count(layout);
+    struct cairn_piece_table table = {0};
+    struct locator *locator = calloc(1, sizeof(*locator));
+    cairn_err err = locator ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (!err) {
+        locator->layout = layout;
+        locator->entries = malloc((piece_count + 1) * sizeof(*locator->entries));
+        locator->first = malloc(((size_t)tensor_count + 1) * sizeof(*locator->first));
+        locator->regular = malloc((size_t)tensor_count + 1);
+        locator->replica = malloc(piece_count + 1);
+        if (!locator->entries || !locator->first || !locator->regular || !locator->replica)
+            err = CAIRN_NOMEM;
+    }
+    if (!err)
+        err = cairn_piece_table_init(&table, layout);
+    if (!err) {
+        for (uint32_t t = 0; t < tensor_count; t++)
+            index_tensor(locator, &table, t);
+        locator->first[tensor_count] = piece_count;
+        *out = locator;
+        locator = NULL;
+    }
+    cairn_piece_table_fini(&table);
+    locator_destroy(locator);
+    return err;
+}
+
+/*
+ * Whether the tensor's pieces can be inverted at a price worth paying: the strides of each nest, so
+ * that no byte is two elements, and its runs are at least 64 bytes long (or whole pieces).
+ */
+static bool
+locator_regular(const struct locator *locator, uint32_t tensor)
+{
+    return locator->regular[tensor];
+}
+
+/* Whether some piece of the tensor holds elements that another one, added before it, holds too. */
+static bool
+locator_is_replica(const struct locator *locator, size_t piece)
+{
+    return locator->replica[piece];
+}
+
+/* Finds the byte in one piece. Its strides nest, so the indices are the digits of the offset. */
+static bool
+find_in_piece(const struct cairn_tensor *tensor, const struct cairn_piece *piece, uint64_t offset,
+              struct spot *out)
+{
+    uint64_t element = cairn_dtype_bytes(tensor->dtype), left = offset - piece->offset_bytes;
+    uint64_t canonical = element, unit = unit_bytes(tensor, piece);
+    uint32_t order[CAIRN_DIMS_MAX], count = by_stride(tensor, piece, order);
+    uint64_t index[CAIRN_DIMS_MAX] = {0};
+
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t d = order[i];
+
+        index[d] = left / piece->stride_bytes[d];
+        if (index[d] >= piece->extent[d])
+            return false;
+        left -= index[d] * piece->stride_bytes[d];
+    }
+    if (left >= element)
+        return false;
+    out->position_bytes = left;
+    out->run_bytes = unit - left;
+    for (uint32_t d = tensor->dims; d-- > 0;) {
+        out->position_bytes += (piece->start[d] + index[d]) * canonical;
+        if (canonical < unit) /* inside of the unit: what lies before the byte is not of the run */
+            out->run_bytes -= index[d] * canonical;
+        canonical *= tensor->shape[d];
+    }
+    return true;
+}
+
+/* False where no piece of the tensor has that byte of the container. The tensor is regular. Thread:
+ * any, concurrently. */
+static bool
+locate(const struct locator *locator, uint32_t tensor, uint32_t container, uint64_t offset_bytes,
+       struct spot *out)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(locator->layout, tensor);
+    const struct entry *entries = locator->entries;
+    size_t low = locator->first[tensor], high = locator->first[tensor + 1], first = low;
+
+    while (low < high) { /* the first entry behind the byte */
+        size_t middle = low + (high - low) / 2;
+        const struct cairn_piece *piece = entries[middle].piece;
+
+        if (piece->container < container ||
+            (piece->container == container && piece->offset_bytes <= offset_bytes))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (size_t i = low; i > first; i--) {
+        const struct entry *entry = &entries[i - 1];
+
+        if (entry->piece->container != container || entry->reach <= offset_bytes)
+            return false;
+        if (find_in_piece(known, entry->piece, offset_bytes, out)) {
+            out->piece = (size_t)(entry->piece - cairn_layout_piece(locator->layout, 0));
+            return true;
+        }
+    }
+    return false;
+}
 
 struct sums {
     struct cairn_fingerprint source, target;
     uint64_t bytes;
 };
 
+/* ---- the tally ---- */
+
 struct cairn_tally {
     const struct cairn_layout *source;
     const struct cairn_layout *target;
     const struct cairn_regions *regions;
-    struct cairn_locator *source_locator;
-    struct cairn_locator *target_locator;
+    struct locator *source_locator;
+    struct locator *target_locator;
     uint32_t *source_tensor; /* [tensors of the output] */
     bool *left_out;          /* [tensors of the output] */
     struct sums *sums;       /* [tensors of the output] */
@@ -43,16 +304,16 @@ cairn_tally_create(const struct cairn_layout *source, const struct cairn_output 
             err = CAIRN_NOMEM;
     }
     if (!err)
-        err = cairn_locator_create(source, &tally->source_locator);
+        err = locator_create(source, &tally->source_locator);
     if (!err)
-        err = cairn_locator_create(output->layout, &tally->target_locator);
+        err = locator_create(output->layout, &tally->target_locator);
     for (uint32_t t = 0; !err && t < count; t++) {
         uint32_t from =
             cairn_layout_tensor_find(source, cairn_layout_tensor(output->layout, t)->name);
 
         tally->source_tensor[t] = from;
-        tally->left_out[t] = !cairn_locator_regular(tally->source_locator, from) ||
-                             !cairn_locator_regular(tally->target_locator, t);
+        tally->left_out[t] = !locator_regular(tally->source_locator, from) ||
+                             !locator_regular(tally->target_locator, t);
     }
     if (err) {
         cairn_tally_destroy(tally);
@@ -67,8 +328,8 @@ cairn_tally_destroy(struct cairn_tally *tally)
 {
     if (!tally)
         return;
-    cairn_locator_destroy(tally->source_locator);
-    cairn_locator_destroy(tally->target_locator);
+    locator_destroy(tally->source_locator);
+    locator_destroy(tally->target_locator);
     free(tally->source_tensor);
     free(tally->left_out);
     free(tally->sums);
@@ -131,11 +392,11 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
 
     for (uint64_t done = 0, bytes; done < run_bytes; done += bytes) {
         uint64_t file_offset = cairn_region_file_offset(region, visit->tile->begin + at + done);
-        struct cairn_spot from, to;
+        struct spot from, to;
 
-        if (!cairn_locate(tally->source_locator, tally->source_tensor[visit->tensor], container,
-                          source_offset + done, &from) ||
-            !cairn_locate(tally->target_locator, visit->tensor, region->file, file_offset, &to) ||
+        if (!locate(tally->source_locator, tally->source_tensor[visit->tensor], container,
+                    source_offset + done, &from) ||
+            !locate(tally->target_locator, visit->tensor, region->file, file_offset, &to) ||
             from.position_bytes / from_bytes != to.position_bytes / to_bytes)
             return cairn_complain(
                 complaint, CAIRN_INTERNAL,
@@ -147,7 +408,7 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
             bytes = from.run_bytes;
         if (bytes > to.run_bytes / to_bytes * from_bytes)
             bytes = to.run_bytes / to_bytes * from_bytes;
-        if (cairn_locator_is_replica(tally->target_locator, to.piece))
+        if (locator_is_replica(tally->target_locator, to.piece))
             continue;
         cairn_fingerprint_walk_add(
             &visit->source, cairn_fingerprint_of(visit->tile->bytes + at + done, (size_t)bytes),

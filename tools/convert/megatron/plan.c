@@ -11,9 +11,185 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/megatron/fill.h"
 #include "tools/convert/megatron/files.h"
 #include "tools/convert/state/param_groups.h"
+#include "tools/convert/core/numbers.h"
+#include "tools/convert/megatron/target.h"
+
+/* ---- what the words of a tree stand for, and which pieces of tensors that makes ---- */
+
+/* One flat tensor of distrib_optim.pt: what `key` is of parts[order[i]], which begin at begins[i].
+ */
+struct flat {
+    const char *key; /* "fp32", "exp_avg", "exp_avg_sq" */
+    const uint32_t *order;
+    const uint64_t *begins;
+    uint32_t count;
+    uint64_t elements;
+    enum cairn_dtype dtype;
+};
+
+struct fill {
+    struct cairn_megatron_target *target;
+    const struct flat *flats; /* ("flat", index) */
+    uint32_t flat_count;
+};
+
+/* Identities: parts, then flats, then whole tensors. */
+static uint32_t
+tensors_begin(const struct fill *fill)
+{
+    return fill->target->part_count + fill->flat_count;
+}
+
+/* The tensor of the source that is a part's `key`; UINT32_MAX, complained about, where there is
+ * none. */
+static uint32_t
+fill_state(const struct cairn_megatron_target *target, const char *key, uint32_t part)
+{
+    const char *parameter = target->parts[part].name;
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint32_t tensor = UINT32_MAX;
+
+    if (snprintf(name, sizeof(name), "%s.%s", key, parameter) < (int)sizeof(name))
+        tensor = cairn_megatron_target_find(target, name);
+    /* a parameter that is trained as float32 is its own master */
+    if (tensor == UINT32_MAX && strcmp(key, "fp32") == 0 &&
+        cairn_layout_tensor(target->checkpoint->layout, target->part_tensor[part])->dtype ==
+            CAIRN_F32)
+        return target->part_tensor[part];
+    if (tensor == UINT32_MAX)
+        (void)cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                           "the distributed optimizer needs %s, which is missing; drop all state "
+                           "of the optimizer (--drop 'fp32.*,exp_avg*'), or none",
+                           name);
+    return tensor;
+}
+
+/* ---- words ---- */
+
+static cairn_err
+resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out)
+{
+    struct fill *fill = context;
+    struct cairn_megatron_target *target = fill->target;
+    uint64_t number = UINT32_MAX;
+    uint32_t index = cairn_number_read(name, UINT32_MAX, &number) ? (uint32_t)number : UINT32_MAX;
+
+    if (strcmp(word, "part") == 0 && index < target->part_count) {
+        const struct cairn_megatron_part *part = &target->parts[index];
+
+        out->dtype = cairn_torch_dtype_of(part->dtype);
+        out->dims = part->dims;
+        memcpy(out->shape, part->shape, sizeof(out->shape));
+        out->identity = index;
+    } else if (strcmp(word, "flat") == 0 && index < fill->flat_count) {
+        out->dtype = cairn_torch_dtype_of(fill->flats[index].dtype);
+        out->dims = 1;
+        out->shape[0] = fill->flats[index].elements;
+        out->identity = target->part_count + index;
+    } else if (strcmp(word, "tensor") == 0) {
+        const struct cairn_tensor *tensor;
+
+        index = cairn_megatron_target_find(target, name);
+        if (index == UINT32_MAX)
+            return cairn_refuse(
+                target->checkpoint, CAIRN_INVAL,
+                "the state carried from Megatron-LM needs %s, which is missing; was it dropped?",
+                name);
+        tensor = cairn_layout_tensor(target->checkpoint->layout, index);
+        out->dtype = cairn_torch_dtype_of(cairn_output_dtype(target->options, tensor));
+        out->dims = tensor->dims;
+        memcpy(out->shape, tensor->shape, sizeof(out->shape));
+        out->identity = tensors_begin(fill) + index;
+    }
+    return out->dtype ? CAIRN_OK
+                      : cairn_refuse(target->checkpoint, CAIRN_CORRUPT,
+                                     "carried state holds (%s, %s)", word, name);
+}
+
+/* ---- pieces ---- */
+
+/* A part of a tensor of the source, row-major from `at` on. */
+static cairn_err
+add_part(const struct cairn_megatron_target *target, uint32_t tensor,
+         const struct cairn_megatron_part *part, uint32_t file, uint64_t at)
+{
+    const struct cairn_tensor *source = cairn_layout_tensor(target->checkpoint->layout, tensor);
+    struct cairn_megatron_box boxes[2];
+    uint64_t strides[CAIRN_DIMS_MAX];
+    uint64_t stride = cairn_dtype_bytes(cairn_output_dtype(target->options, source));
+    uint32_t count = cairn_megatron_part_boxes(part, boxes), index = 0;
+    cairn_err err = cairn_output_add_tensor(target->output, target->options, source, &index);
+
+    for (uint32_t d = part->dims; d-- > 0; stride *= part->shape[d])
+        strides[d] = stride;
+    for (uint32_t i = 0; i < count && !err; i++)
+        err = cairn_output_add_box(target->output, index, file, boxes[i].start, boxes[i].extent,
+                                   at + (part->dims > 0 ? boxes[i].row * strides[0] : 0), strides);
+    return err;
+}
+
+static cairn_err
+add_flat(struct cairn_megatron_target *target, const struct flat *flat, uint32_t file, uint64_t at)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < flat->count && !err; i++) {
+        const struct cairn_megatron_part *part = &target->parts[flat->order[i]];
+        uint32_t tensor = fill_state(target, flat->key, flat->order[i]);
+        const struct cairn_tensor *source;
+
+        if (tensor == UINT32_MAX)
+            return CAIRN_INVAL;
+        source = cairn_layout_tensor(target->checkpoint->layout, tensor);
+        if (source->dims != part->dims ||
+            memcmp(source->shape, part->whole_shape, part->dims * sizeof(uint64_t)) != 0 ||
+            cairn_output_dtype(target->options, source) != flat->dtype)
+            return cairn_refuse(
+                target->checkpoint, CAIRN_INVAL,
+                "%s has another shape than its parameter, or not the dtype of other parameters' %s",
+                source->name, flat->key);
+        cairn_megatron_target_place(target, tensor);
+        err = add_part(target, tensor, part, file,
+                       at + flat->begins[i] * cairn_dtype_bytes(flat->dtype));
+    }
+    return err;
+}
+
+static cairn_err
+add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
+{
+    struct fill *fill = context;
+    struct cairn_megatron_target *target = fill->target;
+
+    if (identity < target->part_count)
+        return add_part(target, target->part_tensor[identity], &target->parts[identity], file, at);
+    if (identity < tensors_begin(fill))
+        return add_flat(target, &fill->flats[identity - target->part_count], file, at);
+    identity -= tensors_begin(fill);
+    cairn_megatron_target_place(target, identity);
+    return cairn_output_add_whole(target->output, target->options,
+                                  cairn_layout_tensor(target->checkpoint->layout, identity), file,
+                                  at);
+}
+
+/* ---- files ---- */
+
+/* Adds a file with a tree, and the pieces of the tensors in it. Complained about. */
+static cairn_err
+fill_add(struct fill *fill, const char *path, struct cairn_pickle *tree,
+         struct cairn_pickle_node *root)
+{
+    struct cairn_megatron_target *target = fill->target;
+    struct cairn_torch_fill carry = {
+        .tree = tree, .root = root, .resolve = resolve, .context = fill};
+
+    carry.identity_count =
+        tensors_begin(fill) + cairn_layout_tensor_count(target->checkpoint->layout);
+    return cairn_torch_output_fill(target->output, path, &carry, add_storage,
+                                   target->checkpoint->complaint);
+}
 
 static const char *const keys[] = {"fp32", "exp_avg", "exp_avg_sq"};
 enum { KEY_COUNT = sizeof(keys) / sizeof(keys[0]) };
@@ -36,7 +212,7 @@ make_chunks(struct cairn_megatron_target *target, const struct cairn_megatron_ra
 static cairn_err
 plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank)
 {
-    struct cairn_megatron_fill fill = {.target = target};
+    struct fill fill = {.target = target};
     struct cairn_pickle_node **chunks = calloc(target->sizes.vpp, sizeof(*chunks));
     struct cairn_pickle_node *root = NULL, *rest = NULL;
     bool first = rank->tp == 0 && rank->pp == 0 && rank->ep == 0;
@@ -61,7 +237,7 @@ plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_ran
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
-        err = cairn_megatron_fill_add(&fill, path, &tree, root);
+        err = fill_add(&fill, path, &tree, root);
     cairn_pickle_fini(&tree);
     free(chunks);
     return err;
@@ -78,7 +254,7 @@ struct optimizer {
     uint32_t *order;  /* [part_count]: each buffer has its own part of it */
     uint64_t *begins; /* [part_count] */
     uint32_t order_count;
-    struct cairn_megatron_flat *flats;
+    struct flat *flats;
     uint32_t flat_count;
 };
 
@@ -90,13 +266,13 @@ add_flats(struct optimizer *optimizer, uint32_t first, uint32_t count, uint64_t 
     struct cairn_pickle *tree = optimizer->tree;
 
     for (size_t k = 0; k < KEY_COUNT; k++) {
-        uint32_t tensor = cairn_megatron_fill_state(target, keys[k], optimizer->order[first]);
+        uint32_t tensor = fill_state(target, keys[k], optimizer->order[first]);
         char number[16];
 
         if (tensor == UINT32_MAX)
             return CAIRN_INVAL;
         (void)snprintf(number, sizeof(number), "%" PRIu32, optimizer->flat_count);
-        optimizer->flats[optimizer->flat_count++] = (struct cairn_megatron_flat){
+        optimizer->flats[optimizer->flat_count++] = (struct flat){
             .key = keys[k],
             .order = optimizer->order + first,
             .begins = optimizer->begins + first,
@@ -204,7 +380,7 @@ fill_optim(struct optimizer *optimizer)
 {
     struct cairn_megatron_target *target = optimizer->target;
     const struct cairn_megatron_rank *rank = optimizer->rank;
-    struct cairn_megatron_fill fill = {.target = target};
+    struct fill fill = {.target = target};
     struct cairn_pickle_node *root = NULL;
     char path[CAIRN_NAME_BYTES_MAX];
     cairn_err err = make_state(optimizer, &root);
@@ -218,7 +394,7 @@ fill_optim(struct optimizer *optimizer)
     if (!cairn_megatron_path(target->folder, &target->sizes, rank->tp, rank->pp, rank->ep,
                              CAIRN_MEGATRON_OPTIM, path))
         return CAIRN_INTERNAL;
-    return cairn_megatron_fill_add(&fill, path, optimizer->tree, root);
+    return fill_add(&fill, path, optimizer->tree, root);
 }
 
 static cairn_err
