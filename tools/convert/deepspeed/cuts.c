@@ -339,16 +339,12 @@ cairn_deepspeed_cuts_agree(struct cairn_deepspeed_cuts *cuts, const struct cairn
     if (version && (!cairn_pickle_u64(version, &known) || known > AFFINE_VERSION_MAX))
         return false; /* it may say more than is looked at here */
     for (uint32_t i = 0; maps && i < maps->count; i++) {
-        const struct cairn_pickle_node *by_rank =
-            cairn_pickle_pairs(cairn_pickle_get(maps->items[2 * i + 1], "ranks"));
-        const struct cairn_pickle_node *own = NULL;
+        const struct cairn_pickle_node *own =
+            cairn_pickle_at(cairn_pickle_get(maps->items[2 * i + 1], "ranks"), rank);
         struct cairn_deepspeed_cut cut;
-        uint64_t part[CAIRN_DIMS_MAX] = {0}, number;
+        uint64_t part[CAIRN_DIMS_MAX] = {0};
         uint32_t dims = 0;
 
-        for (uint32_t r = 0; by_rank && r < by_rank->count; r++)
-            if (cairn_pickle_u64(by_rank->items[2 * r], &number) && number == rank)
-                own = by_rank->items[2 * r + 1];
         (void)snprintf(name, CAIRN_NAME_BYTES_MAX, "a parameter");
         if (!read_literal(maps->items[2 * i], name) ||
             !read_sizes(cairn_pickle_get(own, "shard_shape"), part, &dims))

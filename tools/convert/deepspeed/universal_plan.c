@@ -79,15 +79,9 @@ plan_file(struct writing *writing, const char *parameter, const char *key, const
 static const struct cairn_pickle_node *
 group_state(const struct writing *writing, uint32_t group)
 {
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(writing->states);
-    uint64_t number;
-
     if (cairn_pickle_is_list(writing->states))
         return group < writing->states->count ? writing->states->items[group] : NULL;
-    for (uint32_t i = 0; pairs && i < pairs->count; i++)
-        if (cairn_pickle_u64(pairs->items[2 * i], &number) && number == group)
-            return pairs->items[2 * i + 1];
-    return NULL;
+    return cairn_pickle_at(writing->states, group);
 }
 
 static bool

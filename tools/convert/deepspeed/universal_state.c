@@ -35,12 +35,8 @@ make_states(struct cairn_ds_universal_reading *reading, struct cairn_pickle *tre
 
     for (uint32_t g = 0; g < reading->state.groups.group_count; g++) {
         struct cairn_pickle_node *state = cairn_pickle_dict(tree);
-        const struct cairn_pickle_node *pairs = cairn_pickle_pairs(known), *own = NULL;
-        uint64_t number;
+        const struct cairn_pickle_node *own = cairn_pickle_at(known, g);
 
-        for (uint32_t i = 0; pairs && i < pairs->count; i++)
-            if (cairn_pickle_u64(pairs->items[2 * i], &number) && number == g)
-                own = pairs->items[2 * i + 1];
         (void)snprintf(
             name, sizeof(name), "step.%s",
             reading->state.groups.groups[g].count

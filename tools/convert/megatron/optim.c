@@ -106,19 +106,6 @@ collect(const struct cairn_megatron_state *state, uint32_t chunk, bool expert, b
     return count;
 }
 
-/* What a dict has under a number. */
-static const struct cairn_pickle_node *
-at_number(const struct cairn_pickle_node *dict, uint32_t number)
-{
-    uint64_t key;
-
-    dict = cairn_pickle_pairs(dict);
-    for (uint32_t i = 0; dict && i < dict->count; i++)
-        if (cairn_pickle_u64(dict->items[2 * i], &key) && key == number)
-            return dict->items[2 * i + 1];
-    return NULL;
-}
-
 /* One optimizer's buffers: those of the first chunk, one per dtype, then those of the next. */
 static cairn_err
 read_optimizer(struct reading *reading, const struct cairn_pickle_node *optimizer, bool expert,
@@ -142,14 +129,14 @@ read_optimizer(struct reading *reading, const struct cairn_pickle_node *optimize
             chunk++;
             continue;
         }
-        dtypes = cairn_pickle_pairs(at_number(optimizer, buffer++));
+        dtypes = cairn_pickle_pairs(cairn_pickle_at(optimizer, buffer++));
         tensors = dtypes && dtypes->count == 1 ? cairn_pickle_pairs(dtypes->items[1]) : NULL;
         err = tensors
                   ? read_buffer(reading, tensors, order, begins, count,
                                 cairn_megatron_buffer(state->parts, order, count, bucket, begins))
                   : refuse(reading, "it has fewer buffers than its model has chunks and dtypes");
     }
-    if (!err && at_number(optimizer, buffer))
+    if (!err && cairn_pickle_at(optimizer, buffer))
         err = refuse(reading, "it has more buffers than its model has chunks and dtypes");
     free(taken);
     free(order);

@@ -66,13 +66,9 @@ struct member {
 static struct cairn_pickle_node *
 at_number(const struct cairn_pickle_node *dict, const struct cairn_pickle_node *number)
 {
-    uint64_t wanted, key;
+    uint64_t wanted;
 
-    dict = cairn_pickle_pairs(dict);
-    for (uint32_t i = 0; dict && cairn_pickle_u64(number, &wanted) && i < dict->count; i++)
-        if (cairn_pickle_u64(dict->items[2 * i], &key) && key == wanted)
-            return dict->items[2 * i + 1];
-    return NULL;
+    return cairn_pickle_u64(number, &wanted) ? cairn_pickle_at(dict, wanted) : NULL;
 }
 
 static bool
