@@ -1,7 +1,8 @@
 /*
  * tools/convert/deepspeed/subgroups.c - where ZeRO 3 splits a group of the optimizer into buffers.
  * It goes by what one rank has of the group (sub_group_size), so another number of ranks has other
- * buffers. Notes the size with a checkpoint that is read, and splits again for another number of ranks.
+ * buffers. Notes the size with a checkpoint that is read, and splits again for another number of
+ * ranks.
  */
 #include "tools/convert/deepspeed/subgroups.h"
 

@@ -27,7 +27,8 @@ const struct cairn_piece **cairn_map_pieces_of(const struct cairn_map_stage *sta
                                                size_t *count);
 
 /* Appends to the stage's scratch what part `part` of a target tensor has of one source tensor.
- * fixed[], is_fixed[]: which axes are fixed, and at what. CAIRN_INVAL: too many boxes, complained about; CAIRN_NOMEM. */
+ * fixed[], is_fixed[]: which axes are fixed, and at what. CAIRN_INVAL: too many boxes, complained
+ * about; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part,
                                               uint32_t source,
                                               const struct cairn_map_tensor *target,

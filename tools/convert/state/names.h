@@ -73,9 +73,9 @@ bool cairn_state_join(const struct cairn_state_path *path, char *out, size_t out
 void cairn_state_unwrap(char *name);
 
 /*
- * Which names are whole paths. A canonical name leaves out keys: the model's prefix, a wrapper, what
- * leads to optimizer state. If another tensor's whole path is that name, the tensor must keep its
- * own whole path: {"model": {"step": a}, "step": b} has the tensors "model.step" and "step".
+ * Which names are whole paths. A canonical name leaves out keys: the model's prefix, a wrapper,
+ * what leads to optimizer state. If another tensor's whole path is that name, the tensor must keep
+ * its own whole path: {"model": {"step": a}, "step": b} has the tensors "model.step" and "step".
  */
 
 /* Notes a tensor's path if its canonical name is that path. Paths that are too long are skipped.
