@@ -491,6 +491,8 @@ cairn_file_rename(int dir_fd, const char *from, const char *to)
         result = file_ops->rename(parent_fd, leaf, parent_fd == dir_fd ? to : to + shared);
         leave_parent(dir_fd, parent_fd);
     }
+    if (result != 0 && (errno == ENOTEMPTY || errno == EEXIST))
+        return CAIRN_AGAIN;
     return result == 0 ? CAIRN_OK : report("rename", dir_fd, from, 0);
 }
 

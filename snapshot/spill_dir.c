@@ -237,9 +237,12 @@ cairn_spill_mark_bad(int spill_fd, struct cairn_generation_id generation)
 
     cairn_spill_dir_name(generation, name);
     (void)snprintf(bad_name, sizeof bad_name, "%s%s", name, bad_suffix);
-    err = remove_dir(spill_fd, bad_name);
-    if (!err || err == CAIRN_NOT_FOUND)
-        err = cairn_file_rename(spill_fd, name, bad_name);
+    err = cairn_file_rename(spill_fd, name, bad_name);
+    if (err == CAIRN_AGAIN) { /* written again under its name since it was marked */
+        err = remove_dir(spill_fd, bad_name);
+        if (!err || err == CAIRN_NOT_FOUND)
+            err = cairn_file_rename(spill_fd, name, bad_name);
+    }
     return err ? err : cairn_file_sync(spill_fd);
 }
 

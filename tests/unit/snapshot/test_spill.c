@@ -725,6 +725,9 @@ test_marked_as_bad(void **state)
         expect_list(spill_fd, "1/3 1/1");
         assert_true(is_there(spill_fd, "e1-s2.bad/COMMIT"));
     }
+    /* Two agents found it damaged: what the first has marked stays. */
+    assert_int_equal(cairn_spill_mark_bad(spill_fd, damaged), CAIRN_NOT_FOUND);
+    assert_true(is_there(spill_fd, "e1-s2.bad/COMMIT"));
     assert_int_equal(cairn_dir_make(spill_fd, "own.bad"), CAIRN_OK);
     assert_int_equal(keep_last(spill_fd, 3, &removed), CAIRN_OK);
     assert_false(is_there(spill_fd, "e1-s2.bad"));
