@@ -116,8 +116,8 @@ void cairn_file_start_sync(int fd, uint64_t at, uint64_t bytes);
 /* Closes; -1 is allowed. The descriptor is gone even on failure. The result matters for a file that
  * was written. */
 cairn_err cairn_file_close(int fd);
-/* Both names are in the same directory, or CAIRN_INVAL. CAIRN_AGAIN: `to` is a directory that is not
- * empty (not logged). */
+/* Both names are in the same directory, or CAIRN_INVAL. CAIRN_AGAIN: `to` is a directory that is
+ * not empty (not logged). */
 CAIRN_MUST_CHECK cairn_err cairn_file_rename(int dir_fd, const char *from, const char *to);
 CAIRN_MUST_CHECK cairn_err cairn_file_unlink(int dir_fd, const char *name);
 

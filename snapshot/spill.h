@@ -146,8 +146,8 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd,
 CAIRN_MUST_CHECK cairn_err cairn_spill_remove(int spill_fd, struct cairn_generation_id generation);
 
 /* Gives a generation the name "<name>.bad": no list has it, and its files stay until retention
- * removes them. An earlier one of that name is removed. CAIRN_NOT_FOUND: another agent may have marked
- * it, and that stays. */
+ * removes them. An earlier one of that name is removed. CAIRN_NOT_FOUND: another agent may have
+ * marked it, and that stays. */
 CAIRN_MUST_CHECK cairn_err cairn_spill_mark_bad(int spill_fd,
                                                 struct cairn_generation_id generation);
 

@@ -94,16 +94,53 @@ scrub_course_next(struct scrub_course *course, const uint64_t *extents, uint32_t
     return true;
 }
 
-void
-scrub_course_took(struct scrub_course *course, uint64_t cpu_ns, uint64_t now_ns)
+uint32_t
+scrub_course_extent(const struct scrub_course *course, const uint64_t *extents, uint32_t count)
+{
+    struct scrub_course next = *course;
+
+    if (next.rests)
+        begin_pass(&next, 0);
+    (void)find_unit(&next, extents, count);
+    return next.extent < count ? next.extent : count;
+}
+
+static void
+take_back(struct scrub_course *course, uint64_t cpu_ns, uint64_t now_ns)
 {
     course->reading = false;
     course->free_ns = now_ns + cpu_ns * (SCRUB_SHARE - 1);
+}
+
+void
+scrub_course_took(struct scrub_course *course, uint64_t cpu_ns, uint64_t now_ns)
+{
+    take_back(course, cpu_ns, now_ns);
     if (course->last)
         end_pass(course, now_ns);
 }
 
-/* ---- damage ---- */
+void
+scrub_course_again(struct scrub_course *course, const struct scrub_run *run, uint64_t cpu_ns,
+                   uint64_t now_ns)
+{
+    take_back(course, cpu_ns, now_ns);
+    course->extent = run->extent;
+    course->unit = run->first;
+    course->done_units -= run->count;
+}
+
+/* ---- damage on the disk ---- */
+
+enum scrub_remedy
+scrub_remedy(bool settled, bool in_memory, uint32_t tries)
+{
+    if (!settled)
+        return SCRUB_WAIT;
+    return in_memory && tries < SCRUB_TRIES_MAX ? SCRUB_REPAIR : SCRUB_MARK;
+}
+
+/* ---- damage in memory ---- */
 
 bool
 scrub_ledger_add(struct scrub_ledger *ledger, struct cairn_generation_id generation,

@@ -60,8 +60,30 @@ bool scrub_course_next(struct scrub_course *course, const uint64_t *extents, uin
                        uint32_t units_max, uint64_t interval_ns, uint64_t now_ns,
                        struct scrub_run *out, uint64_t *due_ns);
 
+/* The extent of the next unit to read; `count`: the pass has none left. */
+uint32_t scrub_course_extent(const struct scrub_course *course, const uint64_t *extents,
+                             uint32_t count);
+
 /* The run was read, in cpu_ns of a processor's time. */
 void scrub_course_took(struct scrub_course *course, uint64_t cpu_ns, uint64_t now_ns);
+
+/* As scrub_course_took, but the run is read again: it is damaged. */
+void scrub_course_again(struct scrub_course *course, const struct scrub_run *run, uint64_t cpu_ns,
+                        uint64_t now_ns);
+
+/* What is done about a damaged generation on the disk. */
+enum scrub_remedy {
+    SCRUB_WAIT,   /* it is read again later */
+    SCRUB_REPAIR, /* from memory; then it is read again */
+    SCRUB_MARK    /* as bad */
+};
+
+/*
+ * `settled`: this agent knows which others live, and no epoch is about to begin. Before that,
+ * another agent may hold what this one does not. `in_memory`: the agents hold the generation.
+ * `tries`: repairs that left the damage.
+ */
+enum scrub_remedy scrub_remedy(bool settled, bool in_memory, uint32_t tries);
 
 struct scrub_damage {
     struct cairn_generation_id generation;

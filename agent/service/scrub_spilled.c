@@ -24,11 +24,14 @@
 
 enum { READ_BLOCKS = CAIRN_SPILL_CHECK_MAX };
 
+enum { WHOLE = UINT32_MAX }; /* in place of a file: the index or a header is damaged */
+
 enum work {
-    WORK_LIST, /* the own generations, and how many blocks they have */
-    WORK_OPEN, /* one of them, to be read */
-    WORK_READ, /* compares some of its blocks */
-    WORK_MARK  /* it is bad */
+    WORK_LIST,   /* the own generations, and how many blocks they have */
+    WORK_OPEN,   /* one of them, to be read */
+    WORK_READ,   /* compares some of its blocks */
+    WORK_COMMIT, /* all its files were written again */
+    WORK_MARK    /* it is bad */
 };
 
 struct own {
@@ -52,12 +55,23 @@ struct spilled_job {
     uint32_t file;                   /* READ: of the first damaged block */
     uint32_t bad_blocks;             /* READ: in that file */
     struct cairn_generation_id left; /* MARK: the newest one that is left */
+    struct cairn_universal plan;     /* COMMIT */
     cairn_err err;
+    char text[SPILL_TEXT_BYTES];
+};
+
+/* The damage that was found last. A clean read of the same bytes forgets it. */
+struct spilled_damage {
+    struct cairn_generation_id generation; /* step 0: none */
+    uint32_t file;                         /* or WHOLE */
+    uint32_t blocks;
+    uint32_t tries; /* repairs that were begun */
     char text[SPILL_TEXT_BYTES];
 };
 
 struct scrub_spilled {
     struct cairn_timer timer;
+    uint64_t started_ns;
     struct scrub_course course;
     struct own *list;
     uint32_t count;
@@ -69,10 +83,10 @@ struct scrub_spilled {
     int dir_fd;
     struct cairn_universal universal;
 
-    struct spill_run *repair; /* of `file` of the opened generation */
+    struct spilled_damage damage;
+    struct spill_run *repair; /* of it */
     struct cairn_generation_id in_memory;
     uint64_t request; /* its pins */
-    uint32_t file, bad_blocks;
     uint64_t sent_ns; /* pins, last */
 
     uint64_t read_bytes;
@@ -205,6 +219,23 @@ read_blocks(struct spilled_job *job, int dir_fd, const struct cairn_universal *u
     return err;
 }
 
+/* The damaged index.json is replaced by one of what was written. */
+static cairn_err
+commit(const struct spilled_job *job)
+{
+    char name[CAIRN_SPILL_DIR_NAME_BYTES], path[SPILL_PATH_BYTES + CAIRN_SPILL_DIR_NAME_BYTES];
+    int dir_fd = -1;
+    cairn_err err;
+
+    cairn_spill_dir_name(job->generation, name);
+    snprintf(path, sizeof path, "%s/%s", job->dir, name);
+    err = cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &dir_fd);
+    if (!err)
+        err = cairn_universal_dir_commit(dir_fd, &job->plan);
+    (void)cairn_file_close(dir_fd); /* a directory */
+    return err;
+}
+
 /* What was marked as bad stays marked also if `left` cannot be found out. */
 static cairn_err
 mark(struct spilled_job *job)
@@ -243,6 +274,9 @@ job_run(struct cairn_job *base)
     case WORK_READ:
         job->err = read_blocks(job, state->dir_fd, &state->universal);
         break;
+    case WORK_COMMIT:
+        job->err = commit(job);
+        break;
     case WORK_MARK:
         job->err = mark(job);
         break;
@@ -259,6 +293,7 @@ job_free(struct spilled_job *job)
 {
     free(job->alive);
     free(job->list);
+    cairn_universal_fini(&job->plan);
     free(job);
 }
 
@@ -289,17 +324,19 @@ close_opened(struct scrub_spilled *state)
 
 /* The generation cannot be repaired. */
 static void
-mark_bad(struct cairn_agent *agent, struct cairn_generation_id generation, const char *why)
+mark_bad(struct cairn_agent *agent)
 {
+    struct scrub_spilled *state = agent->scrub_spilled;
     struct spilled_job *job = calloc(1, sizeof *job);
 
-    agent->scrub_spilled->listed = false;
-    if (!job)
-        return; /* the next pass finds it again */
-    job->work = WORK_MARK;
-    job->generation = generation;
-    snprintf(job->text, sizeof job->text, "%s", why);
-    submit(agent, job);
+    state->listed = false;
+    if (job) { /* otherwise the next pass finds it again */
+        job->work = WORK_MARK;
+        job->generation = state->damage.generation;
+        memcpy(job->text, state->damage.text, sizeof job->text);
+        submit(agent, job);
+    }
+    state->damage = (struct spilled_damage){0};
 }
 
 /* Logs, records and tells all agents that a generation was marked as bad. */
@@ -359,90 +396,195 @@ end_repair(struct cairn_agent *agent)
 }
 
 static void
-repaired(void *context, cairn_err err, const char *text)
+repair_failed(struct cairn_agent *agent, cairn_err err, const char *text)
+{
+    struct spilled_damage *damage = &agent->scrub_spilled->damage;
+
+    snprintf(damage->text, sizeof damage->text, "%s", text);
+    CAIRN_LOG_AT(WARN,
+                 "scrub: not repaired epoch=%" PRIu64 " step=%" PRIu64
+                 " dir=%s: %s (%s); it is read again",
+                 damage->generation.epoch >> 16, damage->generation.step, agent->config.spill_dir,
+                 damage->text, cairn_err_text(err));
+}
+
+static void
+repaired(struct cairn_agent *agent, const char *name)
+{
+    struct scrub_spilled *state = agent->scrub_spilled;
+    const struct spilled_damage *damage = &state->damage;
+
+    state->repaired += damage->blocks;
+    CAIRN_LOG_AT(INFO,
+                 "scrub: repaired epoch=%" PRIu64 " step=%" PRIu64 " dir=%s file=%s blocks=%u",
+                 damage->generation.epoch >> 16, damage->generation.step, agent->config.spill_dir,
+                 name, damage->blocks);
+}
+
+/* All files were written again: makes them a checkpoint. */
+static void
+commit_all(struct cairn_agent *agent, struct cairn_universal *plan)
+{
+    struct scrub_spilled *state = agent->scrub_spilled;
+    struct spilled_job *job = calloc(1, sizeof *job);
+
+    if (!job)
+        return; /* it is read again */
+    job->work = WORK_COMMIT;
+    job->generation = state->damage.generation;
+    job->plan = *plan;
+    memset(plan, 0, sizeof *plan);
+    submit(agent, job);
+}
+
+static void
+written(void *context, cairn_err err, const char *text)
 {
     struct cairn_agent *agent = context;
     struct scrub_spilled *state = agent->scrub_spilled;
-    const struct cairn_universal_file *file = &state->universal.files[state->file];
+    uint32_t f = state->damage.file;
     struct cairn_universal *plan = spill_run_plan(state->repair);
 
-    if (!err && memcmp(plan->files[state->file].block_crcs, file->block_crcs,
-                       file->block_count * sizeof *file->block_crcs) != 0) {
-        err = CAIRN_CORRUPT;
-        text = "memory gives other bytes than its index names";
-    }
-    if (err) {
-        mark_bad(agent, state->opened, text);
+    if (!err && f == WHOLE) {
+        commit_all(agent, plan);
+    } else if (!err) {
+        const struct cairn_universal_file *file = &state->universal.files[f];
+
+        if (memcmp(plan->files[f].block_crcs, file->block_crcs,
+                   file->block_count * sizeof *file->block_crcs) == 0)
+            repaired(agent, file->name);
+        else
+            repair_failed(agent, CAIRN_CORRUPT, "memory gives other bytes than its index names");
     } else {
-        state->repaired += state->bad_blocks;
-        CAIRN_LOG_AT(INFO,
-                     "scrub: repaired epoch=%" PRIu64 " step=%" PRIu64 " dir=%s file=%s blocks=%u",
-                     state->opened.epoch >> 16, state->opened.step, agent->config.spill_dir,
-                     file->name, state->bad_blocks);
+        repair_failed(agent, err, text);
     }
     end_repair(agent);
 }
 
-/* Writes the damaged file again from memory. False: memory does not hold it. */
 static bool
-begin_repair(struct cairn_agent *agent)
+is_in_memory(const struct cairn_core_view *core, struct cairn_generation_id generation)
+{
+    return core->ready.step != 0 && !core->ready_from_files && core->roster &&
+           cairn_spill_compare(core->ready, generation) == 0;
+}
+
+/* Writes the damaged file again from memory, or all files. */
+static void
+begin_repair(struct cairn_agent *agent, const struct cairn_core_view *core)
 {
     struct scrub_spilled *state = agent->scrub_spilled;
-    struct spill_run_options options = {.again = &state->universal,
-                                        .own_file = state->file,
+    struct spilled_damage *damage = &state->damage;
+    struct spill_run_options options = {.again = damage->file == WHOLE ? NULL : &state->universal,
+                                        .own_file = damage->file,
                                         .own_writer = SPILL_ALL_FILES,
                                         .disk = agent->spill->disk,
-                                        .done = repaired,
+                                        .done = written,
                                         .context = agent};
     char dir[SPILL_PATH_BYTES + CAIRN_SPILL_DIR_NAME_BYTES], name[CAIRN_SPILL_DIR_NAME_BYTES];
-    struct cairn_core_view core;
+    cairn_err err;
 
-    cairn_core_look(agent->core, &core);
-    if (core.ready.step == 0 || core.ready_from_files || core.fenced || core.busy || !core.roster ||
-        cairn_spill_compare(core.ready, state->opened) != 0)
-        return false;
-    state->in_memory = core.ready;
+    damage->tries++;
+    state->in_memory = core->ready;
     state->request = spill_request_next(agent);
-    if (spill_pin(agent, state->request, core.ready, 0) != CAIRN_OK)
-        return false;
+    err = spill_pin(agent, state->request, core->ready, 0);
+    if (err) {
+        repair_failed(agent, err, "the generation is not held here any more");
+        return;
+    }
     tell_pins(agent, SPILL_PIN);
-    cairn_spill_dir_name(state->opened, name);
+    cairn_spill_dir_name(damage->generation, name);
     snprintf(dir, sizeof dir, "%s/%s", agent->config.spill_dir, name);
     options.dir = dir;
-    options.generation = core.ready;
-    options.writer_count = core.roster->member_count;
-    if (spill_run_start(agent, &options, &state->repair) == CAIRN_OK)
-        return true;
-    end_repair(agent);
-    return false;
+    options.generation = core->ready;
+    options.writer_count = core->roster->member_count;
+    err = spill_run_start(agent, &options, &state->repair);
+    if (err) {
+        repair_failed(agent, err, "its blocks cannot be read");
+        end_repair(agent);
+    }
+}
+
+/*
+ * Damage was found: in blocks of a file of the opened generation, or in the index or a header. What
+ * was found is read again unless it is marked.
+ */
+static void
+treat(struct cairn_agent *agent, struct cairn_generation_id generation, uint32_t file,
+      uint32_t blocks, const char *why)
+{
+    struct scrub_spilled *state = agent->scrub_spilled;
+    struct spilled_damage *damage = &state->damage;
+    uint64_t age_ns = agent_now_ns(agent) - state->started_ns;
+    struct cairn_core_view core;
+    enum scrub_remedy remedy;
+    bool known = cairn_spill_compare(damage->generation, generation) == 0 && damage->file == file;
+
+    cairn_core_look(agent->core, &core);
+    remedy = scrub_remedy(core.met && !core.fenced && !core.busy &&
+                              age_ns >= agent->config.dead_after_ms * CAIRN_NS_PER_MS,
+                          is_in_memory(&core, generation), known ? damage->tries : 0);
+    if (remedy == SCRUB_WAIT)
+        return;
+    if (!known) {
+        *damage = (struct spilled_damage){.generation = generation, .file = file, .blocks = blocks};
+        snprintf(damage->text, sizeof damage->text, "%s", why);
+        state->found += blocks;
+        CAIRN_LOG_AT(ERROR,
+                     "scrub: damaged spill epoch=%" PRIu64 " step=%" PRIu64 " dir=%s: %s: it is %s",
+                     generation.epoch >> 16, generation.step, agent->config.spill_dir, why,
+                     remedy == SCRUB_REPAIR ? "repaired from memory"
+                                            : "not in memory, and is marked as bad");
+    }
+    if (remedy == SCRUB_REPAIR)
+        begin_repair(agent, &core);
+    else
+        mark_bad(agent);
 }
 
 static void
 take_read(struct cairn_agent *agent, const struct spilled_job *job)
 {
     struct scrub_spilled *state = agent->scrub_spilled;
-    const struct cairn_universal_file *file;
+    uint64_t now_ns = agent_now_ns(agent);
     char why[SPILL_TEXT_BYTES];
 
-    if (job->err) { /* removed since, or the disk fails: the next pass reads what is there */
-        close_opened(state);
+    if (!job->err)
+        state->read_bytes += (uint64_t)job->run.count * CAIRN_BLOCK_BYTES;
+    if (job->err || !job->damaged) {
+        scrub_course_took(&state->course, job->cpu_ns, now_ns);
+        state->listed = !state->course.rests;
+        state->damage = (struct spilled_damage){0};
+        if (job->err) /* removed since, or the disk fails: the next pass reads what is there */
+            close_opened(state);
         return;
     }
-    state->read_bytes += (uint64_t)job->run.count * CAIRN_BLOCK_BYTES;
-    if (!job->damaged)
+    scrub_course_again(&state->course, &job->run, job->cpu_ns, now_ns);
+    snprintf(why, sizeof why, "%u blocks of %s differ from their checksums", job->bad_blocks,
+             state->universal.files[job->file].name);
+    treat(agent, state->opened, job->file, job->bad_blocks, why);
+}
+
+static void
+take_list(struct scrub_spilled *state, struct spilled_job *job)
+{
+    free(state->list);
+    state->list = job->list;
+    state->count = job->count;
+    job->list = NULL;
+    state->listed = !job->damaged;
+}
+
+static void
+take_open(struct scrub_spilled *state, const struct spilled_job *job)
+{
+    if (job->err) {
+        close_opened(state);
+        state->listed = false;
         return;
-    file = &state->universal.files[job->file];
-    state->file = job->file;
-    state->bad_blocks = job->bad_blocks;
-    state->found += job->bad_blocks;
-    CAIRN_LOG_AT(ERROR,
-                 "scrub: damaged spill epoch=%" PRIu64 " step=%" PRIu64
-                 " dir=%s file=%s blocks=%u: it is repaired from memory, or marked as bad",
-                 state->opened.epoch >> 16, state->opened.step, job->dir, file->name,
-                 job->bad_blocks);
-    snprintf(why, sizeof why, "blocks of %s differ from their checksums", file->name);
-    if (!begin_repair(agent))
-        mark_bad(agent, state->opened, why);
+    }
+    state->opened = job->generation;
+    if (state->damage.file == WHOLE)
+        state->damage = (struct spilled_damage){0};
 }
 
 static void
@@ -451,35 +593,34 @@ job_done(struct cairn_job *base)
     struct spilled_job *job = (struct spilled_job *)base;
     struct cairn_agent *agent = job->agent;
     struct scrub_spilled *state = agent->scrub_spilled;
-    uint64_t pause_ns = job->err ? CAIRN_NS_PER_S : 0;
+    uint64_t pause_ns = job->err || job->damaged ? CAIRN_NS_PER_S : 0;
 
     state->works = false;
     if (state->stopped)
         goto done;
-    if (job->work == WORK_READ)
-        scrub_course_took(&state->course, job->cpu_ns, agent_now_ns(agent));
-    if (job->work == WORK_LIST) {
-        free(state->list);
-        state->list = job->list;
-        state->count = job->count;
-        job->list = NULL;
-        state->listed = true;
-    } else if (job->work == WORK_OPEN && !job->err) {
-        state->opened = job->generation;
-    } else if (job->work == WORK_OPEN) {
-        close_opened(state);
-        state->listed = false;
-    } else if (job->work == WORK_READ) {
-        state->listed = !state->course.rests;
+    switch (job->work) {
+    case WORK_LIST:
+        take_list(state, job);
+        break;
+    case WORK_OPEN:
+        take_open(state, job);
+        break;
+    case WORK_READ:
         take_read(agent, job);
-    } else {
+        break;
+    case WORK_COMMIT:
+        if (job->err)
+            repair_failed(agent, job->err, "index.json cannot be written");
+        else
+            repaired(agent, "index.json");
+        break;
+    case WORK_MARK:
         close_opened(state);
         marked(agent, job);
+        break;
     }
-    if (job->damaged && job->work != WORK_READ) {
-        state->found++;
-        mark_bad(agent, job->generation, job->text);
-    }
+    if (job->damaged && job->work != WORK_READ)
+        treat(agent, job->generation, WHOLE, 1, job->text);
     if (!state->works)
         cairn_timer_start(agent->loop, &state->timer, agent_now_ns(agent) + pause_ns);
 done:
@@ -509,8 +650,8 @@ read_next(struct cairn_agent *agent, struct spilled_job *job, uint64_t *due_ns)
     struct scrub_spilled *state = agent->scrub_spilled;
     uint64_t now_ns = agent_now_ns(agent);
     uint64_t interval_ns = agent->config.scrub_interval_ms * CAIRN_NS_PER_MS;
-    uint32_t next = state->course.rests ? 0 : state->course.extent;
     uint64_t *extents;
+    uint32_t next;
     bool due;
 
     if (state->course.rests && now_ns - state->course.begun_ns < interval_ns)
@@ -520,19 +661,23 @@ read_next(struct cairn_agent *agent, struct spilled_job *job, uint64_t *due_ns)
         list_next(agent, job);
         return true;
     }
+    extents = calloc(state->count + (size_t)1, sizeof *extents);
+    if (!extents)
+        return false;
+    for (uint32_t i = 0; i < state->count; i++)
+        extents[i] = state->list[i].blocks;
+    next = scrub_course_extent(&state->course, extents, state->count);
     if (next < state->count &&
         cairn_spill_compare(state->opened, state->list[next].generation) != 0) {
+        free(extents);
         close_opened(state);
         job->work = WORK_OPEN;
         job->generation = state->list[next].generation;
         submit(agent, job);
         return true;
     }
-    extents = calloc(state->count + (size_t)1, sizeof *extents);
-    for (uint32_t i = 0; extents && i < state->count; i++)
-        extents[i] = state->list[i].blocks;
-    due = extents && scrub_course_next(&state->course, extents, state->count, READ_BLOCKS,
-                                       interval_ns, now_ns, &job->run, due_ns);
+    due = scrub_course_next(&state->course, extents, state->count, READ_BLOCKS, interval_ns, now_ns,
+                            &job->run, due_ns);
     free(extents);
     if (!due) {
         state->listed &= state->count > 0 && !state->course.rests;
@@ -580,7 +725,8 @@ scrub_spilled_open(struct cairn_agent *agent)
         return CAIRN_NOMEM;
     agent->scrub_spilled = state;
     state->dir_fd = -1;
-    scrub_course_init(&state->course, agent_now_ns(agent));
+    state->started_ns = agent_now_ns(agent);
+    scrub_course_init(&state->course, state->started_ns);
     cairn_timer_init(&state->timer, on_timer, agent);
     cairn_timer_start(agent->loop, &state->timer, 0);
     return CAIRN_OK;

@@ -6,8 +6,12 @@
  * whose number and the generation hash highest. Only that agent reads it. Pace and period are those
  * of the scrub of memory (scrub_plan.h); the disk thread of the spills reads.
  *
- *   a file is damaged, memory holds the generation ─► the file is written again as the index says
- *   anything else, or that failed ──────────────────► the generation is marked as bad
+ *   memory holds the generation ─► the damaged file is written again as the index says; all files
+ *                                  and the index, if the index or a header is damaged
+ *   otherwise, or that failed twice ─► the generation is marked as bad
+ *
+ * An agent that has just started hears no other yet, so two agents may read a generation for a
+ * moment. Neither repairs nor marks anything before it knows who lives (scrub_remedy).
  *
  * Nobody lists a generation that is marked as bad, and no restore takes it. The agent that marks it
  * tells all others, and they spill the ready generation if that is newer than what is left.

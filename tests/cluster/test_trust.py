@@ -166,13 +166,13 @@ class Trust(unittest.TestCase):
         self.assertIsNotNone(answer, error)
         return {entry["step"] for entry in answer["generations"] if entry["state"] == "spilled"}
 
-    def damage(self, name):
-        """Flips a byte of the last block of a file's data; its path and its bytes before."""
+    def damage(self, name, start="param-", at=-5):
+        """Flips a byte of a file, by default of its last block; its path and its bytes before."""
         folder = os.path.join(self.spill, name)
-        path = os.path.join(folder, min(n for n in os.listdir(folder) if n.startswith("param-")))
+        path = os.path.join(folder, min(n for n in os.listdir(folder) if n.startswith(start)))
         with open(path, "rb") as file:
             before = file.read()
-        flip(path, [len(before) - 5])
+        flip(path, [at % len(before)])
         return path, before
 
     def test_scrub_of_spilled_generations(self):
@@ -207,13 +207,15 @@ class Trust(unittest.TestCase):
         oldest, older, newest = self.spilled()
 
         # Memory holds it: the file is written again, by one agent.
-        path, before = self.damage(newest)
-        wait_for("it is repaired", lambda: self.counted("repaired") > 0)
-        with open(path, "rb") as file:
-            self.assertEqual(file.read(), before)
-        self.assertEqual((self.counted("found"), self.counted("repaired")), (1, 1))
+        # So is one with a damaged header or index.
+        for count, (start, at) in enumerate((("param-", -5), ("param-", 20), ("index", 100)), 1):
+            path, before = self.damage(newest, start, at)
+            wait_for("it is repaired", lambda count=count: self.counted("repaired") >= count)
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(), before)
+            self.assertEqual((self.counted("found"), self.counted("repaired")), (count, count))
         logs = "".join(cluster.log(node) for node in range(3))
-        self.assertEqual(logs.count("scrub: damaged spill"), 1, "one agent reads a generation")
+        self.assertEqual(logs.count("scrub: damaged spill"), 3, "one agent reads a generation")
 
         # Memory holds a newer one: it is marked as bad, and not listed any more.
         step = int(older.split("-s")[1])

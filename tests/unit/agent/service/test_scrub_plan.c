@@ -141,6 +141,70 @@ test_changes(void **state)
                                    now_ns + 20 * interval_ns, &run, &due_ns));
 }
 
+/* What is damaged is read again, also if it was the end of a pass. */
+static void
+test_again(void **state)
+{
+    const uint64_t extents[EXTENTS] = {0, UNITS_MAX, 0, 3};
+    uint64_t due_ns, now_ns = start_ns;
+    struct scrub_course course;
+    struct scrub_run run, next;
+
+    (void)state;
+    scrub_course_init(&course, start_ns);
+    for (uint32_t i = 0; i < 2; i++) {
+        while (!scrub_course_next(&course, extents, EXTENTS, UNITS_MAX, interval_ns, now_ns, &run,
+                                  &due_ns))
+            now_ns = due_ns;
+        scrub_course_again(&course, &run, CAIRN_NS_PER_S, now_ns);
+        assert_int_equal(course.passes, 0);
+        assert_int_equal(scrub_course_extent(&course, extents, EXTENTS), run.extent);
+        assert_false(scrub_course_next(&course, extents, EXTENTS, UNITS_MAX, interval_ns, now_ns,
+                                       &next, &due_ns));
+        assert_true(due_ns >= now_ns + (SCRUB_SHARE - 1) * CAIRN_NS_PER_S); /* within its share */
+        now_ns = read_next(&course, extents, due_ns, 1, &next);
+        assert_memory_equal(&next, &run, sizeof run);
+    }
+    assert_int_equal(run.extent, 3);
+    assert_int_equal(course.passes, 1);
+}
+
+/* The extent that must be open for the next run, also when the list shrinks under the course. */
+static void
+test_extent(void **state)
+{
+    uint64_t extents[EXTENTS] = {2, 4, 4, 0}, now_ns = start_ns;
+    struct scrub_course course;
+    struct scrub_run run;
+
+    (void)state;
+    scrub_course_init(&course, start_ns);
+    for (uint32_t i = 0; i < 5; i++) { /* with the rest between two passes */
+        uint32_t extent = scrub_course_extent(&course, extents, EXTENTS);
+
+        now_ns = read_next(&course, extents, now_ns, 1, &run);
+        assert_int_equal(run.extent, extent);
+    }
+    assert_int_equal(course.passes, 1);
+    assert_int_equal(scrub_course_extent(&course, extents, EXTENTS), 2);
+    extents[2] = 0;
+    assert_int_equal(scrub_course_extent(&course, extents, EXTENTS), EXTENTS);
+    assert_int_equal(scrub_course_extent(&course, extents, 1), 1);
+}
+
+static void
+test_remedy(void **state)
+{
+    (void)state;
+    for (uint32_t tries = 0; tries <= SCRUB_TRIES_MAX; tries++) {
+        assert_int_equal(scrub_remedy(false, false, tries), SCRUB_WAIT);
+        assert_int_equal(scrub_remedy(false, true, tries), SCRUB_WAIT);
+        assert_int_equal(scrub_remedy(true, false, tries), SCRUB_MARK);
+        assert_int_equal(scrub_remedy(true, true, tries),
+                         tries < SCRUB_TRIES_MAX ? SCRUB_REPAIR : SCRUB_MARK);
+    }
+}
+
 static void
 test_damage(void **state)
 {
@@ -208,9 +272,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pass),   cmocka_unit_test(test_period),
-        cmocka_unit_test(test_share),  cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_damage), cmocka_unit_test(test_much_damage),
+        cmocka_unit_test(test_pass),        cmocka_unit_test(test_period),
+        cmocka_unit_test(test_share),       cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_again),       cmocka_unit_test(test_extent),
+        cmocka_unit_test(test_remedy),      cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_much_damage),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
