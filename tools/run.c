@@ -10,7 +10,9 @@
  * the command.
  *
  * If all ranks of the job are attached already, and some are on this node, another launch runs it,
- * and the command does not run: two launches would write to the same files.
+ * and the command does not run: two launches would write to the same files. If all are on other
+ * nodes, this node may be one that joins (torchrun starts its command before the others end
+ * theirs). The command runs, and we report that its trainers are refused until the others end.
  *
  * With --relaunch the command is run by relaunch.h, which needs an agent: without one nothing runs.
  *
@@ -327,10 +329,14 @@ join(const struct options *o, const char *job, bool started,
     struct cairn_run_look look = cairn_run_look(attachment->socket_path, STATUS_MS);
 
     if (is_taken(attachment->socket_path, &look)) {
-        cairn_run_say_taken(&look);
+        cairn_run_say_taken(&look, "end that launch, or give this one another job name and "
+                                   "agents of its own");
         return false;
     }
-    if (!started || o->verbose)
+    if (cairn_run_is_elsewhere(&look) && !o->relaunch)
+        cairn_run_say_taken(&look, "until that launch ends, the command's trainers are refused "
+                                   "and run WITHOUT protection");
+    else if (!started || o->verbose)
         cairn_run_say_protection(attachment->socket_path, STATUS_MS, o->verbose);
     set("CAIRN_AGENT", attachment->socket_path);
     attachment->has_binding = set_python();

@@ -55,6 +55,18 @@ say_unattached(const struct cairn_run_attachment *attachment, const char *when)
     return true;
 }
 
+/* Reports if another launch, on other nodes, runs the job now; true if so. */
+static bool
+say_elsewhere(const struct cairn_run_attachment *attachment)
+{
+    struct cairn_run_look now = cairn_run_look(attachment->socket_path, LOOK_MS);
+
+    if (!cairn_run_is_elsewhere(&now))
+        return false;
+    cairn_run_say_taken(&now, "nothing of this command was kept");
+    return true;
+}
+
 /* Whether the process catches or ignores the signal. A blocked signal does not count: shells block
  * signals for a moment while they start a command. */
 static bool
@@ -242,7 +254,8 @@ void
 cairn_run_say_end(const struct cairn_run_attachment *attachment, const struct cairn_run_end *end)
 {
     if (end->exit_code != CAIRN_COMMAND_CANNOT_START && end->exit_code != CAIRN_COMMAND_NOT_FOUND &&
-        (end->reported || !say_unattached(attachment, "it has ended, and")))
+        (end->reported || !say_unattached(attachment, "it has ended, and")) &&
+        !say_elsewhere(attachment))
         cairn_run_say_kept(attachment->socket_path, LOOK_MS, attachment->named,
                            attachment->relaunch, attachment->command);
 }

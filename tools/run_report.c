@@ -69,17 +69,22 @@ cairn_run_is_taken(const struct cairn_run_look *look)
     return look->world != 0 && look->ranks >= look->world && look->own_ranks > 0;
 }
 
+bool
+cairn_run_is_elsewhere(const struct cairn_run_look *look)
+{
+    return look->world != 0 && look->ranks >= look->world && look->own_ranks == 0;
+}
+
 void
-cairn_run_say_taken(const struct cairn_run_look *look)
+cairn_run_say_taken(const struct cairn_run_look *look, const char *so)
 {
     char age[CAIRN_SHOWN_BYTES];
 
     fprintf(stderr,
             "cairn run: job \"%s\" already runs: all %" PRIu64 " ranks are attached, rank %" PRIu64
-            " as process %" PRIu64 " on node %" PRIu64
-            " for %s; end that launch, or give this one another job name and agents of its own\n",
+            " as process %" PRIu64 " on node %" PRIu64 " for %s; %s\n",
             look->job, look->world, look->holder.rank, look->holder.pid, look->holder.node,
-            cairn_show_duration(look->holder.for_ms * CAIRN_NS_PER_MS, age));
+            cairn_show_duration(look->holder.for_ms * CAIRN_NS_PER_MS, age), so);
 }
 
 /* ---- what protects it ---- */

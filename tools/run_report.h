@@ -24,12 +24,15 @@ struct cairn_run_look {
 
 struct cairn_run_look cairn_run_look(const char *socket_path, uint32_t timeout_ms);
 
-/* True if all ranks of the job are attached, some of them here: another launch has no place.
- * A node without ranks may be one that joins. */
+/* True if all ranks of the job are attached, some of them here: another launch has no place. */
 bool cairn_run_is_taken(const struct cairn_run_look *look);
 
-/* Reports on stderr that another launch runs the job, who that is, and what to do. */
-void cairn_run_say_taken(const struct cairn_run_look *look);
+/* True if all ranks of the job are attached, on other nodes. This node may be one that joins: then
+ * their trainers end first. Until that its trainers are refused. */
+bool cairn_run_is_elsewhere(const struct cairn_run_look *look);
+
+/* Reports on stderr that another launch runs the job, and who that is; `so` follows. */
+void cairn_run_say_taken(const struct cairn_run_look *look, const char *so);
 
 /* One line on stderr: what protects the job and where. verbose: what is wrong with it, too. */
 void cairn_run_say_protection(const char *socket_path, uint32_t timeout_ms, bool verbose);

@@ -453,6 +453,10 @@ class Cluster:
         first = next(answering, None)
         if first is None:
             return
+        # Before the history: an epoch may begin meanwhile. An agent that was killed may not have
+        # stored its last events.
+        log = next((self.log(node) for node in running if node not in self.wiped), "")
+        log = log.rpartition("agent: serves")[2]
         events = self.events(node=first)
         last = {}  # of a node: the number and the epoch
         for event in events:
@@ -464,9 +468,6 @@ class Cluster:
             last[node] = (number, event["epoch"])
         kinds = {event["kind"] for event in events}
         assert "start" in kinds, kinds
-        # an agent that was killed may not have stored its last events
-        log = next((self.log(node) for node in running if node not in self.wiped), "")
-        log = log.rpartition("agent: serves")[2]
         for line, told in (
             ("epoch: active epoch=", {"epoch"}),
             ("save: committed epoch=", {"commit"}),

@@ -315,12 +315,15 @@ class Run(unittest.TestCase):
 
     def test_one_launch_one_job(self):
         """While all ranks are attached, another launch is refused by name on their nodes, and
-        disturbs nobody. When a rank is gone, a launch may take its place."""
-        cluster = Cluster(2, parity=1)
+        disturbs nobody. When a rank is gone, a launch may take its place. On a node without ranks,
+        which may be one that joins, the command runs: it is told who runs the job, its trainer is
+        refused, and nothing is called kept."""
+        cluster = Cluster(3, parity=1)
         self.addCleanup(cluster.close)
         cluster.start()
-        trainers = cluster.train(step_us=20000)
-        cluster.wait_committed((0, 0))
+        trainers = cluster.train(world=2, step_us=20000, launch=1)
+        wait_for("the third node is no member", lambda: "active epoch=2" in cluster.log(0))
+        cluster.wait_committed(cluster.committed())
         second = [
             subprocess.Popen(
                 [CAIRN, "run", "--resume", "--agent", cluster.socket(node), "--", "echo", "ran"],
@@ -335,8 +338,18 @@ class Run(unittest.TestCase):
             self.assertEqual((process.returncode, out), (AGAIN, ""), err)
             self.assertIn('job "cluster" already runs', err)
             self.assertIn(f"rank 0 as process {trainers[0].process.pid} on node 0", err)
+        words = ("run", "--agent", cluster.socket(2), "--", TRAINER, "--launch", "2")
+        words += ("--agent", cluster.socket(2), "--rank", "0", "--world", "2", "--parts", "2")
+        code, _, err = run(*words, "--barrier", cluster.path("second"))
+        self.assertEqual(code, AGAIN, err)
+        lines = [line for line in err.splitlines() if line.startswith("cairn run: ")]
+        self.assertEqual(len(lines), 2, err)
+        for line in lines:
+            self.assertIn('job "cluster" already runs', line)
+            self.assertIn(f"rank 0 as process {trainers[0].process.pid} on node 0", line)
+        self.assertNotIn("go on with", err)
         cluster.wait_committed(cluster.committed())
-        self.assertEqual(cluster.committed()[0], 1, "nobody was restarted")
+        self.assertTrue(all(trainer.process.poll() is None for trainer in trainers))
         trainers[1].kill()
         wait_for("the rank is gone", lambda: cluster.status(0).get("trainers") == 1)
         code, out, err = run("run", "--agent", cluster.socket(1), "--", "echo", "trained")
