@@ -84,7 +84,7 @@ struct scrub_spilled {
     struct cairn_universal universal;
 
     struct spilled_damage damage;
-    struct spill_run *repair; /* of it */
+    struct spill_run *repair; /* of the damage */
     struct cairn_generation_id in_memory;
     uint64_t request; /* its pins */
     uint64_t sent_ns; /* pins, last */
