@@ -361,8 +361,11 @@ cairn_err
 cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *path,
                            struct cairn_pickle *tree, struct cairn_pickle_node *root)
 {
-    struct cairn_torch_fill fill = {
-        .tree = tree, .root = root, .resolve = resolve, .context = target};
+    struct cairn_torch_fill fill = {.tree = tree,
+                                    .root = root,
+                                    .resolve = resolve,
+                                    .context = target,
+                                    .complaint = target->checkpoint->complaint};
     cairn_err err = cairn_pickle_done(tree);
 
     if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
@@ -373,6 +376,5 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
                                      path);
     fill.identity_count =
         scalars_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
-    return cairn_torch_output_fill(target->output, path, &fill, add_storage,
-                                   target->checkpoint->complaint);
+    return cairn_torch_output_fill(target->output, path, &fill, add_storage);
 }

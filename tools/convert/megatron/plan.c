@@ -182,13 +182,15 @@ fill_add(struct fill *fill, const char *path, struct cairn_pickle *tree,
          struct cairn_pickle_node *root)
 {
     struct cairn_megatron_target *target = fill->target;
-    struct cairn_torch_fill carry = {
-        .tree = tree, .root = root, .resolve = resolve, .context = fill};
+    struct cairn_torch_fill carry = {.tree = tree,
+                                     .root = root,
+                                     .resolve = resolve,
+                                     .context = fill,
+                                     .complaint = fill->target->checkpoint->complaint};
 
     carry.identity_count =
         tensors_begin(fill) + cairn_layout_tensor_count(target->checkpoint->layout);
-    return cairn_torch_output_fill(target->output, path, &carry, add_storage,
-                                   target->checkpoint->complaint);
+    return cairn_torch_output_fill(target->output, path, &carry, add_storage);
 }
 
 static const char *const keys[] = {"fp32", "exp_avg", "exp_avg_sq"};

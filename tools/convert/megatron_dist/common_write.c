@@ -89,7 +89,8 @@ cairn_mdist_common_add(const struct cairn_checkpoint *source,
     struct filling filling = {source, options};
     struct cairn_torch_fill fill = {.identity_count = cairn_layout_tensor_count(source->layout),
                                     .resolve = resolve,
-                                    .context = &filling};
+                                    .context = &filling,
+                                    .complaint = source->complaint};
     char key[CAIRN_NAME_BYTES_MAX];
     struct cairn_pickle tree;
     cairn_err err = CAIRN_OK;
@@ -120,7 +121,7 @@ cairn_mdist_common_add(const struct cairn_checkpoint *source,
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
-        err = cairn_torch_output_add(output, CAIRN_MDIST_COMMON, &fill, out, source->complaint);
+        err = cairn_torch_output_add(output, CAIRN_MDIST_COMMON, &fill, out);
     if (!err)
         err = place_tensors(&filling, inside, output, out);
     cairn_pickle_fini(&tree);

@@ -6,6 +6,7 @@
 #include "tools/convert/pickle/read.h"
 
 #include "tools/convert/pickle/machine.h"
+#include "tools/convert/pickle/text.h"
 #include "tools/convert/pickle/values.h"
 
 enum { PROTOCOL_MAX = 5, MEMO_DIGITS_MAX = 10 };
@@ -304,20 +305,20 @@ static const struct opcode opcodes[256] = {
     ['0'] = {"POP", op_pop, 0, 0, NULL},
     ['1'] = {"POP_MARK", op_pop_mark, 0, 0, NULL},
     ['2'] = {"DUP", op_dup, 0, 0, NULL},
-    ['F'] = {"FLOAT", cairn_pickle_op_float, 0, 0, NULL},
-    ['I'] = {"INT", cairn_pickle_op_int, 0, 0, NULL},
+    ['F'] = {"FLOAT", cairn_pickle_op_line, 0, CAIRN_PICKLE_LINE_FLOAT, NULL},
+    ['I'] = {"INT", cairn_pickle_op_line, 0, CAIRN_PICKLE_LINE_INT, NULL},
     ['J'] = {"BININT", cairn_pickle_op_binint, 0, 4, NULL},
     ['K'] = {"BININT1", cairn_pickle_op_binint, 0, 1, NULL},
-    ['L'] = {"LONG", cairn_pickle_op_long, 0, 0, NULL},
+    ['L'] = {"LONG", cairn_pickle_op_line, 0, CAIRN_PICKLE_LINE_LONG, NULL},
     ['M'] = {"BININT2", cairn_pickle_op_binint, 0, 2, NULL},
     ['N'] = {"NONE", cairn_pickle_op_none, 0, 0, NULL},
     ['P'] = {"PERSID", op_persid, 0, 0, NULL},
     ['Q'] = {"BINPERSID", op_binpersid, 0, 0, NULL},
     ['R'] = {"REDUCE", op_call, CAIRN_PICKLE_REDUCE, 0, NULL},
-    ['S'] = {"STRING", cairn_pickle_op_string, 0, 0, NULL},
+    ['S'] = {"STRING", cairn_pickle_op_line, 0, CAIRN_PICKLE_LINE_STRING, NULL},
     ['T'] = {"BINSTRING", cairn_pickle_op_bytes, CAIRN_PICKLE_TEXT8, 4, NULL},
     ['U'] = {"SHORT_BINSTRING", cairn_pickle_op_bytes, CAIRN_PICKLE_TEXT8, 1, NULL},
-    ['V'] = {"UNICODE", cairn_pickle_op_unicode, 0, 0, NULL},
+    ['V'] = {"UNICODE", cairn_pickle_op_line, 0, CAIRN_PICKLE_LINE_UNICODE, NULL},
     ['X'] = {"BINUNICODE", cairn_pickle_op_bytes, CAIRN_PICKLE_TEXT, 4, NULL},
     ['a'] = {"APPEND", cairn_pickle_op_append, CAIRN_PICKLE_LIST, 0, NULL},
     ['b'] = {"BUILD", op_build, 0, 0, NULL},

@@ -1,4 +1,5 @@
-/* tools/convert/pickle/text.c - decimal numbers, escapes and quotes of pickle protocol 0. */
+/* tools/convert/pickle/text.c - the opcodes of protocol 0 whose values are lines of text: decimal
+ * numbers, escapes and quotes. */
 #include "tools/convert/pickle/text.h"
 
 #include <stdlib.h>
@@ -34,15 +35,6 @@ hex_value(const uint8_t *text, size_t left, size_t digits)
     return value;
 }
 
-struct cairn_pickle_node *
-cairn_pickle_line_int(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes,
-                      const char **why)
-{
-    if (line_bytes == 2 && line[0] == '0' && (line[1] == '0' || line[1] == '1'))
-        return cairn_pickle_bool(pickle, line[1] == '1');
-    return cairn_pickle_line_long(pickle, line, line_bytes, why);
-}
-
 /* value = value * factor + digits, least byte first; there is room for the carry. */
 static void
 push_digits(uint8_t *value, size_t value_bytes, uint64_t factor, uint64_t digits)
@@ -56,9 +48,9 @@ push_digits(uint8_t *value, size_t value_bytes, uint64_t factor, uint64_t digits
     }
 }
 
-struct cairn_pickle_node *
-cairn_pickle_line_long(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes,
-                       const char **why)
+/* LONG: decimal of at most 640 digits, an L after it allowed. */
+static struct cairn_pickle_node *
+read_long(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes, const char **why)
 {
     bool negative = line_bytes > 0 && line[0] == '-';
     size_t at = line_bytes > 0 && (line[0] == '-' || line[0] == '+') ? 1 : 0;
@@ -97,9 +89,18 @@ cairn_pickle_line_long(struct cairn_pickle *pickle, const uint8_t *line, size_t 
     return cairn_pickle_big_int(pickle, value, value_bytes);
 }
 
-struct cairn_pickle_node *
-cairn_pickle_line_float(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes,
-                        const char **why)
+/* INT: decimal, or 00 and 01 for False and True. */
+static struct cairn_pickle_node *
+read_int(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes, const char **why)
+{
+    if (line_bytes == 2 && line[0] == '0' && (line[1] == '0' || line[1] == '1'))
+        return cairn_pickle_bool(pickle, line[1] == '1');
+    return read_long(pickle, line, line_bytes, why);
+}
+
+/* FLOAT: as Python prints it. */
+static struct cairn_pickle_node *
+read_float(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes, const char **why)
 {
     char text[FLOAT_BYTES_MAX];
     char *end = NULL;
@@ -158,9 +159,9 @@ unescape(const uint8_t *text, size_t left, uint8_t *out, size_t *out_bytes)
     return 1;
 }
 
-struct cairn_pickle_node *
-cairn_pickle_line_string(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes,
-                         const char **why)
+/* STRING: a quoted str of Python 2 with escapes. */
+static struct cairn_pickle_node *
+read_string(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes, const char **why)
 {
     uint8_t *out;
     size_t out_bytes = 0;
@@ -213,9 +214,9 @@ put_utf8(uint8_t *out, uint32_t c)
     return 4;
 }
 
-struct cairn_pickle_node *
-cairn_pickle_line_unicode(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes,
-                          const char **why)
+/* UNICODE: Latin-1 with \uXXXX and \UXXXXXXXX; gives TEXT in UTF-8. */
+static struct cairn_pickle_node *
+read_unicode(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes, const char **why)
 {
     uint8_t *out = cairn_pickle_alloc(pickle, 2 * (uint64_t)line_bytes + 1);
     size_t out_bytes = 0;
@@ -238,4 +239,34 @@ cairn_pickle_line_unicode(struct cairn_pickle *pickle, const uint8_t *line, size
         at += escape ? 2 + digits : 1;
     }
     return cairn_pickle_borrow(pickle, CAIRN_PICKLE_TEXT, out, out_bytes);
+}
+
+/* Takes a line without its newline. NULL: *why says what is wrong with it (static), or the arena is
+ * full. */
+typedef struct cairn_pickle_node *line_reader(struct cairn_pickle *, const uint8_t *, size_t,
+                                              const char **);
+
+void
+cairn_pickle_op_line(struct cairn_pickle_machine *vm)
+{
+    static line_reader *const readers[] = {[CAIRN_PICKLE_LINE_INT] = read_int,
+                                           [CAIRN_PICKLE_LINE_LONG] = read_long,
+                                           [CAIRN_PICKLE_LINE_FLOAT] = read_float,
+                                           [CAIRN_PICKLE_LINE_STRING] = read_string,
+                                           [CAIRN_PICKLE_LINE_UNICODE] = read_unicode};
+    size_t line_bytes;
+    const uint8_t *line = cairn_pickle_machine_line(vm, &line_bytes);
+    const char *why = NULL;
+    struct cairn_pickle_node *node;
+
+    if (vm->why)
+        return;
+    node = readers[vm->count](vm->pickle, line, line_bytes, &why);
+    if (why) {
+        cairn_pickle_machine_fail(vm, why);
+        return;
+    }
+    if (node)
+        node->memoized = false;
+    cairn_pickle_machine_push(vm, node);
 }

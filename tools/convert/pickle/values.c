@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "tools/convert/pickle/text.h"
-
 /* ---- scalars ---- */
 
 void
@@ -60,59 +58,6 @@ cairn_pickle_op_binfloat(struct cairn_pickle_machine *vm)
         bits = bits << 8 | at[i];
     memcpy(&real, &bits, sizeof(real));
     cairn_pickle_machine_push(vm, cairn_pickle_float(vm->pickle, real));
-}
-
-typedef struct cairn_pickle_node *line_reader(struct cairn_pickle *, const uint8_t *, size_t,
-                                              const char **);
-
-static void
-push_line(struct cairn_pickle_machine *vm, line_reader *read)
-{
-    size_t line_bytes;
-    const uint8_t *line = cairn_pickle_machine_line(vm, &line_bytes);
-    const char *why = NULL;
-    struct cairn_pickle_node *node;
-
-    if (vm->why)
-        return;
-    node = read(vm->pickle, line, line_bytes, &why);
-    if (why) {
-        cairn_pickle_machine_fail(vm, why);
-        return;
-    }
-    if (node)
-        node->memoized = false;
-    cairn_pickle_machine_push(vm, node);
-}
-
-void
-cairn_pickle_op_int(struct cairn_pickle_machine *vm)
-{
-    push_line(vm, cairn_pickle_line_int);
-}
-
-void
-cairn_pickle_op_long(struct cairn_pickle_machine *vm)
-{
-    push_line(vm, cairn_pickle_line_long);
-}
-
-void
-cairn_pickle_op_float(struct cairn_pickle_machine *vm)
-{
-    push_line(vm, cairn_pickle_line_float);
-}
-
-void
-cairn_pickle_op_string(struct cairn_pickle_machine *vm)
-{
-    push_line(vm, cairn_pickle_line_string);
-}
-
-void
-cairn_pickle_op_unicode(struct cairn_pickle_machine *vm)
-{
-    push_line(vm, cairn_pickle_line_unicode);
 }
 
 /* A length of vm->count bytes, and as many bytes. */

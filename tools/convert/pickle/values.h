@@ -15,11 +15,6 @@ void cairn_pickle_op_binint(struct cairn_pickle_machine *vm);
 /* LONG1, LONG4: a length of vm->count bytes. */
 void cairn_pickle_op_binlong(struct cairn_pickle_machine *vm);
 void cairn_pickle_op_binfloat(struct cairn_pickle_machine *vm);
-void cairn_pickle_op_int(struct cairn_pickle_machine *vm);
-void cairn_pickle_op_long(struct cairn_pickle_machine *vm);
-void cairn_pickle_op_float(struct cairn_pickle_machine *vm);
-void cairn_pickle_op_string(struct cairn_pickle_machine *vm);
-void cairn_pickle_op_unicode(struct cairn_pickle_machine *vm);
 /* Strings and bytes of vm->kind, after a length of vm->count bytes. */
 void cairn_pickle_op_bytes(struct cairn_pickle_machine *vm);
 /* A sequence of vm->kind of the last vm->count values. */

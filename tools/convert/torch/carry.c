@@ -61,7 +61,6 @@ struct filler {
     struct cairn_torch_filled *storages;
     struct cairn_pickle_node **keys; /* [storage_count]: of their keys; NULL: not made yet */
     uint32_t storage_count;
-    struct cairn_complaint *complaint;
 };
 
 static cairn_err
@@ -117,7 +116,7 @@ fill_node(void *context, struct cairn_pickle_node *node)
     cairn_err err;
 
     if (!cairn_pickle_read_named(node, word, name))
-        return cairn_complain(filler->complaint, CAIRN_CORRUPT,
+        return cairn_complain(filler->fill->complaint, CAIRN_CORRUPT,
                               "carried state refers to an object outside that is not a tensor");
     err = filler->fill->resolve(filler->fill->context, word, name, &filling);
     if (err)
@@ -139,9 +138,9 @@ fill_node(void *context, struct cairn_pickle_node *node)
 
 cairn_err
 cairn_torch_carry_fill(const struct cairn_torch_fill *fill, struct cairn_torch_filled **storages,
-                       uint32_t *storage_count, struct cairn_complaint *complaint)
+                       uint32_t *storage_count)
 {
-    struct filler filler = {.fill = fill, .complaint = complaint};
+    struct filler filler = {.fill = fill};
     cairn_err err;
 
     if (fill->builder)
@@ -153,10 +152,10 @@ cairn_torch_carry_fill(const struct cairn_torch_fill *fill, struct cairn_torch_f
     free(filler.keys);
     if (err) {
         free(filler.storages);
-        return err == CAIRN_CORRUPT
-                   ? cairn_complain(complaint, err, "carried state is nested more than %d deep",
-                                    CAIRN_PICKLE_DEPTH_MAX)
-                   : err;
+        return err == CAIRN_CORRUPT ? cairn_complain(fill->complaint, err,
+                                                     "carried state is nested more than %d deep",
+                                                     CAIRN_PICKLE_DEPTH_MAX)
+                                    : err;
     }
     *storages = filler.storages;
     *storage_count = filler.storage_count;

@@ -56,6 +56,7 @@ struct cairn_torch_fill {
                          struct cairn_torch_filling *out);
     void *context;
     const struct cairn_torch_builder *builder; /* of the tree; NULL: a new one */
+    struct cairn_complaint *complaint;
 };
 
 /* A storage of a filled tree; its key is its index, in the order in which torch.load meets them. */
@@ -68,8 +69,7 @@ struct cairn_torch_filled {
  * the errors of resolve; the tree is of no use then. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_carry_fill(const struct cairn_torch_fill *fill,
                                                   struct cairn_torch_filled **storages,
-                                                  uint32_t *storage_count,
-                                                  struct cairn_complaint *complaint);
+                                                  uint32_t *storage_count);
 
 /* Adds a tensor of the source to *carried, which is NULL at first. Failures are the tree's. */
 void cairn_torch_carried_put(struct cairn_pickle *tree, struct cairn_pickle_node **carried,

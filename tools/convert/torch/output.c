@@ -28,14 +28,14 @@ folder_of(const char *path, char folder[CAIRN_FILE_PATH_BYTES_MAX])
 
 cairn_err
 cairn_torch_output_plan(struct cairn_torch_output *out, const char *folder,
-                        const struct cairn_torch_fill *fill, struct cairn_complaint *complaint)
+                        const struct cairn_torch_fill *fill)
 {
     struct cairn_torch_plan_storage *storages;
     char(*keys)[16];
     cairn_err err;
 
     memset(out, 0, sizeof(*out));
-    err = cairn_torch_carry_fill(fill, &out->storages, &out->storage_count, complaint);
+    err = cairn_torch_carry_fill(fill, &out->storages, &out->storage_count);
     if (err)
         return err;
     err = CAIRN_NOMEM;
@@ -47,7 +47,7 @@ cairn_torch_output_plan(struct cairn_torch_output *out, const char *folder,
             storages[i] = (struct cairn_torch_plan_storage){keys[i], out->storages[i].bytes};
         }
         err = cairn_torch_plan_init(&out->plan, folder, fill->tree, fill->root, storages,
-                                    out->storage_count, complaint);
+                                    out->storage_count, fill->complaint);
     }
     free(storages);
     free(keys);
@@ -175,15 +175,14 @@ cairn_torch_output_place(struct cairn_output *output, struct cairn_torch_output 
 
 cairn_err
 cairn_torch_output_add(struct cairn_output *output, const char *path,
-                       const struct cairn_torch_fill *fill, struct cairn_torch_output *out,
-                       struct cairn_complaint *complaint)
+                       const struct cairn_torch_fill *fill, struct cairn_torch_output *out)
 {
     char folder[CAIRN_FILE_PATH_BYTES_MAX];
     uint32_t file;
     cairn_err err;
 
     folder_of(path, folder);
-    err = cairn_torch_output_plan(out, folder, fill, complaint);
+    err = cairn_torch_output_plan(out, folder, fill);
     if (!err)
         err = cairn_output_add_file(output, path, &file);
     if (err)
@@ -239,18 +238,17 @@ cairn_err
 cairn_torch_output_fill(struct cairn_output *output, const char *path,
                         const struct cairn_torch_fill *fill,
                         cairn_err (*place)(void *context, uint32_t identity, uint32_t file,
-                                           uint64_t at),
-                        struct cairn_complaint *complaint)
+                                           uint64_t at))
 {
     struct cairn_torch_output *added = NULL;
     cairn_err err = cairn_torch_output_next(output, &added);
 
     if (!err)
-        err = cairn_torch_output_add(output, path, fill, added, complaint);
+        err = cairn_torch_output_add(output, path, fill, added);
     for (uint32_t i = 0; !err && i < added->storage_count; i++)
         err = place(fill->context, added->storages[i].identity, added->file,
                     cairn_torch_output_at(added, i));
-    return cairn_complain_failed(complaint, err, "%s: cannot be laid out", path);
+    return cairn_complain_failed(fill->complaint, err, "%s: cannot be laid out", path);
 }
 
 cairn_err

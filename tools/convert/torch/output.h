@@ -29,15 +29,13 @@ struct cairn_torch_output {
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_add(struct cairn_output *output, const char *path,
                                                   const struct cairn_torch_fill *fill,
-                                                  struct cairn_torch_output *out,
-                                                  struct cairn_complaint *complaint);
+                                                  struct cairn_torch_output *out);
 
 /* The same in two steps, for an archive that is only a part of a file: fills the tree and lays the
  * archive out, with `folder` before its names (torch/write.h); then gives it its place. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_plan(struct cairn_torch_output *out,
                                                    const char *folder,
-                                                   const struct cairn_torch_fill *fill,
-                                                   struct cairn_complaint *complaint);
+                                                   const struct cairn_torch_fill *fill);
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_place(struct cairn_output *output,
                                                     struct cairn_torch_output *added, uint32_t file,
                                                     uint64_t begin);
@@ -63,8 +61,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_output_next(struct cairn_output *output,
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_fill(
     struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
-    cairn_err (*place)(void *context, uint32_t identity, uint32_t file, uint64_t at),
-    struct cairn_complaint *complaint);
+    cairn_err (*place)(void *context, uint32_t identity, uint32_t file, uint64_t at));
 
 /* A format's `finish` and `release` for such an output: what lies behind the first storage of each
  * file; the end. */

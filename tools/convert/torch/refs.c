@@ -168,8 +168,9 @@ cairn_torch_refs_plan(const struct cairn_checkpoint *source,
                                     .identity_count = cairn_layout_tensor_count(source->layout),
                                     .resolve = resolve,
                                     .context = &finding,
+                                    .complaint = source->complaint,
                                     .builder = builder};
-    cairn_err err = cairn_torch_output_plan(out, folder, &fill, source->complaint);
+    cairn_err err = cairn_torch_output_plan(out, folder, &fill);
 
     finding_fini(&finding);
     return err;
