@@ -23,7 +23,7 @@
 
 #include "tools/convert/core/format.h"
 #include "tools/convert/megatron/files.h"
-#include "tools/convert/megatron/plan.h"
+#include "tools/convert/megatron/target.h"
 #include "tools/convert/torch/output.h"
 
 struct reading {

@@ -5,7 +5,7 @@
  * Megatron-LM groups parameters by what is decayed: vectors and biases are not, all others are. It
  * finds groups by their multipliers, not by their parameters.
  */
-#include "tools/convert/megatron/plan.h"
+#include "tools/convert/megatron/target.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -4,7 +4,6 @@
  * The first rank's model_optim_rng.pt is made last: what has found no place in any other file goes
  * into it.
  */
-#include "tools/convert/megatron/plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>
