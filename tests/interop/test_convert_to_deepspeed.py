@@ -381,7 +381,7 @@ def test_refused(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
 
     said = ["--job", tmp_path / "job.json"]
     attempt(64, "--zero", *said)
-    attempt(64, "--zero takes", "--zero", 4, *said)
+    attempt(64, "--zero 4: expected", "--zero", 4, *said)
     attempt(64, "--job FILE", "--zero", 2)  # groups by number
     attempt(64, "frozen is not trained", "--zero", 3, *said, frozen=None)
     attempt(
