@@ -219,29 +219,34 @@ class Demo(unittest.TestCase):
         self.assertIn("give it more steps", talk)
 
     def test_bad_arguments(self):
-        for words, code, text in (
-            (("--kill", "9@30"), USAGE, "no node 9"),
-            (("--kill", "1@60"), USAGE, "not within the run, from 1 to 59"),
-            (("--kill", "1,x@9"), USAGE, "is not"),
-            (("--kill", "gpu:1@9"), USAGE, "is not"),
-            (("--nodes", "0"), USAGE, "from 1 to"),
-            (("--parity", "6"), USAGE, "less than the nodes"),
-            (("--steps", "x"), USAGE, "is needed"),
-            (("--kill", "1@9", "--no-faults"), USAGE, "exclude"),
-            (("--nods", "4"), USAGE, "--nodes"),
-            (("--text", "/nowhere/text"), INPUT, "/nowhere/text"),
-            (("--dir", "/proc"), USAGE, "/proc"),
-            (("--slow", "4:2@20"), USAGE, "RANK:FACTOR@FROM-TO"),
-            (("--slow", "9:2@20-50"), USAGE, "no rank 9"),
-            (("--slow", "4:1@20-50"), USAGE, "a factor above 1"),
-            (("--slow", "4:2@20-60"), USAGE, "give more --steps"),
-            (("--slow", "4:2@50-20"), USAGE, "must lie within"),
-            (("--slow", "1:2@20-50", "--nodes", "3"), USAGE, "one replica"),
-            (("--slow", "1:2@20-50", "--kill", "1@9"), USAGE, "exclude"),
+        """A usage error names the option, or the two that exclude each other."""
+        for words, named in (
+            (("--kill", "9@30"), ("--kill", "9@30")),
+            (("--kill", "1@60"), ("--kill", "1@60")),
+            (("--kill", "1,x@9"), ("--kill", "1,x@9")),
+            (("--kill", "gpu:1@9"), ("--kill", "gpu:1@9")),
+            (("--nodes", "0"), ("--nodes",)),
+            (("--parity", "6"), ("--parity",)),
+            (("--steps", "x"), ("--steps",)),
+            (("--kill", "1@9", "--no-faults"), ("--kill", "--no-faults")),
+            (("--nods", "4"), ("--nods",)),
+            (("--dir", "/proc"), ("/proc",)),
+            (("--slow", "4:2@20"), ("--slow", "4:2@20", "RANK:FACTOR@FROM-TO")),
+            (("--slow", "9:2@20-50"), ("--slow", "9:2@20-50")),
+            (("--slow", "4:1@20-50"), ("--slow", "4:1@20-50")),
+            (("--slow", "4:2@20-60"), ("--slow", "4:2@20-60", "--steps")),
+            (("--slow", "4:2@50-20"), ("--slow", "4:2@50-20")),
+            (("--slow", "1:2@20-50", "--nodes", "3"), ("--slow", "1:2@20-50")),
+            (("--slow", "1:2@20-50", "--kill", "1@9"), ("--slow", "--kill")),
         ):
-            got, _, talk = cairn("demo", *words)
-            self.assertEqual(got, code, (words, talk))
-            self.assertIn(text, talk, words)
+            code, _, talk = cairn("demo", *words)
+            self.assertEqual(code, USAGE, (words, talk))
+            complaint = talk.partition("\n")[0]  # what follows is the usage, which names all options
+            for name in named:
+                self.assertIn(name, complaint, words)
+        code, _, talk = cairn("demo", "--text", "/nowhere/text")
+        self.assertEqual(code, INPUT, talk)
+        self.assertIn("/nowhere/text", talk)
         for text in (b"", b"short"):
             with tempfile.NamedTemporaryFile() as file:
                 file.write(text)

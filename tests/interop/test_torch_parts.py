@@ -43,10 +43,17 @@ from cairn import (  # noqa: E402
 HERE = _ranks.Place(0, 1, 1)
 
 
+def modules_in_the_readme(package):
+    """(name, imports torch) of each module that the binding's README lists, in its order."""
+    _, _, section = (package.parent / "README.md").read_text().partition("\n### Modules")
+    table, _, _ = section.partition("\n## ")
+    return re.findall(r"^\| `(\w+\.py)` \| (•?)", table, re.M)
+
+
 def test_torch_is_imported_where_the_readme_says():
     """So that what does not need it can be imported where it is not, or not yet."""
     package = pathlib.Path(_lib.__file__).parent
-    table = re.findall(r"^\| `(\w+\.py)` \| (•?)", (package.parent / "README.md").read_text(), re.M)
+    table = modules_in_the_readme(package)
     importing = {
         path.name
         for path in package.glob("*.py")
@@ -60,9 +67,9 @@ def test_works_without_torch():
     """What `cairn run` loads into every Python process, and the modules below the first that needs
     torch."""
     package = pathlib.Path(_lib.__file__).parent
-    table = re.findall(r"^\| `(\w+)\.py` \| (•?)", (package.parent / "README.md").read_text(), re.M)
+    table = modules_in_the_readme(package)
     first = next(i for i, (_, dot) in enumerate(table) if dot)
-    names = [name for name, _ in table[:first]] + ["_hook"]
+    names = [name.removesuffix(".py") for name, _ in table[:first]] + ["_hook"]
     assert "_lib" in names
     code = "import sys; sys.modules['torch'] = None; import cairn; " + "; ".join(
         f"import cairn.{name}" for name in names
