@@ -241,7 +241,7 @@ class Demo(unittest.TestCase):
         ):
             code, _, talk = cairn("demo", *words)
             self.assertEqual(code, USAGE, (words, talk))
-            complaint = talk.partition("\n")[0]  # what follows is the usage, which names all options
+            complaint = talk.partition("\n")[0]  # before the usage, which names all options
             for name in named:
                 self.assertIn(name, complaint, words)
         code, _, talk = cairn("demo", "--text", "/nowhere/text")
