@@ -8,8 +8,9 @@
  * 2. Timers that are started while timers fire go into a second heap that is merged in afterwards,
  *    so a timer that starts itself again cannot keep the loop in one turn.
  * 3. `wake_sent` is true exactly while the wake eventfd has been written for the posts and not yet
- *    read. It and the queue of posts are guarded by `lock`, which is taken last and held for a few
- *    instructions; nothing else is shared between threads but the atomic `stop`.
+ *    read. Posts without it have lost their wake-up: any turn serves them. It and the queue of
+ *    posts are guarded by `lock`, which is taken last and held for a few instructions; nothing else
+ *    is shared between threads but the atomic `stop`.
  */
 #include "base/loop.h"
 
@@ -27,13 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum {
-    POSTS_DEFAULT = 4096,
-    FDS_DEFAULT = 65536,
-    FDS_FIRST = 64,
-    EVENTS_PER_TURN = 64,
-    SOURCES_MAX = 8
-};
+enum { POSTS_DEFAULT = 4096, FDS_DEFAULT = 65536, FDS_FIRST = 64, EVENTS_PER_TURN = 64 };
 
 struct watch {
     cairn_loop_fd_fn *fn; /* NULL: not watched */
@@ -67,7 +62,7 @@ struct cairn_loop {
     uint64_t timer_order;         /* of the last start */
     uint64_t firing_order;        /* timer_order when firing began */
 
-    const struct cairn_loop_source *sources[SOURCES_MAX];
+    const struct cairn_loop_source *sources[CAIRN_LOOP_SOURCES_MAX];
     uint32_t source_count;
 
     struct cairn_signals signals;
@@ -278,13 +273,14 @@ cairn_loop_signal_add(struct cairn_loop *loop, int signal_number, cairn_loop_sig
 
 /* ---- posted calls ---- */
 
-static void
+/* False: the wake-up is lost. */
+static bool
 wake(struct cairn_loop *loop)
 {
     uint64_t one = 1;
-    ssize_t put = write(loop->wake_fd, &one, sizeof one);
 
-    (void)put; /* EAGAIN alone is possible, and means that the loop is being woken anyway */
+    /* EAGAIN: the loop is being woken anyway */
+    return write(loop->wake_fd, &one, sizeof one) == sizeof one || errno == EAGAIN;
 }
 
 cairn_err
@@ -300,10 +296,8 @@ cairn_loop_post(struct cairn_loop *loop, cairn_loop_fn *fn, void *context)
 
         loop->posts[at] = (struct post){.fn = fn, .context = context};
         loop->post_count++;
-        if (!loop->wake_sent) {
-            loop->wake_sent = true;
-            wake(loop);
-        }
+        if (!loop->wake_sent)
+            loop->wake_sent = wake(loop);
     }
     pthread_mutex_unlock(&loop->lock);
     return err;
@@ -323,18 +317,18 @@ static void
 serve_posts(struct cairn_loop *loop)
 {
     uint64_t value;
-    uint32_t count;
-    ssize_t got;
+    uint32_t count = 0;
+    ssize_t got = 0;
 
-    if (!loop->woken)
-        return;
-    loop->woken = false;
     pthread_mutex_lock(&loop->lock);
-    got = read(loop->wake_fd, &value, sizeof value);
-    (void)got;
-    loop->wake_sent = false;
-    count = loop->post_count;
+    if (loop->woken)
+        got = read(loop->wake_fd, &value, sizeof value);
+    if (loop->woken || !loop->wake_sent)
+        count = loop->post_count;
+    loop->wake_sent = loop->wake_sent && !loop->woken;
+    loop->woken = false;
     pthread_mutex_unlock(&loop->lock);
+    (void)got;
     for (uint32_t i = 0; i < count; i++) {
         struct post post;
 
@@ -354,7 +348,7 @@ cairn_loop_source_add(struct cairn_loop *loop, const struct cairn_loop_source *s
 {
     CAIRN_ASSERT(in_thread(loop));
     CAIRN_ASSERT(source->pending && source->poll);
-    if (loop->source_count == SOURCES_MAX)
+    if (loop->source_count == CAIRN_LOOP_SOURCES_MAX)
         return CAIRN_FULL;
     loop->sources[loop->source_count++] = source;
     return CAIRN_OK;
@@ -385,9 +379,10 @@ cairn_loop_source_remove(struct cairn_loop *loop, const struct cairn_loop_source
 
 /* Collects the sources that have work now. */
 static uint32_t
-ask_sources(struct cairn_loop *loop, const struct cairn_loop_source *pending[SOURCES_MAX])
+ask_sources(struct cairn_loop *loop,
+            const struct cairn_loop_source *pending[CAIRN_LOOP_SOURCES_MAX])
 {
-    const struct cairn_loop_source *all[SOURCES_MAX];
+    const struct cairn_loop_source *all[CAIRN_LOOP_SOURCES_MAX];
     uint32_t all_count = loop->source_count, count = 0;
 
     memcpy(all, loop->sources, sizeof all);
@@ -426,7 +421,7 @@ wait_events(struct cairn_loop *loop, struct epoll_event *events, uint64_t timeou
 cairn_err
 cairn_loop_turn(struct cairn_loop *loop, uint64_t timeout_ns)
 {
-    const struct cairn_loop_source *pending[SOURCES_MAX];
+    const struct cairn_loop_source *pending[CAIRN_LOOP_SOURCES_MAX];
     struct epoll_event events[EVENTS_PER_TURN];
     uint32_t pending_count;
     int count;

@@ -42,7 +42,9 @@ struct cairn_loop_options {
 };
 
 /* A source that must be asked before the loop sleeps on its descriptor, as libfabric's queues must
- * be. */
+ * be. A loop has at most CAIRN_LOOP_SOURCES_MAX. */
+enum { CAIRN_LOOP_SOURCES_MAX = 32 };
+
 struct cairn_loop_source {
     bool (*pending)(void *context); /* true: it has work now, so do not sleep; called once a turn */
     cairn_loop_fn *poll; /* does that work; called in the turn in which pending said true */

@@ -3,7 +3,8 @@
  *
  * `lock` guards the two lists and `stopping`; it is taken last and held for a few instructions.
  * Finished jobs wait in a list of their own, not in the loop's queue of posts, so that handing one
- * back can never fail; the eventfd is written when that list stops being empty.
+ * back can never fail; the eventfd is written when that list stops being empty. If that write
+ * fails, `lost` has the loop look at the list in its next turn.
  */
 #include "base/worker.h"
 
@@ -13,6 +14,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -24,6 +26,8 @@ struct list {
 struct cairn_workers {
     struct cairn_loop *loop;
     int done_fd;
+    struct cairn_loop_source lost_source;
+    atomic_bool lost; /* a wake-up */
     bool watched;
     bool delivering; /* done callbacks are being called */
     uint32_t jobs_max;
@@ -84,11 +88,8 @@ work(void *context)
         pthread_mutex_lock(&workers->lock);
         first = !workers->finished.first;
         list_append(&workers->finished, job);
-        if (first) {
-            ssize_t put = write(workers->done_fd, &one, sizeof one);
-
-            (void)put; /* the counter cannot overflow: it is written once per emptying */
-        }
+        if (first && write(workers->done_fd, &one, sizeof one) != sizeof one)
+            atomic_store_explicit(&workers->lost, true, memory_order_release);
     }
     pthread_mutex_unlock(&workers->lock);
     return NULL;
@@ -124,6 +125,23 @@ on_finished(void *context, int fd, uint32_t ready)
     (void)got;
     (void)ready;
     deliver(context);
+}
+
+static bool
+has_lost(void *context)
+{
+    struct cairn_workers *workers = context;
+
+    return atomic_load_explicit(&workers->lost, memory_order_acquire);
+}
+
+static void
+on_lost(void *context)
+{
+    struct cairn_workers *workers = context;
+
+    atomic_store_explicit(&workers->lost, false, memory_order_relaxed);
+    deliver(workers);
 }
 
 /* Starts one worker with all signals blocked but those that report its own faults. */
@@ -180,6 +198,11 @@ cairn_workers_start(struct cairn_loop *loop, uint32_t thread_count, uint32_t job
     if (err)
         goto done;
     workers->watched = true;
+    workers->lost_source =
+        (struct cairn_loop_source){.pending = has_lost, .poll = on_lost, .context = workers};
+    err = cairn_loop_source_add(loop, &workers->lost_source);
+    if (err)
+        goto done;
     for (uint32_t i = 0; i < thread_count; i++) {
         err = start_thread(workers);
         if (err)
@@ -206,6 +229,7 @@ cairn_workers_stop(struct cairn_workers *workers)
         pthread_join(workers->threads[i], NULL);
     deliver(workers);
     CAIRN_ASSERT(workers->busy == 0);
+    cairn_loop_source_remove(workers->loop, &workers->lost_source);
     if (workers->watched)
         cairn_loop_fd_remove(workers->loop, workers->done_fd);
     if (workers->done_fd >= 0)

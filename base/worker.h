@@ -26,8 +26,8 @@ enum { CAIRN_WORKERS_MAX = 256 };
 /*
  * Starts thread_count (1 … CAIRN_WORKERS_MAX) workers that hand jobs back to `loop`, which is
  * borrowed until cairn_workers_stop. At most jobs_max (> 0) jobs are between submit and done. The
- * workers block all signals. CAIRN_INVAL, CAIRN_NOMEM, CAIRN_IO, CAIRN_AGAIN when the system has no
- * thread left. Thread: loop.
+ * workers block all signals. CAIRN_INVAL, CAIRN_NOMEM, CAIRN_IO, CAIRN_FULL when the loop has no
+ * room for another source, CAIRN_AGAIN when the system has no thread left. Thread: loop.
  */
 CAIRN_MUST_CHECK cairn_err cairn_workers_start(struct cairn_loop *loop, uint32_t thread_count,
                                                uint32_t jobs_max, struct cairn_workers **out);

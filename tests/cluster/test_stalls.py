@@ -127,6 +127,27 @@ class Stalls(unittest.TestCase):
         cluster.train(step_us=20000, resume=True)
         cluster.wait_committed(found, 60)
 
+    def test_lost_wake_ups(self):
+        """No agent hears from its workers what they have finished, as if each write to an eventfd
+        failed: commits and a restore go on by the agents' own ticks."""
+        cluster = self.cluster(NODES, 1)
+        faults = Faults(self, range(NODES), cluster.path("faults"))
+        cluster.prefixes = faults.prefixes(NODES)
+        cluster.start()
+        cluster.train(step_us=20000)
+        before = cluster.wait_committed((1, 3))
+        faults.set("wakes")
+        newest = cluster.wait_committed((before[0], before[1] + 3))
+        cluster.kill_node(2)
+        cluster.stop_trainers()
+        cluster.start(2)
+        code, answer, error = cluster.restore(0)
+        self.assertEqual(code, OK, f"{answer} {error}")
+        self.assertGreater(answer["rebuilt_bytes"], 0)
+        found = (answer["generation"]["epoch"], answer["generation"]["step"])
+        self.assertGreaterEqual(found, newest)
+        self.assertEqual(cluster.check()[:2], (OK, found))
+
     def test_spill_directory_hangs(self):
         """On one node, as a file server that is gone: commits go on, and restores come from
         memory."""

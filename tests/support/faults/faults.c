@@ -1,16 +1,19 @@
 /*
- * tests/support/faults/faults.c - makes a real agent's calls hang while a file exists; loaded with
- * LD_PRELOAD.
+ * tests/support/faults/faults.c - makes a real agent's calls hang or fail while a file exists;
+ * loaded with LD_PRELOAD.
  *
  * CAIRN_FAULTS names a directory:
  *   <dir>/workers   threads other than the main one hang when they compute a checksum or decode:
  *                   the agent beats and talks, and completes nothing
  *   <dir>/memory    threads other than the main one hang when they allocate a file's pages
+ *   <dir>/wakes     what other threads than the main one write to an eventfd fails with EIO: the
+ *                   main one hears of nothing that they have finished
  *   <dir>/files     calls that touch files below CAIRN_FAULT_FILES hang, as on a dead file server
  *
  * A call that hangs goes on once its file is gone.
  *
  * CAIRN_FAULT_THREADS is the most threads that the process may have, as with pids.max of a cgroup.
+ * With CAIRN_FAULT_THREAD=n the n-th start of a thread fails, once.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -18,6 +21,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,16 +40,28 @@ enum { PATH_BYTES = 4096 };
     if (!next)                                                                                     \
     *(void **)&next = dlsym(RTLD_NEXT, #name)
 
-static void
-hang_while(const char *fault)
+static bool
+is_set(const char *fault)
 {
     const char *directory = getenv("CAIRN_FAULTS");
     char path[PATH_BYTES];
 
     if (!directory)
-        return;
+        return false;
     snprintf(path, sizeof path, "%s/%s", directory, fault);
-    while (syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0)
+    return syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0;
+}
+
+static bool
+in_main_thread(void)
+{
+    return syscall(SYS_gettid) == getpid();
+}
+
+static void
+hang_while(const char *fault)
+{
+    while (is_set(fault))
         (void)nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 
@@ -53,7 +70,7 @@ hang_while(const char *fault)
 static void
 worker(void)
 {
-    if (syscall(SYS_gettid) != getpid())
+    if (!in_main_thread())
         hang_while("workers");
 }
 
@@ -83,7 +100,7 @@ int
 fallocate(int fd, int mode, off_t begin, off_t bytes)
 {
     NEXT(fallocate);
-    if (getpid() != (pid_t)syscall(SYS_gettid))
+    if (!in_main_thread())
         hang_while("memory");
     return next(fd, mode, begin, bytes);
 }
@@ -107,10 +124,13 @@ int
 pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                void *context)
 {
-    const char *limit = getenv("CAIRN_FAULT_THREADS");
+    const char *limit = getenv("CAIRN_FAULT_THREADS"), *fails = getenv("CAIRN_FAULT_THREAD");
+    static atomic_int calls;
 
     NEXT(pthread_create);
     if (limit && count_threads() >= atoi(limit))
+        return EAGAIN;
+    if (fails && atomic_fetch_add(&calls, 1) + 1 == atoi(fails))
         return EAGAIN;
     return next(thread, attributes, run, context);
 }
@@ -144,11 +164,27 @@ pwrite(int fd, const void *bytes, size_t bytes_len, off_t offset)
     return next(fd, bytes, bytes_len, offset);
 }
 
+static bool
+is_eventfd(int fd)
+{
+    char link[64], name[64];
+    ssize_t len;
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    len = readlink(link, name, sizeof name - 1);
+    name[len > 0 ? len : 0] = '\0';
+    return strcmp(name, "anon_inode:[eventfd]") == 0;
+}
+
 ssize_t
 write(int fd, const void *bytes, size_t bytes_len)
 {
     NEXT(write);
     file(fd, NULL);
+    if (bytes_len == sizeof(uint64_t) && !in_main_thread() && is_set("wakes") && is_eventfd(fd)) {
+        errno = EIO;
+        return -1;
+    }
     return next(fd, bytes, bytes_len);
 }
 

@@ -1,6 +1,7 @@
 /* tests/unit/base/test_loop.c - the event loop and its timers, signals, posts and sources. */
 #include "base/loop.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/lost_writes.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -439,6 +440,22 @@ post_from_a_post_waits_for_the_next_turn(void **state)
 }
 
 static void
+a_lost_wake_up_costs_no_post(void **state)
+{
+    struct reposting reposting = {.loop = make_loop(NULL)};
+
+    (void)state;
+    lost_writes = 2; /* the first post's, and that of the post from it */
+    assert_int_equal(cairn_loop_post(reposting.loop, post_again, &reposting), CAIRN_OK);
+    for (int i = 1; i <= 3; i++) {
+        assert_int_equal(cairn_loop_turn(reposting.loop, 0), CAIRN_OK);
+        assert_int_equal(reposting.count, i);
+    }
+    assert_int_equal(lost_writes, 0);
+    cairn_loop_destroy(reposting.loop);
+}
+
+static void
 full_queue_says_again_and_loses_nothing(void **state)
 {
     struct cairn_loop_options options = {.posts_max = 3};
@@ -552,7 +569,7 @@ pending_source_keeps_the_loop_awake(void **state)
 {
     struct cairn_loop *loop = make_loop(NULL);
     struct sourced sourced = {.loop = loop, .work = 2};
-    struct cairn_loop_source others[8];
+    struct cairn_loop_source others[CAIRN_LOOP_SOURCES_MAX];
 
     (void)state;
     sourced.source = (struct cairn_loop_source){is_pending, do_poll, &sourced};
@@ -569,7 +586,7 @@ pending_source_keeps_the_loop_awake(void **state)
     turn(loop);
     assert_int_equal(sourced.asked, 4);
     assert_int_equal(sourced.polled, 3);
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < CAIRN_LOOP_SOURCES_MAX; i++) {
         others[i] = sourced.source;
         assert_int_equal(cairn_loop_source_add(loop, &others[i]), CAIRN_OK);
     }
@@ -603,6 +620,7 @@ main(void)
         cmocka_unit_test(wrong_descriptors_are_refused),
         cmocka_unit_test(posts_from_threads_all_arrive_in_order),
         cmocka_unit_test(post_from_a_post_waits_for_the_next_turn),
+        cmocka_unit_test(a_lost_wake_up_costs_no_post),
         cmocka_unit_test(full_queue_says_again_and_loses_nothing),
         cmocka_unit_test(stop_before_run_returns_at_once_and_only_once),
         cmocka_unit_test(signals_come_through_the_loop),

@@ -1,6 +1,7 @@
 /* tests/unit/base/test_worker.c - the pool of workers. */
 #include "base/worker.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/lost_writes.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -129,6 +130,30 @@ stop_runs_what_is_queued(void **state)
     free(tasks);
 }
 
+/* The loop turns for other reasons, too, such as the agent's tick. */
+static void
+a_lost_wake_up_costs_no_job(void **state)
+{
+    struct world world;
+    struct task *tasks;
+
+    (void)state;
+    start(&world, 2, JOBS_MAX);
+    tasks = make_tasks(&world, JOBS_MAX);
+    lost_writes = JOBS_MAX;
+    for (uint32_t i = 0; i < JOBS_MAX; i++)
+        assert_int_equal(cairn_workers_submit(world.workers, &tasks[i].job), CAIRN_OK);
+    for (int turns = 0; cairn_workers_busy(world.workers); turns++) {
+        assert_true(turns < 60 * 1000);
+        assert_int_equal(cairn_loop_turn(world.loop, CAIRN_NS_PER_MS), CAIRN_OK);
+    }
+    assert_int_equal(world.done_count, JOBS_MAX);
+    lost_writes = 0;
+    cairn_workers_stop(world.workers);
+    cairn_loop_destroy(world.loop);
+    free(tasks);
+}
+
 struct chain {
     struct cairn_job job;
     struct world *world;
@@ -232,6 +257,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_job_runs_once_and_comes_back),
         cmocka_unit_test(stop_runs_what_is_queued),
+        cmocka_unit_test(a_lost_wake_up_costs_no_job),
         cmocka_unit_test(done_may_submit_again_but_not_while_stopping),
         cmocka_unit_test(workers_leave_signals_to_the_loop),
         cmocka_unit_test(wrong_counts_are_refused),
