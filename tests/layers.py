@@ -154,9 +154,9 @@ def calls(build, module):
 
 def check_calls(build):
     """One line for each pair of files whose call leaves its room against ROOMS. Everyone may call
-    what libcairn.so exports."""
+    what libcairn.so exports, and libc, also where thread_start.c takes its place."""
     with open(os.path.join(ROOT, "client", "libcairn.map")) as f:
-        public = set(re.findall(r"^\s+(cairn_\w+);", f.read(), re.M))
+        public = set(re.findall(r"^\s+(cairn_\w+);", f.read(), re.M)) | {"pthread_create"}
     problems = []
     for path, others in sorted(calls(build, {room.split("/")[0] for room in ROOMS}).items()):
         for other, symbols in sorted(others.items()):

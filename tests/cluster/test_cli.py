@@ -437,6 +437,17 @@ class Start(unittest.TestCase):
             self.assertEqual(cluster.status()["node"], 0)
             self.assertEqual(cluster.stop_agent(0), OK)
 
+    def test_a_thread_that_does_not_start_at_once_is_no_crash(self):
+        with Cluster(1, parity=0) as cluster:
+            for number in range(1, 13):  # an agent that serves has fewer
+                cluster.prefixes[0] = (
+                    "env",
+                    f"LD_PRELOAD={FAULTS}",
+                    f"CAIRN_FAULT_THREAD={number}",
+                )
+                cluster.start()
+                self.assertEqual(cluster.stop_agent(0), OK)
+
     def test_too_little_memory_prints_the_sum(self):
         with Cluster(1, parity=0, state="64TiB") as cluster:
             code, _, err = self.start(cluster)
