@@ -71,6 +71,7 @@ struct mail {
     uint64_t seal_warned_ns;
     uint64_t dropped;                    /* messages that arrived malformed or not for this node */
     uint64_t sent_bytes, received_bytes; /* to and from other agents */
+    uint64_t sent_messages, sent_block_bytes; /* all of them; of state and parity, in sent_bytes */
 
     /* The message that is being delivered. */
     uint32_t arriving_from;

@@ -268,8 +268,12 @@ on_sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
     struct cairn_agent *agent = context;
     struct letter *letter = (struct letter *)(uintptr_t)ticket;
 
-    if (!err) /* if it is lost, the session has ended */
+    if (!err) { /* if it is lost, the session has ended */
         agent->mail.sent_bytes += letter->body_len + letter->payload_len;
+        agent->mail.sent_messages++;
+        if (!letter->owned) /* else the payload is a long message */
+            agent->mail.sent_block_bytes += letter->payload_len;
+    }
     letter_land(letter);
     letter_free(agent, letter);
     mail_flush(agent, node);

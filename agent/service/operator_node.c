@@ -209,6 +209,8 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     }
     out->sent_bytes = agent->mail.sent_bytes;
     out->received_bytes = agent->mail.received_bytes;
+    out->sent_messages = agent->mail.sent_messages;
+    out->sent_block_bytes = agent->mail.sent_block_bytes;
     out->disk_free_bytes = OPERATOR_UNKNOWN;
     if (statvfs(agent->config.dir, &disk) == 0)
         out->disk_free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;

@@ -244,6 +244,8 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         put_u64(writer, "peers", node->peers);
         put_u64(writer, "sent_bytes", node->sent_bytes);
         put_u64(writer, "received_bytes", node->received_bytes);
+        put_u64(writer, "sent_messages", node->sent_messages);
+        put_u64(writer, "sent_block_bytes", node->sent_block_bytes);
         if (node->disk_free_bytes != OPERATOR_UNKNOWN)
             put_u64(writer, "disk_free_bytes", node->disk_free_bytes);
         put_scrub(writer, node);

@@ -58,8 +58,10 @@ struct operator_part {
     X(certificate_left_s) /* until it ends; 0: it has, or there is none */                         \
     X(refused_peers)      /* whose options differ */                                               \
     X(peers)              /* that it has a session with */                                         \
-    X(sent_bytes)         /* to other agents since its start, as the next */                       \
+    X(sent_bytes)         /* to other agents since its start, as the next three */                 \
     X(received_bytes)                                                                              \
+    X(sent_messages)                                                                               \
+    X(sent_block_bytes)  /* of state and parity, counted in sent_bytes too */                      \
     X(disk_free_bytes)   /* for its own directory; OPERATOR_UNKNOWN */                             \
     X(version_peers)     /* that speak no version of the protocol that it speaks */                \
     X(trainers)          /* attached and registered */                                             \

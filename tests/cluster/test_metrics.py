@@ -83,6 +83,10 @@ class Metrics(unittest.TestCase):
             self.assertEqual(kind, "counter")
             moved = by_node(families, name)
             self.assertTrue(all(value > 65536 for value in moved.values()), moved)
+        sent = by_node(families, "cairn_node_sent_bytes")
+        for node, blocks in by_node(families, "cairn_node_sent_block_bytes").items():
+            self.assertTrue(sent[node] / 2 < blocks < sent[node], (node, blocks, sent[node]))
+        self.assertTrue(all(by_node(families, "cairn_node_sent_messages").values()))
         self.assertTrue(all(by_node(families, "cairn_node_disk_free_bytes").values()))
         self.assertGreater(families["cairn_protect_seconds"][2][0][2], 0)
         self.assertEqual(families["cairn_nodes_answering"][2][0][2], 3)
