@@ -421,8 +421,11 @@ headers:
 	$(Q)for h in $(filter-out examples/% tests/%,$(filter %.h,$(C_FILES))); do \
 	    $(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused -fsyntax-only -x c $$h || exit 1; done
 # One line per stage: value, floor and ratio of one run. `cairn bench STAGE` shows every case.
+# ARGS=--scale: how costs grow with agents and state, a quarter of an hour;
+# tests/cluster/bench_scale.py has more options.
 bench: $(BUILD)/cairn
-	$(Q)$(BUILD)/cairn bench all
+	$(Q)$(if $(findstring --scale,$(ARGS)),python3 tests/cluster/bench_scale.py $(ARGS),\
+	    $(BUILD)/cairn bench all)
 clean:
 	rm -rf build lib cairn
 -include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)

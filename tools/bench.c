@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "tools/bench_cluster.h"
 #include "tools/common.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -421,7 +422,7 @@ cairn_verb_bench(int argc, char **argv)
          "and plan",
          &size, NULL},
         {"rounds", 0, "N", "measure N times, 1 to 31", &rounds, NULL},
-        {"nodes", 0, "N", "protect, restore: run N agents, 3 to 16 (default: 6)", &nodes, NULL},
+        {"nodes", 0, "N", "protect, restore: run N agents, 2 to 24 (default: 6)", &nodes, NULL},
         {"parity", 0, "M", "protect, restore: lose M nodes, 1 to 4 (default: 2)", &parity, NULL},
         {"keep", 0, NULL, "protect, restore: keep configurations and logs", NULL, &options.keep},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
@@ -471,8 +472,9 @@ cairn_verb_bench(int argc, char **argv)
     if (!take_number(rounds, 1, CAIRN_BENCH_ROUNDS_MAX, &options.rounds))
         return cairn_usage_error(&usage, "--rounds %s: expected a number from 1 to %d", rounds,
                                  CAIRN_BENCH_ROUNDS_MAX);
-    if (!take_number(nodes, 3, 16, &options.nodes))
-        return cairn_usage_error(&usage, "--nodes %s: expected a number from 3 to 16", nodes);
+    if (!take_number(nodes, 2, CAIRN_BENCH_NODES_MAX, &options.nodes))
+        return cairn_usage_error(&usage, "--nodes %s: expected a number from 2 to %d", nodes,
+                                 CAIRN_BENCH_NODES_MAX);
     if (!take_number(parity, 1, 4, &options.parity))
         return cairn_usage_error(&usage, "--parity %s: expected a number from 1 to 4", parity);
     if (2 * (options.parity ? options.parity : CAIRN_BENCH_PARITY) >

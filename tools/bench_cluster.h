@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CAIRN_BENCH_NODES_MAX = 16, CAIRN_BENCH_MOVED_TENSORS = 16 };
+enum { CAIRN_BENCH_NODES_MAX = 24, CAIRN_BENCH_MOVED_TENSORS = 16 };
 
 struct cairn_bench_cluster;
 
