@@ -5,6 +5,7 @@
 #ifndef CAIRN_SNAPSHOT_GENERATION_H
 #define CAIRN_SNAPSHOT_GENERATION_H
 
+#include "base/codec.h"
 #include "cairn/types.h"
 
 /*
@@ -28,6 +29,34 @@ cairn_generation_id_compare(struct cairn_generation_id a, struct cairn_generatio
     if (a.step != b.step)
         return a.step < b.step ? -1 : 1;
     return 0;
+}
+
+static inline bool
+cairn_generation_is(struct cairn_generation_id a, struct cairn_generation_id b)
+{
+    return cairn_generation_id_compare(a, b) == 0;
+}
+
+static inline bool
+cairn_generation_later(struct cairn_generation_id a, struct cairn_generation_id b)
+{
+    return cairn_generation_id_compare(a, b) > 0;
+}
+
+/* Without the run: a spilled generation keeps its epoch and step only. */
+static inline bool
+cairn_generation_is_older(struct cairn_generation_id a, struct cairn_generation_id b)
+{
+    return a.epoch != b.epoch ? a.epoch < b.epoch : a.step < b.step;
+}
+
+/* Codes u64 epoch, step, run. */
+static inline void
+cairn_generation_code(struct cairn_codec *codec, struct cairn_generation_id *value)
+{
+    cairn_codec_u64(codec, &value->epoch);
+    cairn_codec_u64(codec, &value->step);
+    cairn_codec_u64(codec, &value->run);
 }
 
 #endif

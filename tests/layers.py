@@ -41,9 +41,9 @@ ROOMS = {
     "client": "replan/assign replan/fleet snapshot base",
     # The agent: the pure protocol, the process that runs it, services beside it, the whole.
     "agent/core/env": "erasure snapshot base",
-    "agent/core/epoch": "agent/core/env snapshot base",
+    "agent/core/epoch": "agent/core/env erasure snapshot base",
     "agent/core/part": "agent/core/epoch agent/core/env erasure snapshot base",
-    "agent/core/run": "agent/core/part agent/core/epoch agent/core/env snapshot base",
+    "agent/core/run": "agent/core/part agent/core/epoch agent/core/env erasure snapshot base",
     "agent/core/repair": "agent/core/part agent/core/epoch agent/core/env erasure snapshot base",
     "agent/core/restore": "agent/core/repair agent/core/part agent/core/epoch agent/core/env "
     "erasure snapshot base",

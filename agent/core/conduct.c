@@ -231,7 +231,7 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
 
     if (!run_decide(&core->run, decision, refusal))
         return;
-    if (generation_later(decision->committed, committed))
+    if (cairn_generation_later(decision->committed, committed))
         commit(core, decision->committed);
     parts_retain(&core->env);
     if (parts_abort(&core->env, core->gather.generation))
@@ -342,7 +342,7 @@ gather_own(struct cairn_core *core)
 
         if (part->state == CAIRN_PART_COMPLETE && part->member == core->membership.self_member &&
             part->generation.epoch == core->membership.record.epoch &&
-            generation_later(part->generation, newest)) {
+            cairn_generation_later(part->generation, newest)) {
             newest = part->generation;
             save_resume(&core->env, &core->parts.list[i]);
         }

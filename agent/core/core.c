@@ -246,7 +246,7 @@ take_pin(struct cairn_core *core, const struct cairn_event_pin *pin)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         if (core->parts.list[i].state == CAIRN_PART_COMPLETE &&
-            generation_is(core->parts.list[i].generation, pin->generation))
+            cairn_generation_is(core->parts.list[i].generation, pin->generation))
             core->parts.list[i].spilling = pin->keep;
 }
 
@@ -324,7 +324,7 @@ check(const struct cairn_core *core)
         for (uint32_t j = i + 1; j < CAIRN_PARTS_MAX; j++)
             CAIRN_ASSERT(parts->list[j].state == CAIRN_PART_FREE ||
                          parts->list[j].member != part->member ||
-                         !generation_is(parts->list[j].generation, part->generation));
+                         !cairn_generation_is(parts->list[j].generation, part->generation));
     }
 }
 

@@ -76,8 +76,8 @@ cairn_core_look_part(const struct cairn_core *core, uint32_t index, struct cairn
         .member = part->member,
         .position = part->position,
         .committed = part->state == CAIRN_PART_COMPLETE &&
-                     (generation_is(part->generation, core->run.decision.committed) ||
-                      generation_is(part->generation, membership_ready(&core->membership))),
+                     (cairn_generation_is(part->generation, core->run.decision.committed) ||
+                      cairn_generation_is(part->generation, membership_ready(&core->membership))),
         .record_mended = part->checked.record_mended,
         .data_blocks = seal->whole ? seal->shard_blocks : part->capture.blocks,
         .bad_blocks = part->checked.bad_count,
@@ -143,7 +143,7 @@ uint32_t
 cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id generation,
                   uint32_t member)
 {
-    return generation_is(generation, membership_ready(&core->membership))
+    return cairn_generation_is(generation, membership_ready(&core->membership))
                ? membership_holder(&core->membership, member)
                : UINT32_MAX;
 }

@@ -358,7 +358,7 @@ receive_peer_down(struct cairn_core *core, const struct cairn_event_peer *peer)
     if (peer->agent >= core->options.agent_count || !cairn_bitset_has(core->peers.up, peer->agent))
         return;
     peers_down(&core->peers, peer->agent);
-    core->level[peer->agent / 64] &= ~(UINT64_C(1) << (peer->agent % 64));
+    cairn_bitset_remove(core->level, peer->agent);
     if (core->membership.record.epoch != 0)
         forget_report(core, peer->agent);
     if (core->repair.active && core->repair.coordinator == peer->agent)

@@ -6,7 +6,7 @@
  */
 #include "agent/process/carry_jobs.h"
 
-#include "agent/core/env/roster.h"
+#include "erasure/roster.h"
 #include "agent/process/agent_state.h"
 #include "agent/process/codes.h"
 #include "agent/process/memory.h"

@@ -1,7 +1,7 @@
 /* agent/process/sizes.c - see sizes.h. */
 #include "agent/process/sizes.h"
 
-#include "agent/core/env/roster.h"
+#include "erasure/roster.h"
 #include "snapshot/manifest.h"
 
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #define CAIRN_AGENT_SERVICE_OPERATOR_VIEW_H
 
 #include "agent/core/core.h"
-#include "agent/core/env/roster.h"
+#include "erasure/roster.h"
 #include "agent/process/config.h"
 #include "agent/service/cause.h"
 #include "agent/service/proposal.h"

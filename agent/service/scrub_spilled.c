@@ -1,7 +1,7 @@
 /* agent/service/scrub_spilled.c - see scrub_spilled.h. */
 #include "agent/service/scrub_spilled.h"
 
-#include "agent/core/env/roster.h"
+#include "erasure/roster.h"
 #include "agent/process/agent_state.h"
 #include "agent/process/recorder.h"
 #include "agent/service/keep.h"

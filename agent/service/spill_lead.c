@@ -16,7 +16,7 @@
  */
 #include "agent/service/spill_lead.h"
 
-#include "agent/core/env/roster.h"
+#include "erasure/roster.h"
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
 #include "agent/process/recorder.h"

@@ -7,7 +7,7 @@
  */
 #include "agent/core/env/message.h"
 #include "agent/core/epoch/record.h"
-#include "agent/core/env/roster.h"
+#include "erasure/roster.h"
 #include "agent/core/part/seal.h"
 #include "agent/process/recorder_store.h"
 #include "agent/service/operator_histories.h"
@@ -162,21 +162,26 @@ write_message(const char *name, struct cairn_message message)
 }
 
 static void
+code_roster(struct cairn_codec *codec, void *roster)
+{
+    cairn_roster_code(codec, roster);
+}
+
+static void
 make_roster(void)
 {
     static const uint32_t agents[5] = {0, 1, 2, 3, 4};
     struct cairn_roster *roster = NULL;
-    struct cairn_writer writer;
-    uint8_t bytes[1024];
+    uint8_t *bytes = NULL;
+    size_t len = 0;
 
-    cairn_writer_init(&writer, bytes, sizeof(bytes));
-    if (cairn_roster_build(agents, NULL, 5, 1, 4, &roster) == CAIRN_OK)
-        cairn_roster_write(roster, &writer);
-    if (!roster || cairn_writer_done(&writer) != CAIRN_OK) {
+    if (cairn_roster_build(agents, NULL, 5, 1, 4, &roster) != CAIRN_OK ||
+        cairn_codec_pack(code_roster, &roster, &bytes, &len) != CAIRN_OK) {
         fprintf(stderr, "make_seeds: no roster\n");
         exit(1);
     }
-    write_seed("fuzz_message", "roster", 1, bytes, writer.used_bytes);
+    write_seed("fuzz_message", "roster", 1, bytes, len);
+    free(bytes);
     cairn_roster_drop(roster);
 }
 

@@ -47,7 +47,7 @@ env_keep(struct env *env, struct cairn_action *action, const void *bytes, size_t
 }
 
 const uint8_t *
-env_pack(struct env *env, struct cairn_action *action, code_fn *code, const void *value,
+env_pack(struct env *env, struct cairn_action *action, cairn_codec_fn *code, const void *value,
          size_t *len)
 {
     uint8_t *bytes = NULL;
@@ -55,7 +55,7 @@ env_pack(struct env *env, struct cairn_action *action, code_fn *code, const void
     *len = 0;
     if (action == &env->actions->missing)
         return NULL;
-    env->actions->failed |= codec_pack(code, value, &bytes, len) != CAIRN_OK;
+    env->actions->failed |= cairn_codec_pack(code, value, &bytes, len) != CAIRN_OK;
     action->owned = bytes;
     return bytes;
 }
@@ -95,13 +95,13 @@ env_send(struct env *env, uint32_t to, const struct cairn_message *message)
 }
 
 void
-env_send_packed(struct env *env, uint32_t to, struct cairn_message *message, code_fn *code,
+env_send_packed(struct env *env, uint32_t to, struct cairn_message *message, cairn_codec_fn *code,
                 const void *value)
 {
     uint8_t *bytes = NULL;
     size_t len = 0;
 
-    if (codec_pack(code, value, &bytes, &len) != CAIRN_OK) {
+    if (cairn_codec_pack(code, value, &bytes, &len) != CAIRN_OK) {
         env->actions->failed = true;
         return;
     }

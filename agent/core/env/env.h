@@ -9,14 +9,12 @@
 #ifndef CAIRN_AGENT_CORE_ENV_ENV_H
 #define CAIRN_AGENT_CORE_ENV_ENV_H
 
-#include "agent/core/env/bitset.h"
-#include "agent/core/env/codec.h"
 #include "agent/core/env/action.h"
 #include "agent/core/env/event.h"
-#include "agent/core/env/generation.h"
 #include "agent/core/env/planted.h"
 #include "base/assert.h"
-#include "base/wire.h"
+#include "base/bitset.h"
+#include "base/codec.h"
 
 struct membership;
 struct parts;
@@ -52,7 +50,7 @@ struct cairn_action *env_act(struct env *env, enum cairn_action_type type);
 void *env_keep(struct env *env, struct cairn_action *action, const void *bytes, size_t len);
 
 /* The same for a value that is packed; 0 bytes when memory ran out. */
-const uint8_t *env_pack(struct env *env, struct cairn_action *action, code_fn *code,
+const uint8_t *env_pack(struct env *env, struct cairn_action *action, cairn_codec_fn *code,
                         const void *value, size_t *len);
 
 /* A message from this agent, zeroed but for the header. */
@@ -61,8 +59,8 @@ struct cairn_message env_message(const struct env *env, enum cairn_message_kind 
 /* Sends to an agent with a session, or to this agent itself; copies message->bytes. */
 void env_send(struct env *env, uint32_t to, const struct cairn_message *message);
 /* The same with a packed value as its bytes. */
-void env_send_packed(struct env *env, uint32_t to, struct cairn_message *message, code_fn *code,
-                     const void *value);
+void env_send_packed(struct env *env, uint32_t to, struct cairn_message *message,
+                     cairn_codec_fn *code, const void *value);
 /* The same with blocks. */
 void env_send_blocks(struct env *env, uint32_t to, const struct cairn_message *message,
                      const struct cairn_blocks *blocks);

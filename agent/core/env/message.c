@@ -7,7 +7,7 @@
  */
 #include "agent/core/env/message.h"
 
-#include "agent/core/env/codec.h"
+#include "base/codec.h"
 #include "agent/core/env/types.h"
 
 const char *
@@ -41,24 +41,24 @@ cairn_message_block_count(const struct cairn_message *message)
 /* ---- fields ---- */
 
 static void
-code_decision(struct codec *codec, struct cairn_decision *decision)
+code_decision(struct cairn_codec *codec, struct cairn_decision *decision)
 {
-    code_u64(codec, &decision->serial);
-    code_u64(codec, &decision->run);
-    code_u64(codec, &decision->next);
-    code_generation(codec, &decision->committed);
+    cairn_codec_u64(codec, &decision->serial);
+    cairn_codec_u64(codec, &decision->run);
+    cairn_codec_u64(codec, &decision->next);
+    cairn_generation_code(codec, &decision->committed);
 }
 
 /* Codes a field of each type, and checks its bounds. */
 #define TYPE_FUNCTION(name, type, form, bound)                                                     \
-    static void field_##name(struct codec *codec, type *field)                                     \
+    static void field_##name(struct cairn_codec *codec, type *field)                               \
     {                                                                                              \
         type value;                                                                                \
                                                                                                    \
-        code_##form(codec, field);                                                                 \
+        form(codec, field);                                                                        \
         value = *field;                                                                            \
         (void)value;                                                                               \
-        code_check(codec, bound);                                                                  \
+        cairn_codec_check(codec, bound);                                                           \
     }
 CAIRN_FIELD_TYPES(TYPE_FUNCTION)
 #undef TYPE_FUNCTION
@@ -66,7 +66,7 @@ CAIRN_FIELD_TYPES(TYPE_FUNCTION)
 #define CODE(type, name) field_##type(codec, &fields->name);
 
 static void
-code_fields(struct codec *codec, struct cairn_message *message)
+code_fields(struct cairn_codec *codec, struct cairn_message *message)
 {
     switch (message->kind) {
 #define CASE(symbol, value, member)                                                                \
@@ -77,7 +77,7 @@ code_fields(struct codec *codec, struct cairn_message *message)
         CAIRN_MESSAGE_LIST(CASE)
 #undef CASE
     }
-    code_check(codec, false); /* an unknown kind */
+    cairn_codec_check(codec, false); /* an unknown kind */
 }
 
 /* A message with blocks has as many checksums; only BLOCKS may have none. */
@@ -91,24 +91,24 @@ has_its_checksums(const struct cairn_message *message)
 }
 
 static void
-code_message(struct codec *codec, void *value)
+code_message(struct cairn_codec *codec, void *value)
 {
     struct cairn_message *message = value;
     uint8_t kind = (uint8_t)message->kind;
 
-    code_u8(codec, &kind);
+    cairn_codec_u8(codec, &kind);
     message->kind = (enum cairn_message_kind)kind;
-    code_u32(codec, &message->from);
-    code_u32(codec, &message->to);
-    code_check(codec, message->from < CAIRN_NODES_MAX && message->to < CAIRN_NODES_MAX);
-    code_u64(codec, &message->epoch);
+    cairn_codec_u32(codec, &message->from);
+    cairn_codec_u32(codec, &message->to);
+    cairn_codec_check(codec, message->from < CAIRN_NODES_MAX && message->to < CAIRN_NODES_MAX);
+    cairn_codec_u64(codec, &message->epoch);
     code_fields(codec, message);
-    code_u32(codec, &message->bytes_len);
+    cairn_codec_u32(codec, &message->bytes_len);
     if (codec->reads)
         message->bytes = cairn_read_borrow(&codec->reader, message->bytes_len);
     else
         cairn_write_bytes(&codec->writer, message->bytes, message->bytes_len);
-    code_check(codec, has_its_checksums(message));
+    cairn_codec_check(codec, has_its_checksums(message));
 }
 
 cairn_err
@@ -116,14 +116,14 @@ cairn_message_pack(const struct cairn_message *message, void *out, size_t out_by
 {
     struct cairn_message copy = *message;
 
-    return codec_pack_into(code_message, &copy, out, out_bytes, used);
+    return cairn_codec_pack_into(code_message, &copy, out, out_bytes, used);
 }
 
 cairn_err
 cairn_message_unpack(const void *bytes, size_t bytes_len, struct cairn_message *out)
 {
     struct cairn_message message = {0};
-    cairn_err err = codec_unpack(code_message, &message, bytes, bytes_len);
+    cairn_err err = cairn_codec_unpack(code_message, &message, bytes, bytes_len);
 
     if (!err)
         *out = message;

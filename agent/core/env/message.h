@@ -266,21 +266,22 @@ enum cairn_ask {
     CAIRN_ASK_RELEASE     /* unpin; no answer */
 };
 
-/* Types of fields: name, C type, how it is packed (message.c), and what a value must be. */
+/* Types of fields: name, C type, what packs it, and what a value must be. */
 #define CAIRN_FIELD_TYPES(T)                                                                       \
-    T(BOOL, uint8_t, u8, value <= 1)                                                               \
-    T(U32, uint32_t, u32, true)                                                                    \
-    T(U64, uint64_t, u64, true)                                                                    \
-    T(AGENT, uint32_t, u32, value < CAIRN_NODES_MAX)                                               \
-    T(AGENT_OR_NONE, uint32_t, u32, value < CAIRN_NODES_MAX || value == UINT32_MAX)                \
-    T(ERR, uint32_t, u32, value <= CAIRN_INTERNAL)                                                 \
-    T(ABORT, uint32_t, u32, value >= CAIRN_ABORT_PASSED && value <= CAIRN_ABORT_FORGOTTEN)         \
-    T(WAIT, uint32_t, u32, value >= CAIRN_WAIT_TRAINERS && value <= CAIRN_WAIT_SILENT)             \
-    T(ASK, uint32_t, u32, value <= CAIRN_ASK_RELEASE)                                              \
-    T(AUDIT, uint32_t, u32, value <= CAIRN_AUDIT_PIECES)                                           \
-    T(COUNT, uint32_t, u32, value <= CAIRN_MESSAGE_BLOCKS_MAX) /* blocks */                        \
-    T(GENERATION, struct cairn_generation_id, generation, true)                                    \
-    T(DECISION, struct cairn_decision, decision, true)
+    T(BOOL, uint8_t, cairn_codec_u8, value <= 1)                                                   \
+    T(U32, uint32_t, cairn_codec_u32, true)                                                        \
+    T(U64, uint64_t, cairn_codec_u64, true)                                                        \
+    T(AGENT, uint32_t, cairn_codec_u32, value < CAIRN_NODES_MAX)                                   \
+    T(AGENT_OR_NONE, uint32_t, cairn_codec_u32, value < CAIRN_NODES_MAX || value == UINT32_MAX)    \
+    T(ERR, uint32_t, cairn_codec_u32, value <= CAIRN_INTERNAL)                                     \
+    T(ABORT, uint32_t, cairn_codec_u32,                                                            \
+      value >= CAIRN_ABORT_PASSED && value <= CAIRN_ABORT_FORGOTTEN)                               \
+    T(WAIT, uint32_t, cairn_codec_u32, value >= CAIRN_WAIT_TRAINERS && value <= CAIRN_WAIT_SILENT) \
+    T(ASK, uint32_t, cairn_codec_u32, value <= CAIRN_ASK_RELEASE)                                  \
+    T(AUDIT, uint32_t, cairn_codec_u32, value <= CAIRN_AUDIT_PIECES)                               \
+    T(COUNT, uint32_t, cairn_codec_u32, value <= CAIRN_MESSAGE_BLOCKS_MAX) /* blocks */            \
+    T(GENERATION, struct cairn_generation_id, cairn_generation_code, true)                         \
+    T(DECISION, struct cairn_decision, code_decision, true)
 
 #define CAIRN_FIELD_TYPE(name, type, form, bound) typedef type cairn_field_##name;
 CAIRN_FIELD_TYPES(CAIRN_FIELD_TYPE)

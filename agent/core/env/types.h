@@ -6,7 +6,7 @@
 #define CAIRN_AGENT_CORE_ENV_TYPES_H
 
 #include "agent/core/env/message.h"
-#include "agent/core/env/roster.h"
+#include "erasure/roster.h"
 #include "erasure/repair.h"
 
 #include <stdbool.h>

@@ -22,23 +22,23 @@ settle(struct membership *membership, const struct cairn_core_options *options)
 }
 
 static void
-code_stored(struct codec *codec, void *value)
+code_stored(struct cairn_codec *codec, void *value)
 {
     struct membership *membership = value;
     uint32_t version = STORED_VERSION;
     bool has_record = membership->record.epoch != 0;
 
-    code_u32(codec, &version);
+    cairn_codec_u32(codec, &version);
     if (version != STORED_VERSION)
         codec->err = CAIRN_VERSION;
-    code_u64(codec, &membership->promised);
-    code_bool(codec, &membership->blank);
-    code_bool(codec, &membership->knows);
-    code_optional_roster(codec, &membership->promised_roster);
-    code_bool(codec, &has_record);
+    cairn_codec_u64(codec, &membership->promised);
+    cairn_codec_bool(codec, &membership->blank);
+    cairn_codec_bool(codec, &membership->knows);
+    cairn_roster_code_optional(codec, &membership->promised_roster);
+    cairn_codec_bool(codec, &has_record);
     if (has_record)
         record_code(codec, &membership->record);
-    code_check(codec, membership->promised >= membership->record.epoch);
+    cairn_codec_check(codec, membership->promised >= membership->record.epoch);
 }
 
 cairn_err
@@ -50,7 +50,7 @@ membership_init(struct membership *membership, const struct cairn_core_options *
     memset(membership, 0, sizeof *membership);
     membership->blank = true;
     if (stored.len > 0) {
-        err = codec_unpack(code_stored, membership, stored.bytes, stored.len);
+        err = cairn_codec_unpack(code_stored, membership, stored.bytes, stored.len);
         if (err) {
             membership_fini(membership);
             return err;

@@ -219,7 +219,7 @@ peers_up(struct env *env, struct peers *peers, uint32_t agent, uint64_t incarnat
 void
 peers_down(struct peers *peers, uint32_t agent)
 {
-    peers->up[agent / 64] &= ~(UINT64_C(1) << (agent % 64));
+    cairn_bitset_remove(peers->up, agent);
 }
 
 /* ---- time ---- */
@@ -301,7 +301,7 @@ watch(const struct env *env, struct peers *peers)
 
     for (uint32_t agent = 0; agent < n; agent++)
         if (cairn_bitset_has(peers->watched, agent) && !beats_here(env, agent))
-            peers->watched[agent / 64] &= ~(UINT64_C(1) << (agent % 64));
+            cairn_bitset_remove(peers->watched, agent);
     for (uint32_t distance = 1; distance < n; distance *= 2) {
         uint32_t place = self;
 

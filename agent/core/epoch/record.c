@@ -24,43 +24,45 @@ record_fini(struct record *record)
 }
 
 void
-record_code(struct codec *codec, void *value)
+record_code(struct cairn_codec *codec, void *value)
 {
     struct record *record = value;
     uint32_t ready_members;
 
-    code_u64(codec, &record->epoch);
-    code_u64(codec, &record->restart_epoch);
-    code_generation(codec, &record->ready);
-    code_bool(codec, &record->ready_from_files);
-    code_optional_roster(codec, &record->ready_roster);
+    cairn_codec_u64(codec, &record->epoch);
+    cairn_codec_u64(codec, &record->restart_epoch);
+    cairn_generation_code(codec, &record->ready);
+    cairn_codec_bool(codec, &record->ready_from_files);
+    cairn_roster_code_optional(codec, &record->ready_roster);
     ready_members = record->ready_roster ? record->ready_roster->member_count : 0;
-    record->holders = code_array(codec, record->holders, ready_members, sizeof *record->holders);
+    record->holders =
+        cairn_codec_array(codec, record->holders, ready_members, sizeof *record->holders);
     for (uint32_t m = 0; record->holders && m < ready_members; m++) {
-        code_u32(codec, &record->holders[m]);
-        code_check(codec, record->holders[m] < CAIRN_NODES_MAX);
+        cairn_codec_u32(codec, &record->holders[m]);
+        cairn_codec_check(codec, record->holders[m] < CAIRN_NODES_MAX);
     }
-    code_check(codec,
-               !record->ready_roster || (!record->ready_from_files && record->ready.step != 0));
-    code_roster(codec, &record->roster);
-    code_count(codec, &record->agent_count, CAIRN_NODES_MAX, 16);
-    record->seen = code_array(codec, record->seen, record->agent_count, sizeof *record->seen);
+    cairn_codec_check(codec, !record->ready_roster ||
+                                 (!record->ready_from_files && record->ready.step != 0));
+    cairn_roster_code(codec, &record->roster);
+    cairn_codec_count(codec, &record->agent_count, CAIRN_NODES_MAX, 16);
+    record->seen =
+        cairn_codec_array(codec, record->seen, record->agent_count, sizeof *record->seen);
     for (uint32_t a = 0; record->seen && a < record->agent_count; a++) {
-        code_u64(codec, &record->seen[a].incarnation);
-        code_u64(codec, &record->seen[a].version);
+        cairn_codec_u64(codec, &record->seen[a].incarnation);
+        cairn_codec_u64(codec, &record->seen[a].version);
     }
-    code_bytes(codec, &record->fleet, &record->fleet_len);
-    code_check(codec, record->epoch != 0 && record->restart_epoch <= record->epoch &&
-                          record->ready.epoch <= record->epoch);
+    cairn_codec_bytes(codec, &record->fleet, &record->fleet_len);
+    cairn_codec_check(codec, record->epoch != 0 && record->restart_epoch <= record->epoch &&
+                                 record->ready.epoch <= record->epoch);
     for (uint32_t m = 0; record->roster && m < record->roster->member_count; m++)
-        code_check(codec, record->roster->members[m].agent < record->agent_count);
+        cairn_codec_check(codec, record->roster->members[m].agent < record->agent_count);
 }
 
 cairn_err
 record_read(const void *bytes, size_t len, struct record *out)
 {
     struct record record = {0};
-    cairn_err err = codec_unpack(record_code, &record, bytes, len);
+    cairn_err err = cairn_codec_unpack(record_code, &record, bytes, len);
 
     if (err)
         record_fini(&record);
@@ -72,5 +74,5 @@ record_read(const void *bytes, size_t len, struct record *out)
 cairn_err
 record_pack(const struct record *record, uint8_t **bytes, size_t *len)
 {
-    return codec_pack(record_code, record, bytes, len);
+    return cairn_codec_pack(record_code, record, bytes, len);
 }

@@ -5,7 +5,8 @@
 #ifndef CAIRN_AGENT_CORE_EPOCH_RECORD_H
 #define CAIRN_AGENT_CORE_EPOCH_RECORD_H
 
-#include "agent/core/env/codec.h"
+#include "erasure/roster.h"
+#include "snapshot/generation.h"
 
 #include <stdbool.h>
 
@@ -38,7 +39,7 @@ struct record {
 };
 
 void record_fini(struct record *record);
-void record_code(struct codec *codec, void *record);
+void record_code(struct cairn_codec *codec, void *record);
 /* Checks all counts and numbers. The caller ends *out with record_fini. */
 CAIRN_MUST_CHECK cairn_err record_read(const void *bytes, size_t len, struct record *out);
 /* Packs into new memory; the caller frees *bytes. */

@@ -23,7 +23,7 @@ parts_find(struct parts *parts, struct cairn_generation_id generation, uint32_t 
         struct part *part = &parts->list[i];
 
         if (part->state != CAIRN_PART_FREE && part->member == member &&
-            generation_is(part->generation, generation))
+            cairn_generation_is(part->generation, generation))
             return part;
     }
     return NULL;
@@ -43,8 +43,8 @@ parts_in_flight(const struct env *env)
             part->generation.epoch == membership->record.epoch &&
             /* An incomplete part fills its slot even if a broken leader says it is committed. */
             (part->state != CAIRN_PART_COMPLETE ||
-             generation_later(part->generation, env->decision->committed)) &&
-            (!newest || generation_later(part->generation, newest->generation)))
+             cairn_generation_later(part->generation, env->decision->committed)) &&
+            (!newest || cairn_generation_later(part->generation, newest->generation)))
             newest = part;
     }
     return newest;
@@ -110,7 +110,7 @@ own_slots_full(const struct env *env, struct cairn_generation_id generation)
 
     for (uint32_t i = 0; i < env->options->slots; i++)
         taken += env->parts->list[i].state != CAIRN_PART_FREE &&
-                 generation_is(env->parts->list[i].generation, generation);
+                 cairn_generation_is(env->parts->list[i].generation, generation);
     return taken + 1 >= env->options->slots;
 }
 

@@ -17,14 +17,14 @@
 enum { RECORD_VERSION = 4 };
 
 static void
-code_seal(struct codec *codec, struct part *part, uint32_t position)
+code_seal(struct cairn_codec *codec, struct part *part, uint32_t position)
 {
     struct seal *seal = &part->seals[position];
     uint64_t len = seal->len;
 
-    code_u64(codec, &len);
-    code_check(codec, len <= cairn_reader_left(&codec->reader));
-    seal->bytes = code_array(codec, seal->bytes, len, 1);
+    cairn_codec_u64(codec, &len);
+    cairn_codec_check(codec, len <= cairn_reader_left(&codec->reader));
+    seal->bytes = cairn_codec_array(codec, seal->bytes, len, 1);
     if (!codec->reads) {
         cairn_write_bytes(&codec->writer, seal->bytes, len);
     } else if (!codec->err) {
@@ -37,36 +37,36 @@ code_seal(struct codec *codec, struct part *part, uint32_t position)
 }
 
 static void
-code_record(struct codec *codec, void *value)
+code_record(struct cairn_codec *codec, void *value)
 {
     struct part *part = value;
     uint32_t version = RECORD_VERSION, member = part->member;
     struct cairn_generation_id generation = part->generation;
     struct cairn_roster *roster = part->roster;
 
-    code_u32(codec, &version);
+    cairn_codec_u32(codec, &version);
     if (version != RECORD_VERSION)
         codec->err = CAIRN_VERSION;
-    code_generation(codec, &generation);
-    code_u32(codec, &member);
-    code_roster(codec, &roster);
-    code_check(codec, !roster || member < roster->member_count);
+    cairn_generation_code(codec, &generation);
+    cairn_codec_u32(codec, &member);
+    cairn_roster_code(codec, &roster);
+    cairn_codec_check(codec, !roster || member < roster->member_count);
     if (codec->reads && !codec->err)
         codec->err = part_init(part, generation, member, roster, CAIRN_PART_COMPLETE);
     if (codec->reads)
         cairn_roster_drop(roster);
     for (uint32_t p = 0; p < part->geometry.n; p++)
         code_seal(codec, part, p);
-    code_check(codec, !codec->reads || codec->err || part_lengths(part));
+    cairn_codec_check(codec, !codec->reads || codec->err || part_lengths(part));
     for (uint32_t slot = 0; !codec->err && slot < part->geometry.m; slot++) {
         uint64_t blocks = part_slot_blocks(part, slot), count = blocks;
         uint64_t **crcs = &part->parity_crcs[slot];
 
-        code_u64(codec, &count);
-        code_check(codec, count == blocks && count <= cairn_reader_left(&codec->reader) / 8);
-        *crcs = code_array(codec, *crcs, count, sizeof **crcs);
+        cairn_codec_u64(codec, &count);
+        cairn_codec_check(codec, count == blocks && count <= cairn_reader_left(&codec->reader) / 8);
+        *crcs = cairn_codec_array(codec, *crcs, count, sizeof **crcs);
         for (uint64_t i = 0; *crcs && i < count; i++)
-            code_u64(codec, &(*crcs)[i]);
+            cairn_codec_u64(codec, &(*crcs)[i]);
     }
 }
 
@@ -77,7 +77,7 @@ part_store(struct env *env, const struct part *part)
     uint8_t *bytes;
     size_t len;
 
-    if (codec_pack(code_record, part, &bytes, &len) != CAIRN_OK)
+    if (cairn_codec_pack(code_record, part, &bytes, &len) != CAIRN_OK)
         return CAIRN_NOMEM;
     action = env_act(env, CAIRN_ACTION_STORE_PART);
     if (action == &env->actions->missing) {
@@ -100,7 +100,7 @@ part_complete(struct env *env, struct part *part)
     env->parts->version++;
     for (uint32_t i = 0; CAIRN_PLANTED(env, BUG_DROP_EARLY) && i < CAIRN_PARTS_MAX; i++)
         if (env->parts->list[i].state == CAIRN_PART_COMPLETE &&
-            generation_later(part->generation, env->parts->list[i].generation))
+            cairn_generation_later(part->generation, env->parts->list[i].generation))
             part_drop(env, &env->parts->list[i], false);
     return CAIRN_OK;
 }
@@ -119,7 +119,7 @@ part_load(const struct cairn_core_options *options, struct parts *parts, uint32_
           struct cairn_bytes record)
 {
     struct part *part = &parts->list[index];
-    cairn_err err = codec_unpack(code_record, part, record.bytes, record.len);
+    cairn_err err = cairn_codec_unpack(code_record, part, record.bytes, record.len);
 
     if (!err && index < options->slots &&
         part->stripes.shard_blocks[part->position] > options->slot_blocks)
@@ -140,7 +140,7 @@ parts_verify(struct env *env, struct cairn_generation_id generation, uint64_t at
         struct part *part = &env->parts->list[i];
 
         if (part->state != CAIRN_PART_COMPLETE || part->checked.attempt == attempt ||
-            (generation.step != 0 && !generation_is(part->generation, generation)))
+            (generation.step != 0 && !cairn_generation_is(part->generation, generation)))
             continue;
         part->checked.attempt = attempt;
         part->checked.request = part_ask(env, part, CAIRN_ACTION_VERIFY)->request;
@@ -195,7 +195,7 @@ parts_are_verified(const struct parts *parts, struct cairn_generation_id generat
 
         if (part->state == CAIRN_PART_COMPLETE && part->checked.request != 0 &&
             (part->checked.attempt >= attempt || part->checked.attempt == 0) &&
-            (generation.step == 0 || generation_is(part->generation, generation)))
+            (generation.step == 0 || cairn_generation_is(part->generation, generation)))
             return false;
     }
     return true;

@@ -11,7 +11,7 @@ static bool
 is_superseded(const struct env *env, struct cairn_generation_id generation)
 {
     return env->decision->committed.step != 0 &&
-           generation_later(env->decision->committed, generation);
+           cairn_generation_later(env->decision->committed, generation);
 }
 
 bool
@@ -21,8 +21,8 @@ parts_abort(const struct env *env, struct cairn_generation_id generation)
     struct cairn_generation_id next = {
         .epoch = generation.epoch, .run = decision->run, .step = decision->next};
 
-    return decision->run != 0 && !generation_is(generation, decision->committed) &&
-           generation_later(next, generation);
+    return decision->run != 0 && !cairn_generation_is(generation, decision->committed) &&
+           cairn_generation_later(next, generation);
 }
 
 /* The oldest complete generation from before the active epoch; `newest` likewise. */
@@ -37,9 +37,9 @@ oldest_before(const struct parts *parts, uint64_t active, struct cairn_generatio
 
         if (part->state != CAIRN_PART_COMPLETE || part->generation.epoch >= active)
             continue;
-        if (oldest.step == 0 || generation_later(oldest, part->generation))
+        if (oldest.step == 0 || cairn_generation_later(oldest, part->generation))
             oldest = part->generation;
-        if (generation_later(part->generation, *newest))
+        if (cairn_generation_later(part->generation, *newest))
             *newest = part->generation;
     }
     return oldest;
@@ -61,7 +61,7 @@ owner_drops(const struct env *env, const struct part *part)
     const struct record *record = &env->membership->record;
 
     return CAIRN_PLANTED(env, BUG_OWNER_DROPS) && record->ready_roster &&
-           generation_is(part->generation, record->ready) &&
+           cairn_generation_is(part->generation, record->ready) &&
            record->ready_roster->members[part->member].agent == env->options->self &&
            record->holders[part->member] != env->options->self;
 }
@@ -74,7 +74,8 @@ complete_may_go(const struct env *env, const struct part *part)
 
     /* Someone reads it. */
     if (part->spilling || part->working ||
-        (env->parts->pinned && generation_is(part->generation, env->parts->pinned_generation)))
+        (env->parts->pinned &&
+         cairn_generation_is(part->generation, env->parts->pinned_generation)))
         return false;
     /* The claimant of the promised epoch has counted it: R4, R9. */
     if (membership_fenced(env->membership))
@@ -89,12 +90,12 @@ complete_may_go(const struct env *env, const struct part *part)
         return false;
     /* The activation chose `ready`: what is older is superseded, what is newer aborted. */
     if (record->ready.step != 0 && !record->ready_from_files)
-        return !generation_is(part->generation, record->ready) || owner_drops(env, part);
+        return !cairn_generation_is(part->generation, record->ready) || owner_drops(env, part);
     /* Nothing in memory can replace it before the first commit: the newest stays, and older parts
      * go only to make room for that commit. */
     oldest = oldest_before(env->parts, record->epoch, &newest);
-    return !has_free_slot(env) && generation_is(part->generation, oldest) &&
-           !generation_is(oldest, newest);
+    return !has_free_slot(env) && cairn_generation_is(part->generation, oldest) &&
+           !cairn_generation_is(oldest, newest);
 }
 
 static bool
@@ -108,7 +109,7 @@ may_go(const struct env *env, const struct part *part)
                part->generation.epoch != env->membership->record.epoch ||
                is_superseded(env, part->generation) || parts_abort(env, part->generation) ||
                (env->decision->serial != 0 && env->decision->next == 0 &&
-                !generation_is(part->generation, env->decision->committed));
+                !cairn_generation_is(part->generation, env->decision->committed));
     case CAIRN_PART_REBUILDING:
         /* The repair ends it, unless its generation is not worth it any more. */
         return !membership_fenced(env->membership) && is_superseded(env, part->generation);

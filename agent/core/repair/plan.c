@@ -22,36 +22,36 @@ plan_fini(struct plan *plan)
 }
 
 static void
-code_plan(struct codec *codec, void *value)
+code_plan(struct cairn_codec *codec, void *value)
 {
     struct plan *plan = value;
     uint32_t count;
 
-    code_roster(codec, &plan->roster);
+    cairn_roster_code(codec, &plan->roster);
     count = plan->roster ? plan->roster->member_count : 0;
-    plan->holders = code_array(codec, plan->holders, count, sizeof *plan->holders);
-    plan->targets = code_array(codec, plan->targets, count, sizeof *plan->targets);
+    plan->holders = cairn_codec_array(codec, plan->holders, count, sizeof *plan->holders);
+    plan->targets = cairn_codec_array(codec, plan->targets, count, sizeof *plan->targets);
     for (uint32_t m = 0; plan->targets && m < count; m++) {
-        code_u32(codec, &plan->holders[m]);
-        code_u32(codec, &plan->targets[m]);
+        cairn_codec_u32(codec, &plan->holders[m]);
+        cairn_codec_u32(codec, &plan->targets[m]);
     }
-    code_count(codec, &plan->bad_count, UINT32_MAX, BAD_BYTES);
-    plan->bad = code_array(codec, plan->bad, plan->bad_count, sizeof *plan->bad);
+    cairn_codec_count(codec, &plan->bad_count, UINT32_MAX, BAD_BYTES);
+    plan->bad = cairn_codec_array(codec, plan->bad, plan->bad_count, sizeof *plan->bad);
     for (uint32_t i = 0; plan->bad && i < plan->bad_count; i++) {
         uint8_t area = (uint8_t)plan->bad[i].area;
 
-        code_u32(codec, &plan->bad[i].position);
-        code_u8(codec, &area);
+        cairn_codec_u32(codec, &plan->bad[i].position);
+        cairn_codec_u8(codec, &area);
         plan->bad[i].area = (enum cairn_area)area;
-        code_u64(codec, &plan->bad[i].block);
-        code_check(codec, plan->bad[i].position < count && area <= CAIRN_AREA_PARITY);
+        cairn_codec_u64(codec, &plan->bad[i].block);
+        cairn_codec_check(codec, plan->bad[i].position < count && area <= CAIRN_AREA_PARITY);
     }
 }
 
 cairn_err
 plan_pack(const struct plan *plan, uint8_t **bytes, size_t *len)
 {
-    return codec_pack(code_plan, plan, bytes, len);
+    return cairn_codec_pack(code_plan, plan, bytes, len);
 }
 
 static bool
@@ -64,7 +64,7 @@ cairn_err
 plan_read(const void *bytes, size_t len, uint32_t agent_count, struct plan *out)
 {
     struct plan plan = {0};
-    cairn_err err = codec_unpack(code_plan, &plan, bytes, len);
+    cairn_err err = cairn_codec_unpack(code_plan, &plan, bytes, len);
 
     for (uint32_t m = 0; !err && m < plan.roster->member_count; m++)
         if (!agent_or_none(plan.holders[m], agent_count) ||

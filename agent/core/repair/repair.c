@@ -10,7 +10,7 @@ drop_unwanted(struct env *env, const struct repair *repair)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct part *part = &env->parts->list[i];
-        bool wanted = repair->active && generation_is(part->generation, repair->generation) &&
+        bool wanted = repair->active && cairn_generation_is(part->generation, repair->generation) &&
                       part->member < repair->plan.roster->member_count &&
                       repair->plan.targets[part->member] == env->options->self;
 
@@ -175,7 +175,8 @@ parts_of_group(const struct parts *parts, struct cairn_generation_id generation,
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         const struct part *part = &parts->list[i];
 
-        if (part->state == CAIRN_PART_COMPLETE && generation_is(part->generation, generation) &&
+        if (part->state == CAIRN_PART_COMPLETE &&
+            cairn_generation_is(part->generation, generation) &&
             member < part->roster->member_count &&
             part->roster->members[member].group == part->roster->members[part->member].group)
             return part;

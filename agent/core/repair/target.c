@@ -154,7 +154,7 @@ target_peer_up(struct env *env, const struct repair *repair)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         if (env->parts->list[i].state == CAIRN_PART_REBUILDING &&
-            generation_is(env->parts->list[i].generation, repair->generation))
+            cairn_generation_is(env->parts->list[i].generation, repair->generation))
             ask_for_seals(env, repair, &env->parts->list[i]);
 }
 
@@ -235,7 +235,7 @@ repair_opened(struct env *env, struct repair *repair, struct part *part,
     }
     part->mending.memory_ready = true;
     part->request = 0;
-    if (repair->active && generation_is(part->generation, repair->generation))
+    if (repair->active && cairn_generation_is(part->generation, repair->generation))
         target_run(env, repair, part);
 }
 
@@ -257,7 +257,7 @@ repair_finished(struct env *env, struct repair *repair, struct part *part,
     }
     free(part->mending.missing);
     part->mending.missing = NULL;
-    if (repair->active && generation_is(part->generation, repair->generation))
+    if (repair->active && cairn_generation_is(part->generation, repair->generation))
         repair_report(env, repair, part);
 }
 
@@ -268,7 +268,7 @@ static struct part *
 part_for(const struct env *env, const struct repair *repair, struct cairn_generation_id generation,
          uint32_t member, uint64_t attempt)
 {
-    if (attempt != repair->attempt || !generation_is(generation, repair->generation))
+    if (attempt != repair->attempt || !cairn_generation_is(generation, repair->generation))
         return NULL;
     return parts_find(env->parts, generation, member);
 }
@@ -301,7 +301,7 @@ note_written(struct part *part, uint64_t at, uint32_t count)
     for (uint64_t block = at; block < at + count; block++) {
         if (!cairn_bitset_has(mending->missing, (uint32_t)block))
             continue;
-        mending->missing[block / 64] &= ~(UINT64_C(1) << (block % 64));
+        cairn_bitset_remove(mending->missing, (uint32_t)block);
         mending->missing_count--;
         mending->written_blocks++;
     }

@@ -76,7 +76,7 @@ choose_spilled(const struct inventory *inventories, uint32_t agent_count)
     struct cairn_generation_id newest = {0};
 
     for (uint32_t a = 0; a < agent_count; a++)
-        if (inventories[a].known && generation_later(inventories[a].self.spilled, newest))
+        if (inventories[a].known && cairn_generation_later(inventories[a].self.spilled, newest))
             newest = inventories[a].self.spilled;
     return newest;
 }
@@ -90,11 +90,11 @@ list_generations(struct listing *listing)
             uint32_t at = 0;
 
             while (at < listing->count &&
-                   generation_later(listing->list[at].generation, part->generation))
+                   cairn_generation_later(listing->list[at].generation, part->generation))
                 at++;
             if (at == CONSIDERED_MAX ||
                 (at < listing->count &&
-                 generation_is(listing->list[at].generation, part->generation)))
+                 cairn_generation_is(listing->list[at].generation, part->generation)))
                 continue;
             memmove(&listing->list[at + 1], &listing->list[at],
                     (listing->count - at) * sizeof listing->list[0]);
@@ -161,7 +161,7 @@ never_committed(const struct listing *listing, const struct candidate *candidate
         inventory = &listing->inventories[agent];
         if (inventory->known && !inventory->self.blank &&
             inventory->self.active == candidate->generation.epoch &&
-            generation_later(candidate->generation, inventory->self.ready) &&
+            cairn_generation_later(candidate->generation, inventory->self.ready) &&
             !inventory_find(inventory, candidate->generation, m))
             return true;
     }
@@ -176,7 +176,7 @@ choose_intact(const struct inventory *inventories, uint32_t agent_count,
 
     for (uint32_t a = 0; a < agent_count; a++)
         for (uint32_t i = 0; i < inventories[a].part_count; i++)
-            if (generation_is(inventories[a].parts[i].generation, generation))
+            if (cairn_generation_is(inventories[a].parts[i].generation, generation))
                 intact += UINT32_MAX - min_u64(inventories[a].parts[i].bad_count, UINT32_MAX - 1);
     return intact;
 }
@@ -188,7 +188,7 @@ is_excluded(const struct listing *listing, const struct choice *choice,
     uint64_t intact = choose_intact(listing->inventories, listing->agent_count, generation);
 
     for (uint32_t i = 0; i < choice->excluded_count; i++)
-        if (generation_is(choice->excluded[i].generation, generation) &&
+        if (cairn_generation_is(choice->excluded[i].generation, generation) &&
             intact <= choice->excluded[i].intact)
             return true;
     return false;
@@ -202,8 +202,8 @@ passes_known_commit(const struct listing *listing, const struct choice *choice)
         struct cairn_generation_id ready = listing->inventories[a].self.ready;
 
         if (listing->inventories[a].known &&
-            (choice->from_files ? generation_is_older(choice->generation, ready)
-                                : generation_later(ready, choice->generation)))
+            (choice->from_files ? cairn_generation_is_older(choice->generation, ready)
+                                : cairn_generation_later(ready, choice->generation)))
             return true;
     }
     return false;
@@ -282,7 +282,7 @@ choose_from_memory(struct listing *listing, struct cairn_generation_id spilled, 
     for (uint32_t i = 0; i < listing->count; i++) {
         const struct candidate *candidate = &listing->list[i];
 
-        if (generation_is_older(candidate->generation, spilled) ||
+        if (cairn_generation_is_older(candidate->generation, spilled) ||
             take_candidate(listing, candidate, "the newest", out))
             return;
         out->goes_back |= !never_committed(listing, candidate);

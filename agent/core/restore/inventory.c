@@ -14,69 +14,70 @@
 #include <string.h>
 
 static void
-code_flags(struct codec *codec, struct inventory_self *self, bool *has_roster)
+code_flags(struct cairn_codec *codec, struct inventory_self *self, bool *has_roster)
 {
     bool *flags[] = {&self->blank, &self->knows, has_roster};
     uint8_t byte = 0;
 
     for (uint32_t i = 0; i < 3; i++)
         byte |= (uint8_t)(*flags[i] << i);
-    code_u8(codec, &byte);
+    cairn_codec_u8(codec, &byte);
     for (uint32_t i = 0; i < 3; i++)
         *flags[i] = byte >> i & 1;
 }
 
 /* `before`: the part before it, NULL for the first. */
 static void
-code_part(struct codec *codec, struct inventory_part *part, const struct inventory_part *before)
+code_part(struct cairn_codec *codec, struct inventory_part *part,
+          const struct inventory_part *before)
 {
     bool has_roster = !before || !part->roster || !cairn_roster_same(before->roster, part->roster);
 
-    code_generation(codec, &part->generation);
-    code_u32(codec, &part->member);
-    code_u64(codec, &part->largest_shard);
-    code_u64(codec, &part->bad_count);
-    code_count(codec, &part->bad_listed, BAD_BLOCKS_MAX, 9);
-    code_check(codec, part->bad_listed == min_u64(part->bad_count, BAD_BLOCKS_MAX));
-    part->bad = code_array(codec, part->bad, part->bad_listed, sizeof *part->bad);
+    cairn_generation_code(codec, &part->generation);
+    cairn_codec_u32(codec, &part->member);
+    cairn_codec_u64(codec, &part->largest_shard);
+    cairn_codec_u64(codec, &part->bad_count);
+    cairn_codec_count(codec, &part->bad_listed, BAD_BLOCKS_MAX, 9);
+    cairn_codec_check(codec, part->bad_listed == min_u64(part->bad_count, BAD_BLOCKS_MAX));
+    part->bad = cairn_codec_array(codec, part->bad, part->bad_listed, sizeof *part->bad);
     for (uint32_t i = 0; part->bad && i < part->bad_listed; i++) {
         uint8_t area = (uint8_t)part->bad[i].area;
 
-        code_u8(codec, &area);
+        cairn_codec_u8(codec, &area);
         part->bad[i].area = (enum cairn_area)area;
-        code_check(codec, area <= CAIRN_AREA_PARITY);
-        code_u64(codec, &part->bad[i].block);
+        cairn_codec_check(codec, area <= CAIRN_AREA_PARITY);
+        cairn_codec_u64(codec, &part->bad[i].block);
     }
-    code_bool(codec, &has_roster);
-    code_check(codec, has_roster || before);
+    cairn_codec_bool(codec, &has_roster);
+    cairn_codec_check(codec, has_roster || before);
     if (has_roster)
-        code_roster(codec, &part->roster);
+        cairn_roster_code(codec, &part->roster);
     else if (codec->reads && !codec->err)
         part->roster = cairn_roster_hold(before->roster);
-    code_check(codec, !part->roster || part->member < part->roster->member_count);
+    cairn_codec_check(codec, !part->roster || part->member < part->roster->member_count);
 }
 
 static void
-code_inventory(struct codec *codec, void *value)
+code_inventory(struct cairn_codec *codec, void *value)
 {
     struct inventory *inventory = value;
     struct inventory_self *self = &inventory->self;
     bool has_roster = self->promised_roster != NULL;
 
-    code_u64(codec, &self->incarnation);
-    code_u64(codec, &self->promised);
-    code_u64(codec, &self->active);
+    cairn_codec_u64(codec, &self->incarnation);
+    cairn_codec_u64(codec, &self->promised);
+    cairn_codec_u64(codec, &self->active);
     code_flags(codec, self, &has_roster);
-    code_generation(codec, &self->ready);
-    code_generation(codec, &self->spilled);
-    code_u32(codec, &self->ranks);
-    code_u32(codec, &self->world);
-    code_u64(codec, &self->blocks);
+    cairn_generation_code(codec, &self->ready);
+    cairn_generation_code(codec, &self->spilled);
+    cairn_codec_u32(codec, &self->ranks);
+    cairn_codec_u32(codec, &self->world);
+    cairn_codec_u64(codec, &self->blocks);
     if (has_roster)
-        code_roster(codec, &self->promised_roster);
-    code_u64(codec, &inventory->version);
-    code_count(codec, &inventory->part_count, CAIRN_PARTS_MAX, 1);
-    code_check(codec, self->incarnation != 0);
+        cairn_roster_code(codec, &self->promised_roster);
+    cairn_codec_u64(codec, &inventory->version);
+    cairn_codec_count(codec, &inventory->part_count, CAIRN_PARTS_MAX, 1);
+    cairn_codec_check(codec, self->incarnation != 0);
     for (uint32_t i = 0; i < inventory->part_count; i++)
         code_part(codec, &inventory->parts[i], i > 0 ? &inventory->parts[i - 1] : NULL);
 }
@@ -139,7 +140,7 @@ cairn_err
 inventory_read(const void *bytes, size_t len, struct inventory *out)
 {
     struct inventory inventory = {.known = true};
-    cairn_err err = codec_unpack(code_inventory, &inventory, bytes, len);
+    cairn_err err = cairn_codec_unpack(code_inventory, &inventory, bytes, len);
 
     if (err)
         inventory_fini(&inventory);
@@ -154,7 +155,7 @@ inventory_find(const struct inventory *inventory, struct cairn_generation_id gen
 {
     for (uint32_t i = 0; i < inventory->part_count; i++)
         if (inventory->parts[i].member == member &&
-            generation_is(inventory->parts[i].generation, generation))
+            cairn_generation_is(inventory->parts[i].generation, generation))
             return &inventory->parts[i];
     return NULL;
 }

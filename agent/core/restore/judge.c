@@ -29,12 +29,12 @@ forget_superseded(const struct env *env, struct restore *restore)
         for (uint32_t i = inventory->part_count; i-- > 0;)
             if (inventory->parts[i].generation.epoch < record->epoch &&
                 (record->ready_from_files ||
-                 !generation_is(inventory->parts[i].generation, record->ready)))
+                 !cairn_generation_is(inventory->parts[i].generation, record->ready)))
                 inventory_forget_part(inventory, i);
         if (self->active != record->epoch)
             self->ready = (struct cairn_generation_id){0};
         if (self->spilled.epoch < record->restart_epoch &&
-            !(record->ready_from_files && generation_is(self->spilled, record->ready)))
+            !(record->ready_from_files && cairn_generation_is(self->spilled, record->ready)))
             self->spilled = (struct cairn_generation_id){0};
     }
 }
@@ -91,11 +91,11 @@ forget_uncommitted(struct restore *restore)
     struct cairn_generation_id newest = {0};
 
     for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (generation_later(restore->inventories[a].self.ready, newest))
+        if (cairn_generation_later(restore->inventories[a].self.ready, newest))
             newest = restore->inventories[a].self.ready;
     for (uint32_t a = 0; a < restore->agent_count; a++)
         for (uint32_t i = restore->inventories[a].part_count; i-- > 0;)
-            if (generation_later(restore->inventories[a].parts[i].generation, newest))
+            if (cairn_generation_later(restore->inventories[a].parts[i].generation, newest))
                 inventory_forget_part(&restore->inventories[a], i);
 }
 
@@ -117,7 +117,7 @@ judge_choose(const struct env *env, struct restore *restore, char *text, size_t 
         forget_superseded(env, restore);
     spilled = choose_spilled(restore->inventories, restore->agent_count);
     if (keeps && membership_ready_from_files(env->membership) &&
-        generation_later(membership_ready(env->membership), spilled))
+        cairn_generation_later(membership_ready(env->membership), spilled))
         spilled = membership_ready(env->membership); /* agents that restarted have forgotten it */
     choose_generation(restore->inventories, restore->agent_count, spilled, choice, text,
                       text_bytes);
@@ -145,7 +145,7 @@ judge_is_bad(const struct env *env, const struct choice *choice)
     return choice->err || choice->goes_back ||
            (choice->from_files &&
             !(membership_ready_from_files(env->membership) &&
-              generation_is(choice->generation, membership_ready(env->membership))));
+              cairn_generation_is(choice->generation, membership_ready(env->membership))));
 }
 
 bool

@@ -150,7 +150,7 @@ expected_blocks(const struct cairn_core_options *options, const struct members_b
         if (inventory->known && inventory->self.ranks > 0)
             registered = max_u64(registered, inventory->self.blocks);
         for (uint32_t i = 0; basis->plan && i < inventory->part_count; i++)
-            if (generation_is(inventory->parts[i].generation, basis->generation))
+            if (cairn_generation_is(inventory->parts[i].generation, basis->generation))
                 largest = max_u64(largest, inventory->parts[i].largest_shard);
     }
     if (largest > 0)

@@ -454,14 +454,14 @@ take_rebuilt(struct env *env, struct restore *restore, const struct cairn_messag
 
 /* The agents that forgot their promises. */
 static void
-code_forgotten(struct codec *codec, void *value)
+code_forgotten(struct cairn_codec *codec, void *value)
 {
     struct restore *restore = value;
 
     for (uint32_t a = 0; a < restore->agent_count; a++)
         if (restore->inventories[a].known && !restore->inventories[a].self.knows) {
-            code_u32(codec, &a);
-            code_u64(codec, &restore->inventories[a].self.incarnation);
+            cairn_codec_u32(codec, &a);
+            cairn_codec_u64(codec, &restore->inventories[a].self.incarnation);
         }
 }
 
@@ -471,7 +471,7 @@ begin_preparing(struct env *env, struct restore *restore)
     const struct cairn_core_options *options = env->options;
 
     clear_plan(restore);
-    if (codec_pack(code_forgotten, restore, &restore->bytes, &restore->len) != CAIRN_OK) {
+    if (cairn_codec_pack(code_forgotten, restore, &restore->bytes, &restore->len) != CAIRN_OK) {
         env->actions->failed = true;
         return;
     }
@@ -494,7 +494,7 @@ choice_stands(struct env *env, struct restore *restore)
     if (restore->request.operation == CAIRN_OP_FRESH)
         return true;
     judge_choose(env, restore, unused, sizeof unused);
-    return !restore->choice.err && generation_is(restore->choice.generation, before) &&
+    return !restore->choice.err && cairn_generation_is(restore->choice.generation, before) &&
            restore->choice.from_files == from_files;
 }
 
@@ -602,7 +602,8 @@ has_bad_blocks(const struct restore *restore)
         for (uint32_t i = 0; i < restore->inventories[a].part_count; i++) {
             const struct inventory_part *part = &restore->inventories[a].parts[i];
 
-            if (generation_is(part->generation, restore->choice.generation) && part->bad_count > 0)
+            if (cairn_generation_is(part->generation, restore->choice.generation) &&
+                part->bad_count > 0)
                 return true;
         }
     return false;

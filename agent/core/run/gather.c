@@ -46,9 +46,9 @@ bool
 gather_add(const struct env *env, struct gather *gather, uint32_t member, uint32_t child,
            struct cairn_generation_id generation, uint64_t begun)
 {
-    if (generation_later(gather->generation, generation))
+    if (cairn_generation_later(gather->generation, generation))
         return false;
-    if (generation_later(generation, gather->generation)) {
+    if (cairn_generation_later(generation, gather->generation)) {
         gather_clear(gather);
         gather->generation = generation;
     }

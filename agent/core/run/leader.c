@@ -203,10 +203,10 @@ may_run(const struct roll *roll, char *text, size_t text_bytes)
 static bool
 lists(const struct cairn_message_report *report, struct cairn_generation_id generation)
 {
-    return generation_is(report->complete0, generation) ||
-           generation_is(report->complete1, generation) ||
-           generation_is(report->complete2, generation) ||
-           generation_is(report->complete3, generation);
+    return cairn_generation_is(report->complete0, generation) ||
+           cairn_generation_is(report->complete1, generation) ||
+           cairn_generation_is(report->complete2, generation) ||
+           cairn_generation_is(report->complete3, generation);
 }
 
 /*
@@ -221,8 +221,8 @@ learn_committed(struct leader *leader)
                                                      own->complete0};
 
     for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++) {
-        bool everywhere = generation_later(candidates[i], leader->decision.committed) &&
-                          !generation_later(leader->floor, candidates[i]);
+        bool everywhere = cairn_generation_later(candidates[i], leader->decision.committed) &&
+                          !cairn_generation_later(leader->floor, candidates[i]);
 
         for (uint32_t m = 0; everywhere && m < leader->reports.count; m++)
             everywhere = lists(&leader->reports.members[m], candidates[i]);
@@ -279,7 +279,7 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_message
     leader->due.begun = max_u64(leader->due.begun, report->begun);
     /* A leader that has restarted learns what it told before from those who heard it. */
     if (report->committed.epoch == env->membership->record.epoch &&
-        generation_later(report->committed, leader->decision.committed)) {
+        cairn_generation_later(report->committed, leader->decision.committed)) {
         leader->decision.committed = report->committed;
         decide(env, leader);
     }
@@ -313,8 +313,8 @@ leader_done(struct env *env, struct leader *leader, struct cairn_generation_id g
     struct due *due = &leader->due;
 
     if (generation.epoch != env->membership->record.epoch ||
-        generation_later(leader->floor, generation) ||
-        !generation_later(generation, leader->decision.committed))
+        cairn_generation_later(leader->floor, generation) ||
+        !cairn_generation_later(generation, leader->decision.committed))
         return;
     leader->decision.committed = generation;
     due->begun = max_u64(due->begun, begun);

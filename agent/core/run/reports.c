@@ -43,7 +43,7 @@ reports_take(struct reports *reports, const struct cairn_roster *roster,
     bool changed;
 
     if (member < reports->count && report->registration == 0) {
-        reports->known[member / 64] &= ~(UINT64_C(1) << (member % 64));
+        cairn_bitset_remove(reports->known, member);
         return false;
     }
     entry =

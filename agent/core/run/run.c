@@ -94,7 +94,7 @@ list_complete(struct cairn_message_report *report, struct cairn_generation_id ge
                                           &report->complete2, &report->complete3};
 
     for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++)
-        if (generation_later(generation, *list[i])) {
+        if (cairn_generation_later(generation, *list[i])) {
             struct cairn_generation_id older = *list[i];
 
             *list[i] = generation;
@@ -121,7 +121,7 @@ run_report(const struct env *env, const struct run *run)
         if (!is_captured(part) || part->member != env->membership->self_member ||
             part->generation.epoch != env->membership->record.epoch)
             continue;
-        if (generation_later(part->generation, report.captured))
+        if (cairn_generation_later(part->generation, report.captured))
             report.captured = part->generation;
         if (part->state == CAIRN_PART_COMPLETE && !parts_abort(env, part->generation))
             list_complete(&report, part->generation);

@@ -111,7 +111,7 @@ goes_over_the_wire(void **unused)
     assert_int_equal(inventory.self.active, 0x10000);
     assert_true(inventory.self.blank);
     assert_false(inventory.self.knows);
-    assert_true(generation_is(inventory.self.ready, g2));
+    assert_true(cairn_generation_is(inventory.self.ready, g2));
     assert_int_equal(inventory.self.spilled.step, 2);
     assert_int_equal(inventory.self.ranks, 4);
     assert_int_equal(inventory.self.world, 5);
@@ -296,7 +296,7 @@ pins(void **unused)
     assert_false(parts.pinned);
     ask(2, 6, CAIRN_ASK_VERIFY);
     assert_true(parts.pinned);
-    assert_true(generation_is(parts.pinned_generation, g2));
+    assert_true(cairn_generation_is(parts.pinned_generation, g2));
     assert_int_equal(actions.count, 1); /* only VERIFY: the answer waits for it */
     assert_int_equal(answered(2), 6);
     ask(2, 4, CAIRN_ASK_VERIFY_ALL); /* of an earlier try */

@@ -439,7 +439,7 @@ assert_epoch(uint64_t epoch, struct cairn_generation_id ready, bool restarts)
             continue;
         assert_int_equal(record->epoch, epoch);
         assert_int_equal(agents[a].membership.promised, epoch);
-        assert_true(generation_is(record->ready, ready));
+        assert_true(cairn_generation_is(record->ready, ready));
         assert_int_equal(record->restart_epoch == epoch, restarts);
         assert_false(agents[a].membership.blank);
         assert_false(agents[a].parts.pinned);
@@ -684,7 +684,7 @@ deaths_on_the_way(void **unused)
         assert_true(run(0) <= 30000);
         assert_null(hook);
         assert_int_equal(outcome_of(0)->err, CAIRN_OK);
-        assert_true(generation_is(agents[0].membership.record.ready, g1));
+        assert_true(cairn_generation_is(agents[0].membership.record.ready, g1));
         assert_int_equal(agents[0].membership.record.seen[3].incarnation, 0);
         done(NULL);
     }
@@ -712,7 +712,7 @@ a_commit_overtakes(void **unused)
     begin(0, CAIRN_OP_RESTORE, false);
     (void)run(0);
     assert_int_equal(outcome_of(0)->err, CAIRN_OK);
-    assert_true(generation_is(agents[0].membership.record.ready, g2));
+    assert_true(cairn_generation_is(agents[0].membership.record.ready, g2));
     done(NULL);
     start(true);
     hook_kind = CAIRN_MSG_CLAIM;

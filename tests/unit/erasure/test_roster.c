@@ -1,8 +1,8 @@
 /*
- * tests/unit/agent/core/env/test_roster.c - rosters: built over domains, packed, and refused when
+ * tests/unit/erasure/test_roster.c - rosters: built over domains, packed, and refused when
  * they are not one.
  */
-#include "agent/core/env/roster.h"
+#include "erasure/roster.h"
 #include "tests/support/cmocka.h"
 
 #include <stdio.h>
@@ -107,29 +107,31 @@ refused(void **unused)
     assert_ptr_equal(table, &agent);
 }
 
+static void
+code(struct cairn_codec *codec, void *table)
+{
+    cairn_roster_code(codec, table);
+}
+
 static size_t
 packed(const struct cairn_roster *table, uint8_t *bytes)
 {
-    struct cairn_writer writer;
+    size_t len = 0;
 
-    cairn_writer_init(&writer, bytes, PACKED_MAX);
-    cairn_roster_write(table, &writer);
-    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
-    return writer.used_bytes;
+    assert_int_equal(cairn_codec_pack_into(code, &table, bytes, PACKED_MAX, &len), CAIRN_OK);
+    return len;
 }
 
 static cairn_err
 read_back(const uint8_t *bytes, size_t len, struct cairn_roster **table)
 {
-    struct cairn_reader reader;
-    cairn_err err;
+    struct cairn_roster *read = NULL;
+    cairn_err err = cairn_codec_unpack(code, &read, bytes, len);
 
-    cairn_reader_init(&reader, bytes, len);
-    err = cairn_roster_read(&reader, table);
-    if (!err && cairn_reader_done(&reader) != CAIRN_OK) {
-        cairn_roster_drop(*table);
-        err = CAIRN_CORRUPT;
-    }
+    if (err)
+        cairn_roster_drop(read);
+    else
+        *table = read;
     return err;
 }
 

@@ -1,5 +1,10 @@
-/* agent/core/env/roster.c - see roster.h. */
-#include "agent/core/env/roster.h"
+/*
+ * erasure/roster.c - see roster.h.
+ *
+ * Packed (little-endian): u32 members, u32 groups, u32 agent of each member, and per group u32
+ * members, u32 parity, u32 members by position.
+ */
+#include "erasure/roster.h"
 
 #include "erasure/group.h"
 
@@ -91,78 +96,72 @@ cairn_roster_drop(struct cairn_roster *roster)
     free(roster);
 }
 
-void
-cairn_roster_write(const struct cairn_roster *roster, struct cairn_writer *writer)
+/* `placed`: members of the groups before it. */
+static void
+code_group(struct cairn_codec *codec, struct cairn_roster *roster, uint32_t g, uint32_t placed)
 {
-    cairn_write_u32(writer, roster->member_count);
-    cairn_write_u32(writer, roster->group_count);
-    for (uint32_t i = 0; i < roster->member_count; i++)
-        cairn_write_u32(writer, roster->members[i].agent);
-    for (uint32_t g = 0; g < roster->group_count; g++) {
-        cairn_write_u32(writer, roster->groups[g].count);
-        cairn_write_u32(writer, roster->groups[g].parity);
-        for (uint32_t p = 0; p < roster->groups[g].count; p++)
-            cairn_write_u32(writer, roster->groups[g].members[p]);
-    }
-}
+    struct cairn_roster_group *group = &roster->groups[g];
 
-static cairn_err
-read_groups(struct cairn_reader *reader, struct cairn_roster *roster)
-{
-    uint32_t placed = 0;
-
-    for (uint32_t g = 0; g < roster->group_count; g++) {
-        struct cairn_roster_group *group = &roster->groups[g];
-
-        group->count = cairn_read_u32(reader);
-        group->parity = cairn_read_u32(reader);
-        if (group->count == 0 || group->count > CAIRN_SHARDS_MAX ||
-            group->count > roster->member_count - placed || group->parity >= group->count)
-            return CAIRN_CORRUPT;
+    cairn_codec_u32(codec, &group->count);
+    cairn_codec_u32(codec, &group->parity);
+    cairn_codec_check(codec, group->count > 0 && group->count <= CAIRN_SHARDS_MAX &&
+                                 group->count <= roster->member_count - placed &&
+                                 group->parity < group->count);
+    if (codec->reads)
         group->members = &roster->places[placed];
-        for (uint32_t p = 0; p < group->count; p++) {
-            uint32_t member = cairn_read_u32(reader);
+    for (uint32_t p = 0; !codec->err && p < group->count; p++) {
+        uint32_t *member = &group->members[p];
 
-            if (member >= roster->member_count || roster->members[member].group != UINT32_MAX)
-                return CAIRN_CORRUPT;
-            group->members[p] = member;
-            roster->members[member].group = g;
-            roster->members[member].position = p;
-            placed++;
+        cairn_codec_u32(codec, member);
+        cairn_codec_check(codec, *member < roster->member_count &&
+                                     roster->members[*member].group == UINT32_MAX);
+        if (codec->reads && !codec->err) {
+            roster->members[*member].group = g;
+            roster->members[*member].position = p;
         }
     }
-    return placed == roster->member_count ? CAIRN_OK : CAIRN_CORRUPT;
 }
 
-cairn_err
-cairn_roster_read(struct cairn_reader *reader, struct cairn_roster **out)
+void
+cairn_roster_code(struct cairn_codec *codec, struct cairn_roster **roster)
 {
-    uint32_t member_count = cairn_read_u32(reader);
-    uint32_t group_count = cairn_read_u32(reader);
-    struct cairn_roster *roster = NULL;
-    cairn_err err;
+    uint32_t member_count = codec->reads ? 0 : (*roster)->member_count;
+    uint32_t group_count = codec->reads ? 0 : (*roster)->group_count, placed = 0;
 
-    if (member_count == 0 || member_count > CAIRN_NODES_MAX || group_count == 0 ||
-        group_count > member_count || cairn_reader_left(reader) / 8 < member_count)
-        return CAIRN_CORRUPT;
-    err = roster_create(member_count, group_count, &roster);
-    if (err)
-        return err;
-    for (uint32_t i = 0; i < member_count; i++) {
-        roster->members[i].agent = cairn_read_u32(reader);
-        roster->members[i].group = UINT32_MAX;
-        if (roster->members[i].agent >= CAIRN_NODES_MAX) {
-            cairn_roster_drop(roster);
-            return CAIRN_CORRUPT;
-        }
+    cairn_codec_u32(codec, &member_count);
+    cairn_codec_u32(codec, &group_count);
+    cairn_codec_check(codec, member_count > 0 && member_count <= CAIRN_NODES_MAX &&
+                                 group_count > 0 && group_count <= member_count &&
+                                 cairn_reader_left(&codec->reader) / 8 >= member_count);
+    if (codec->reads && !codec->err)
+        codec->err = roster_create(member_count, group_count, roster);
+    if (codec->err)
+        return;
+    for (uint32_t m = 0; m < member_count; m++) {
+        cairn_codec_u32(codec, &(*roster)->members[m].agent);
+        cairn_codec_check(codec, (*roster)->members[m].agent < CAIRN_NODES_MAX);
+        if (codec->reads)
+            (*roster)->members[m].group = UINT32_MAX;
     }
-    err = read_groups(reader, roster);
-    if (err) {
-        cairn_roster_drop(roster);
-        return err;
+    for (uint32_t g = 0; !codec->err && g < group_count; g++) {
+        code_group(codec, *roster, g, placed);
+        placed += (*roster)->groups[g].count;
     }
-    *out = roster;
-    return CAIRN_OK;
+    cairn_codec_check(codec, placed == member_count);
+    if (codec->err) {
+        cairn_roster_drop(*roster);
+        *roster = NULL;
+    }
+}
+
+void
+cairn_roster_code_optional(struct cairn_codec *codec, struct cairn_roster **roster)
+{
+    bool has = *roster != NULL;
+
+    cairn_codec_bool(codec, &has);
+    if (has)
+        cairn_roster_code(codec, roster);
 }
 
 uint32_t

@@ -1,7 +1,7 @@
-/* agent/core/env/bitset.h - a set of members or agents of one job, as 64-bit words sized by the
+/* base/bitset.h - a set of members or agents of one job, as 64-bit words sized by the
  * caller. */
-#ifndef CAIRN_AGENT_CORE_ENV_BITSET_H
-#define CAIRN_AGENT_CORE_ENV_BITSET_H
+#ifndef CAIRN_BASE_BITSET_H
+#define CAIRN_BASE_BITSET_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,6 +33,12 @@ cairn_bitset_count(const uint64_t *set, uint32_t count)
     for (size_t w = 0; w < cairn_bitset_words(count); w++)
         total += (uint32_t)__builtin_popcountll(set[w]);
     return total;
+}
+
+static inline void
+cairn_bitset_remove(uint64_t *set, uint32_t index)
+{
+    set[index / 64] &= ~(UINT64_C(1) << (index % 64));
 }
 
 /* True when all of 0 … count-1 are in the set. */

@@ -1,5 +1,5 @@
 /*
- * agent/core/env/roster.h - the roster: who takes part in an epoch: the members, which agent serves
+ * erasure/roster.h - the roster: who takes part in an epoch: the members, which agent serves
  * each, and the erasure group and position of each. A value shared by everything that belongs to
  * one epoch; immutable once built.
  *
@@ -7,11 +7,11 @@
  * generation remembers the roster it was made under, so that it can be decoded after the members
  * have changed.
  */
-#ifndef CAIRN_AGENT_CORE_ENV_ROSTER_H
-#define CAIRN_AGENT_CORE_ENV_ROSTER_H
+#ifndef CAIRN_ERASURE_ROSTER_H
+#define CAIRN_ERASURE_ROSTER_H
 
+#include "base/codec.h"
 #include "base/limits.h"
-#include "base/wire.h"
 #include "cairn/err.h"
 
 #include <stdbool.h>
@@ -51,10 +51,11 @@ CAIRN_MUST_CHECK cairn_err cairn_roster_build(const uint32_t *agents, const char
 struct cairn_roster *cairn_roster_hold(struct cairn_roster *roster);
 void cairn_roster_drop(struct cairn_roster *roster); /* NULL is allowed; the last one frees */
 
-void cairn_roster_write(const struct cairn_roster *roster, struct cairn_writer *writer);
-/* Checks that every member is in exactly one group, and every number is in bounds. */
-CAIRN_MUST_CHECK cairn_err cairn_roster_read(struct cairn_reader *reader,
-                                             struct cairn_roster **out);
+/* Codes a roster. Reading checks that every member is in exactly one group, and every number in
+ * bounds; the caller owns one reference to *roster, which stays NULL after an error. */
+void cairn_roster_code(struct cairn_codec *codec, struct cairn_roster **roster);
+/* The same of one that may be NULL: a u8 before it says whether it is there. */
+void cairn_roster_code_optional(struct cairn_codec *codec, struct cairn_roster **roster);
 
 /* True if both have the same members in the same groups. */
 bool cairn_roster_same(const struct cairn_roster *a, const struct cairn_roster *b);
