@@ -119,3 +119,12 @@ cairn_codec_bytes(struct cairn_codec *codec, uint8_t **bytes, uint32_t *len)
     else if (!codec->reads)
         cairn_write_bytes(&codec->writer, *bytes, *len);
 }
+
+void
+cairn_codec_borrow(struct cairn_codec *codec, const uint8_t **bytes, size_t len)
+{
+    if (codec->reads)
+        *bytes = cairn_read_borrow(&codec->reader, len);
+    else
+        cairn_write_bytes(&codec->writer, *bytes, len);
+}

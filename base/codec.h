@@ -37,6 +37,8 @@ void cairn_codec_u64(struct cairn_codec *codec, uint64_t *value);
 void cairn_codec_count(struct cairn_codec *codec, uint32_t *count, uint32_t max, size_t item_bytes);
 /* u32 length, bytes; in memory of the value's own. */
 void cairn_codec_bytes(struct cairn_codec *codec, uint8_t **bytes, uint32_t *len);
+/* Bytes of a length that both sides know. Reading: they are borrowed from the input. */
+void cairn_codec_borrow(struct cairn_codec *codec, const uint8_t **bytes, size_t len);
 /* Reading: zeroed memory for `count` items, NULL after an error. Writing: `array`. */
 void *cairn_codec_array(struct cairn_codec *codec, void *array, size_t count, size_t size);
 /* Reading: an error, unless what was read is good. */

@@ -104,8 +104,5 @@ const uint8_t *cairn_core_peer_manifest(const struct cairn_core *core, uint32_t 
 const struct cairn_outcome *cairn_core_outcome(const struct cairn_core *core);
 /* When the next TICK is due. */
 uint64_t cairn_core_deadline(const struct cairn_core *core);
-/* A hash of everything in the state that can change what the core does next, times excepted. For
- * the explorer. */
-uint64_t cairn_core_fingerprint(const struct cairn_core *core);
 
 #endif

@@ -64,7 +64,7 @@ bool
 cairn_core_look_part(const struct cairn_core *core, uint32_t index, struct cairn_part_view *out)
 {
     const struct part *part;
-    const struct seal *seal;
+    const struct cairn_shard_seal *seal;
 
     if (index >= CAIRN_PARTS_MAX || core->parts.list[index].state == CAIRN_PART_FREE)
         return false;
@@ -161,7 +161,7 @@ cairn_core_peer_manifest(const struct cairn_core *core, uint32_t index, uint32_t
                          size_t *len)
 {
     const struct part *part;
-    const struct seal *seal;
+    const struct cairn_shard_seal *seal;
 
     if (index >= CAIRN_PARTS_MAX)
         return NULL;

@@ -146,7 +146,7 @@ put_part(uint64_t *hash, const struct part *part)
     put(hash, (uint64_t)part->lengths_known | (uint64_t)part->spilling << 1 |
                   (uint64_t)part->working << 2 | (uint64_t)(part->request != 0) << 3);
     for (uint32_t p = 0; p < g.n; p++) {
-        const struct seal *seal = &part->seals[p];
+        const struct cairn_shard_seal *seal = &part->seals[p];
 
         put(hash, seal->received);
         put(hash, seal->whole);

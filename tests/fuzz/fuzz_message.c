@@ -369,8 +369,8 @@ complete_part(struct cairn_actions *actions)
         roster ? part_init(part, generation, self, roster, CAIRN_PART_FINISHING) : CAIRN_NOMEM;
 
     for (uint32_t p = 0; !err && p < part->geometry.n; p++)
-        err = seal_pack(generation, roster->groups[0].members[p], BLOCKS, crcs, NULL, 0,
-                        &part->seals[p]);
+        err = cairn_shard_seal_pack(generation, roster->groups[0].members[p], BLOCKS, crcs, NULL, 0,
+                                    &part->seals[p]);
     if (!err && part_lengths(part))
         err = part_keep_parity_crcs(part, crcs, part_slot_blocks(part, 0));
     if (!err)
@@ -569,17 +569,17 @@ static void
 one_seal(const uint8_t *bytes, size_t bytes_len)
 {
     struct cairn_generation_id generation = {.epoch = 1, .step = 1, .run = 1};
-    struct seal seal = {0};
+    struct cairn_shard_seal seal = {0};
 
     for (size_t at = 0; at < bytes_len;) { /* in pieces, as it comes */
         uint32_t len = (uint32_t)min_u64(bytes_len - at, 50);
 
-        seal_take(&seal, generation, 0, at, bytes_len, bytes + at, len);
+        cairn_shard_seal_take(&seal, generation, 0, at, bytes_len, bytes + at, len);
         at += len;
     }
     if (seal.whole && seal.shard_blocks > bytes_len / 8)
         abort();
-    seal_fini(&seal);
+    cairn_shard_seal_fini(&seal);
 }
 
 static void

@@ -8,7 +8,7 @@
 #include "agent/core/env/message.h"
 #include "agent/core/epoch/record.h"
 #include "erasure/roster.h"
-#include "agent/core/part/seal.h"
+#include "snapshot/shard_seal.h"
 #include "agent/process/recorder_store.h"
 #include "agent/service/operator_histories.h"
 #include "agent/service/proposal.h"
@@ -190,15 +190,15 @@ make_seal(void)
 {
     static const uint64_t crcs[3] = {7, 8, 9};
     static const uint8_t manifest[4] = {1, 2, 3, 4}; /* carried unread by a seal */
-    struct seal seal = {0};
+    struct cairn_shard_seal seal = {0};
 
-    if (seal_pack((struct cairn_generation_id){.epoch = 1, .step = 1, .run = 1}, 0, 3, crcs,
-                  manifest, sizeof(manifest), &seal) != CAIRN_OK) {
+    if (cairn_shard_seal_pack((struct cairn_generation_id){.epoch = 1, .step = 1, .run = 1}, 0, 3,
+                              crcs, manifest, sizeof(manifest), &seal) != CAIRN_OK) {
         fprintf(stderr, "make_seeds: no seal\n");
         exit(1);
     }
     write_seed("fuzz_message", "seal", 4, seal.bytes, seal.len);
-    seal_fini(&seal);
+    cairn_shard_seal_fini(&seal);
 }
 
 static void

@@ -104,10 +104,7 @@ code_message(struct cairn_codec *codec, void *value)
     cairn_codec_u64(codec, &message->epoch);
     code_fields(codec, message);
     cairn_codec_u32(codec, &message->bytes_len);
-    if (codec->reads)
-        message->bytes = cairn_read_borrow(&codec->reader, message->bytes_len);
-    else
-        cairn_write_bytes(&codec->writer, message->bytes, message->bytes_len);
+    cairn_codec_borrow(codec, &message->bytes, message->bytes_len);
     cairn_codec_check(codec, has_its_checksums(message));
 }
 

@@ -43,7 +43,7 @@ encode_prepare(const struct env *env, struct part *part)
 
 /* CRC-64 over the checksums of a chunk's blocks: what `chain` must be when all of it is folded. */
 static uint64_t
-chunk_chain(const struct seal *seal, uint64_t start, uint64_t length)
+chunk_chain(const struct cairn_shard_seal *seal, uint64_t start, uint64_t length)
 {
     uint64_t chain = 0;
 
@@ -60,7 +60,7 @@ enum folded
 encode_compare(const struct part *part, uint32_t position)
 {
     const struct cairn_geometry *geometry = &part->geometry;
-    const struct seal *seal = &part->seals[position];
+    const struct cairn_shard_seal *seal = &part->seals[position];
     uint32_t chunk = geometry->m > 0 ? chunk_of(part, position) : CAIRN_STRIPE_NONE;
     uint64_t start, length;
 

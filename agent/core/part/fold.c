@@ -220,7 +220,7 @@ save_take_seal(struct env *env, struct part *part, const struct cairn_message *m
 {
     const struct cairn_message_seal *piece = &message->as.seal;
     uint32_t position = part->roster->members[piece->member].position;
-    struct seal *seal = &part->seals[position];
+    struct cairn_shard_seal *seal = &part->seals[position];
     bool gap = piece->offset > seal->received, taken, asks;
     struct cairn_message_received received = {.generation = piece->generation,
                                               .member = piece->member,
@@ -228,8 +228,8 @@ save_take_seal(struct env *env, struct part *part, const struct cairn_message *m
                                               .row = CAIRN_ROW_SEAL,
                                               .attempt = piece->attempt};
 
-    seal_take(seal, part->generation, piece->member, piece->offset, piece->total, message->bytes,
-              message->bytes_len);
+    cairn_shard_seal_take(seal, part->generation, piece->member, piece->offset, piece->total,
+                          message->bytes, message->bytes_len);
     taken = seal->whole || piece->offset + message->bytes_len <= seal->received;
     *damaged = !taken && !gap;
     if (taken)

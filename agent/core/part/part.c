@@ -54,7 +54,7 @@ void
 part_fini(struct part *part)
 {
     for (uint32_t p = 0; p < CAIRN_SHARDS_MAX; p++) {
-        seal_fini(&part->seals[p]);
+        cairn_shard_seal_fini(&part->seals[p]);
         free(part->parity_crcs[p]);
     }
     free(part->capture.captured);

@@ -17,7 +17,7 @@
 
 #include "agent/core/env/env.h"
 #include "agent/core/epoch/membership.h"
-#include "agent/core/part/seal.h"
+#include "snapshot/shard_seal.h"
 #include "erasure/stripe.h"
 
 enum {
@@ -110,12 +110,12 @@ struct part {
     struct cairn_geometry geometry;
     struct cairn_stripes stripes; /* lengths; valid once lengths_known */
     bool lengths_known;
-    bool spilling;                           /* a spill reads it */
-    bool working;                            /* a repair reads it */
-    uint64_t request;                        /* of the newest FINISH or OPEN */
-    uint64_t progress_ns;                    /* when something arrived or was captured last */
-    struct seal seals[CAIRN_SHARDS_MAX];     /* by position; own included */
-    uint64_t *parity_crcs[CAIRN_SHARDS_MAX]; /* by slot; [parity blocks] */
+    bool spilling;        /* a spill reads it */
+    bool working;         /* a repair reads it */
+    uint64_t request;     /* of the newest FINISH or OPEN */
+    uint64_t progress_ns; /* when something arrived or was captured last */
+    struct cairn_shard_seal seals[CAIRN_SHARDS_MAX]; /* by position; own included */
+    uint64_t *parity_crcs[CAIRN_SHARDS_MAX];         /* by slot; [parity blocks] */
     struct capture capture;
     struct folding folding;
     struct mending mending;

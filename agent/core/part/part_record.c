@@ -19,7 +19,7 @@ enum { RECORD_VERSION = 4 };
 static void
 code_seal(struct cairn_codec *codec, struct part *part, uint32_t position)
 {
-    struct seal *seal = &part->seals[position];
+    struct cairn_shard_seal *seal = &part->seals[position];
     uint64_t len = seal->len;
 
     cairn_codec_u64(codec, &len);
@@ -30,9 +30,9 @@ code_seal(struct cairn_codec *codec, struct part *part, uint32_t position)
     } else if (!codec->err) {
         cairn_read_bytes(&codec->reader, seal->bytes, len);
         seal->len = seal->received = len;
-        codec->err =
-            seal_parse(seal, part->generation,
-                       cairn_roster_group_of(part->roster, part->member)->members[position]);
+        codec->err = cairn_shard_seal_parse(
+            seal, part->generation,
+            cairn_roster_group_of(part->roster, part->member)->members[position]);
     }
 }
 

@@ -35,7 +35,7 @@ save_prepare(const struct env *env, struct part *part, uint64_t blocks)
 void
 save_resume(struct env *env, struct part *part)
 {
-    const struct seal *seal = &part->seals[part->position];
+    const struct cairn_shard_seal *seal = &part->seals[part->position];
 
     if (part->capture.data_flows || !seal->whole)
         return;
@@ -123,7 +123,7 @@ pump_chunk(struct env *env, struct part *part, uint32_t chunk)
 static void
 pump_seal(struct env *env, struct part *part, uint32_t position)
 {
-    const struct seal *seal = &part->seals[part->position];
+    const struct cairn_shard_seal *seal = &part->seals[part->position];
     struct flow *flow = &part->capture.seal_flows[position];
     struct cairn_message message = env_message(env, CAIRN_MSG_SEAL, part->generation.epoch);
 
@@ -211,7 +211,7 @@ save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyo
 struct outcome
 save_sealed(struct env *env, struct part *part, const struct cairn_event_answer *answer)
 {
-    struct seal *seal = &part->seals[part->position];
+    struct cairn_shard_seal *seal = &part->seals[part->position];
     struct outcome outcome = {.generation = part->generation};
     cairn_err err = answer->err;
 
@@ -219,8 +219,8 @@ save_sealed(struct env *env, struct part *part, const struct cairn_event_answer 
         answer->request != part->capture.seal_request || seal->whole)
         return outcome;
     if (!err)
-        err = seal_pack(part->generation, part->member, part->capture.blocks, part->capture.crcs,
-                        answer->bytes, answer->bytes_len, seal);
+        err = cairn_shard_seal_pack(part->generation, part->member, part->capture.blocks,
+                                    part->capture.crcs, answer->bytes, answer->bytes_len, seal);
     if (err) {
         CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be sealed: %s", part->generation.step,
                      cairn_err_text(err));

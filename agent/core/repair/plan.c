@@ -88,6 +88,15 @@ plan_has_work(const struct plan *plan, uint32_t member)
     return false;
 }
 
+bool
+crcs_match(const uint64_t *crcs, uint32_t count, const uint8_t *packed)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (cairn_little_get(packed + 8 * (size_t)i, 8) != crcs[i])
+            return false;
+    return true;
+}
+
 void
 repair_report(struct env *env, const struct repair *repair, const struct part *part)
 {

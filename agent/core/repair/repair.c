@@ -191,7 +191,7 @@ answer_received(struct env *env, const struct cairn_message *message)
     const struct cairn_message_received *received = &message->as.received;
     struct cairn_message piece = env_message(env, CAIRN_MSG_SEAL, message->epoch);
     const struct part *part = parts_of_group(env->parts, received->generation, received->member);
-    const struct seal *seal;
+    const struct cairn_shard_seal *seal;
 
     if (!part)
         return;

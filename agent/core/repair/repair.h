@@ -95,6 +95,8 @@ void repair_peer_up(struct env *env, struct repair *repair, uint32_t agent);
 
 /* ---- between the files of the repair ---- */
 
+/* True if the packed checksums of `count` blocks are those. */
+bool crcs_match(const uint64_t *crcs, uint32_t count, const uint8_t *packed);
 /* True if a part of the group of a member is lost or damaged. */
 bool plan_has_work(const struct plan *plan, uint32_t member);
 /* Tells the coordinator how far a part is. */
