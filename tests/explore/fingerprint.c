@@ -224,8 +224,8 @@ put_leader(uint64_t *hash, const struct leader *leader, uint32_t members)
     put(hash, leader->audit.combination);
     put(hash, leader->audit.id != 0);
     if (leader->audit.id != 0) {
-        put(hash, leader->audit.asks);
-        put(hash, leader->audit.prefix);
+        put(hash, leader->audit.tiling.asks);
+        put(hash, leader->audit.tiling.prefix);
         put_set(hash, leader->audit.answered, leader->audit.count);
     }
     put(hash, (uint64_t)leader->assembled | (uint64_t)leader->wants_join << 2 |

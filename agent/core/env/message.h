@@ -19,6 +19,7 @@
 #include "base/limits.h"
 #include "cairn/err.h"
 #include "snapshot/generation.h"
+#include "snapshot/tiling_audit.h"
 
 /*
  * A leader's decision: what is committed, and what to capture next. Decisions of one epoch are
@@ -252,13 +253,6 @@ enum cairn_wait {
     CAIRN_WAIT_SILENT        /* for_agent says nothing: no session, or no answer */
 };
 
-/* What the leader asks of a layout. */
-enum cairn_audit {
-    CAIRN_AUDIT_SUMS = 0, /* by division of the tensors' keys */
-    CAIRN_AUDIT_ORIGINS,  /* keys of the tensors whose origin the member holds */
-    CAIRN_AUDIT_PIECES    /* of the tensors whose keys begin with a prefix */
-};
-
 enum cairn_ask {
     CAIRN_ASK_LIST = 0,   /* what do you hold? */
     CAIRN_ASK_VERIFY,     /* pin this generation, and compare its parts with their checksums */
@@ -278,7 +272,7 @@ enum cairn_ask {
       value >= CAIRN_ABORT_PASSED && value <= CAIRN_ABORT_FORGOTTEN)                               \
     T(WAIT, uint32_t, cairn_codec_u32, value >= CAIRN_WAIT_TRAINERS && value <= CAIRN_WAIT_SILENT) \
     T(ASK, uint32_t, cairn_codec_u32, value <= CAIRN_ASK_RELEASE)                                  \
-    T(AUDIT, uint32_t, cairn_codec_u32, value <= CAIRN_AUDIT_PIECES)                               \
+    T(AUDIT, uint32_t, cairn_codec_u32, value <= CAIRN_TILING_PIECES)                              \
     T(COUNT, uint32_t, cairn_codec_u32, value <= CAIRN_MESSAGE_BLOCKS_MAX) /* blocks */            \
     T(GENERATION, struct cairn_generation_id, cairn_generation_code, true)                         \
     T(DECISION, struct cairn_decision, code_decision, true)

@@ -232,12 +232,12 @@ learn_committed(struct leader *leader)
 }
 
 static void
-take_result(const struct env *env, struct leader *leader, enum audit_result result)
+take_result(const struct env *env, struct leader *leader, enum cairn_tiling_verdict result)
 {
-    if (result == AUDIT_GOOD) {
+    if (result == CAIRN_TILING_GOOD) {
         learn_committed(leader);
         issue(env, leader);
-    } else if (result == AUDIT_BAD)
+    } else if (result == CAIRN_TILING_BAD)
         refuse(env, leader, leader->audit.text);
 }
 

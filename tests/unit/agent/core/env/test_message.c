@@ -43,7 +43,7 @@ bound(struct cairn_message *message)
     case CAIRN_MSG_AUDIT:
         message->as.audit.answer %= 2;
         message->as.audit.agent %= CAIRN_NODES_MAX;
-        message->as.audit.asks %= CAIRN_AUDIT_PIECES + 1;
+        message->as.audit.asks %= CAIRN_TILING_PIECES + 1;
         message->as.audit.cut %= 2;
         break;
     case CAIRN_MSG_DATA:
@@ -252,7 +252,7 @@ out_of_bounds(void **unused)
     REFUSED(CAIRN_MSG_REPORT, as.report.agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_HEARD, as.heard.agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_AUDIT, as.audit.agent, CAIRN_NODES_MAX);
-    REFUSED(CAIRN_MSG_AUDIT, as.audit.asks, CAIRN_AUDIT_PIECES + 1);
+    REFUSED(CAIRN_MSG_AUDIT, as.audit.asks, CAIRN_TILING_PIECES + 1);
     REFUSED(CAIRN_MSG_DATA, as.data.count, 0);
     REFUSED(CAIRN_MSG_DATA, as.data.count, CAIRN_MESSAGE_BLOCKS_MAX + 1);
     REFUSED(CAIRN_MSG_DATA, bytes_len, 7);

@@ -120,14 +120,14 @@ end_job(struct job *job)
     free(job);
 }
 
-static enum audit_result
+static enum cairn_tiling_verdict
 begin(struct job *job)
 {
     job->asked = job->answered = 0;
     return audit_begin(&job->env, &job->audit, job->reports, job->count);
 }
 
-static enum audit_result
+static enum cairn_tiling_verdict
 give(struct job *job, const struct cairn_message *answer)
 {
     job->answered++;
@@ -150,10 +150,10 @@ answer_of(struct job *job, const struct cairn_message *question, struct cairn_ac
 }
 
 /* Answers every question, in the order given by `backwards`, until there are none. */
-static enum audit_result
-run(struct job *job, enum audit_result result, bool backwards)
+static enum cairn_tiling_verdict
+run(struct job *job, enum cairn_tiling_verdict result, bool backwards)
 {
-    while (result == AUDIT_RUNNING && job->actions.count > 0) {
+    while (result == CAIRN_TILING_OPEN && job->actions.count > 0) {
         struct cairn_actions questions = job->actions;
 
         job->actions = (struct cairn_actions){0};
@@ -168,7 +168,7 @@ run(struct job *job, enum audit_result result, bool backwards)
             assert_int_equal(question->epoch, 5);
             assert_int_equal(question->as.audit.answer, 0);
             assert_int_equal(answer.as.audit.answer, 1);
-            if (result == AUDIT_RUNNING)
+            if (result == CAIRN_TILING_OPEN)
                 result = give(job, &answer);
             cairn_actions_fini(&actions);
         }
@@ -196,10 +196,10 @@ a_good_one(void **unused)
 
         for (uint32_t m = 0; m < n; m++)
             cut(job, m, 4 * m, 4);
-        assert_int_equal(run(job, begin(job), n % 2), AUDIT_GOOD);
+        assert_int_equal(run(job, begin(job), n % 2), CAIRN_TILING_GOOD);
         assert_int_equal(job->asked, n);
         assert_string_equal(job->audit.text, "");
-        assert_int_equal(begin(job), AUDIT_GOOD); /* known */
+        assert_int_equal(begin(job), CAIRN_TILING_GOOD); /* known */
         assert_int_equal(job->actions.count, 0);
         end_job(job);
     }
@@ -213,13 +213,13 @@ a_gap(void **unused)
     (void)unused;
     for (uint32_t m = 0; m < 4; m++)
         cut(job, m, 4 * m, m == 2 ? 3 : 4);
-    assert_int_equal(run(job, begin(job), false), AUDIT_BAD);
+    assert_int_equal(run(job, begin(job), false), CAIRN_TILING_BAD);
     assert_int_equal(job->asked, 4 * 2); /* sums, then pieces */
     assert_non_null(strstr(job->audit.text, "x"));
-    assert_int_equal(begin(job), AUDIT_BAD);
+    assert_int_equal(begin(job), CAIRN_TILING_BAD);
     assert_int_equal(job->actions.count, 0);
     cut(job, 2, 8, 4);
-    assert_int_equal(run(job, begin(job), true), AUDIT_GOOD);
+    assert_int_equal(run(job, begin(job), true), CAIRN_TILING_GOOD);
     assert_string_equal(job->audit.text, "");
     end_job(job);
 }
@@ -233,7 +233,7 @@ a_double(void **unused)
     (void)unused;
     cut(job, 0, 0, 8);
     cut(job, 1, 0, 8);
-    assert_int_equal(run(job, begin(job), false), AUDIT_BAD);
+    assert_int_equal(run(job, begin(job), false), CAIRN_TILING_BAD);
     assert_int_equal(job->asked, 2 * 2);
     assert_non_null(strstr(job->audit.text, "x"));
     end_job(job);
@@ -248,7 +248,7 @@ an_empty_shard(void **unused)
     (void)unused;
     cut(job, 0, 0, 6);
     cut(job, 2, 6, 6);
-    assert_int_equal(run(job, begin(job), false), AUDIT_GOOD);
+    assert_int_equal(run(job, begin(job), false), CAIRN_TILING_GOOD);
     assert_int_equal(job->asked, 2);
     end_job(job);
 }
@@ -268,7 +268,7 @@ many_tensors(void **unused)
         }
         set_layout(job, m, boxes, TENSORS_MAX);
     }
-    assert_int_equal(run(job, begin(job), false), AUDIT_GOOD);
+    assert_int_equal(run(job, begin(job), false), CAIRN_TILING_GOOD);
     assert_int_equal(job->asked, 2);
     end_job(job);
 }
@@ -283,23 +283,23 @@ what_is_not_asked_for_changes_nothing(void **unused)
     (void)unused;
     cut(job, 0, 0, 4);
     cut(job, 1, 4, 4);
-    assert_int_equal(begin(job), AUDIT_RUNNING);
+    assert_int_equal(begin(job), CAIRN_TILING_OPEN);
     answer = answer_of(job, &job->actions.list[0].as.send.message, &actions);
     other = answer_of(job, &job->actions.list[1].as.send.message, &others);
     wrong = answer;
     wrong.as.audit.audit++;
-    assert_int_equal(give(job, &wrong), AUDIT_RUNNING);
+    assert_int_equal(give(job, &wrong), CAIRN_TILING_OPEN);
     wrong = answer;
     wrong.as.audit.agent = 99;
-    assert_int_equal(give(job, &wrong), AUDIT_RUNNING);
+    assert_int_equal(give(job, &wrong), CAIRN_TILING_OPEN);
     wrong = answer;
     wrong.bytes_len -= 1;
-    assert_int_equal(give(job, &wrong), AUDIT_RUNNING);
-    assert_int_equal(give(job, &answer), AUDIT_RUNNING); /* one of two */
-    assert_int_equal(give(job, &answer), AUDIT_RUNNING); /* a repeat */
+    assert_int_equal(give(job, &wrong), CAIRN_TILING_OPEN);
+    assert_int_equal(give(job, &answer), CAIRN_TILING_OPEN); /* one of two */
+    assert_int_equal(give(job, &answer), CAIRN_TILING_OPEN); /* a repeat */
     answer = other;
-    assert_int_equal(give(job, &answer), AUDIT_GOOD);
-    assert_int_equal(give(job, &answer), AUDIT_RUNNING); /* none is under way */
+    assert_int_equal(give(job, &answer), CAIRN_TILING_GOOD);
+    assert_int_equal(give(job, &answer), CAIRN_TILING_OPEN); /* none is under way */
     cairn_actions_fini(&actions);
     cairn_actions_fini(&others);
     end_job(job);
@@ -318,7 +318,7 @@ questions_are_asked_again(void **unused)
     for (uint32_t m = 1; m < 40; m++)
         behind += tree_towards(0, 40, m) == head;
     job->up[(head + 10) / 64] &= ~(UINT64_C(1) << ((head + 10) % 64));
-    assert_int_equal(run(job, begin(job), false), AUDIT_RUNNING);
+    assert_int_equal(run(job, begin(job), false), CAIRN_TILING_OPEN);
     assert_int_equal(job->asked, 40 - behind);
     job->up[0] = UINT64_MAX;
     audit_ask_again(&job->env, &job->audit, 11); /* it has answered */
@@ -331,7 +331,7 @@ questions_are_asked_again(void **unused)
         asked++;
     }
     assert_int_equal(asked, behind);
-    assert_int_equal(run(job, AUDIT_RUNNING, false), AUDIT_GOOD);
+    assert_int_equal(run(job, CAIRN_TILING_OPEN, false), CAIRN_TILING_GOOD);
     end_job(job);
 }
 
