@@ -276,23 +276,34 @@ choose_files(struct listing *listing, struct cairn_generation_id spilled, struct
     explain(listing, "chosen from the spilled checkpoint\n");
 }
 
-static void
-choose_from_memory(struct listing *listing, struct cairn_generation_id spilled, struct choice *out)
+static bool
+is_wanted(struct cairn_generation_id wanted, struct cairn_generation_id generation)
 {
-    for (uint32_t i = 0; i < listing->count; i++) {
+    return wanted.step == 0 || (generation.step == wanted.step &&
+                                generation.epoch >> EPOCH_CLAIMANT_BITS == wanted.epoch);
+}
+
+static void
+choose_from_memory(struct listing *listing, struct cairn_generation_id wanted,
+                   struct cairn_generation_id spilled, struct choice *out)
+{
+    bool newest = wanted.step == 0;
+
+    for (uint32_t i = 0; i < listing->count && out->err; i++) {
         const struct candidate *candidate = &listing->list[i];
 
-        if (cairn_generation_is_older(candidate->generation, spilled) ||
-            take_candidate(listing, candidate, "the newest", out))
+        if (newest && cairn_generation_is_older(candidate->generation, spilled))
             return;
-        out->goes_back |= !never_committed(listing, candidate);
+        if (is_wanted(wanted, candidate->generation) &&
+            !take_candidate(listing, candidate, newest ? "the newest" : "the wanted one", out))
+            out->goes_back |= newest && !never_committed(listing, candidate);
     }
 }
 
 void
 choose_generation(const struct inventory *inventories, uint32_t agent_count,
-                  struct cairn_generation_id spilled, struct choice *out, char *text,
-                  size_t text_bytes)
+                  struct cairn_generation_id wanted, struct cairn_generation_id spilled,
+                  struct choice *out, char *text, size_t text_bytes)
 {
     struct listing listing = {.inventories = inventories,
                               .agent_count = agent_count,
@@ -302,42 +313,17 @@ choose_generation(const struct inventory *inventories, uint32_t agent_count,
     text[0] = '\0';
     choice_clear(out);
     list_generations(&listing);
-    choose_from_memory(&listing, spilled, out);
+    choose_from_memory(&listing, wanted, spilled, out);
     if (out->err && spilled.step != 0)
         choose_files(&listing, spilled, out);
-    if (out->err && listing.count > 0)
-        explain(&listing, "no spilled generation is known\n");
-    else if (out->err)
-        explain(&listing, "no agent that answered holds a generation, and none was spilled\n");
-    out->goes_back |= passes_known_commit(&listing, out);
-}
-
-void
-choose_wanted(const struct inventory *inventories, uint32_t agent_count,
-              struct cairn_generation_id wanted, struct cairn_generation_id spilled,
-              struct choice *out, char *text, size_t text_bytes)
-{
-    struct listing listing = {.inventories = inventories,
-                              .agent_count = agent_count,
-                              .text = text,
-                              .text_bytes = text_bytes};
-
-    text[0] = '\0';
-    choice_clear(out);
-    list_generations(&listing);
-    for (uint32_t i = 0; out->err && i < listing.count; i++) {
-        struct cairn_generation_id generation = listing.list[i].generation;
-
-        if (generation.step == wanted.step &&
-            generation.epoch >> EPOCH_CLAIMANT_BITS == wanted.epoch)
-            (void)take_candidate(&listing, &listing.list[i], "the wanted one", out);
-    }
-    if (out->err && spilled.step != 0)
-        choose_files(&listing, spilled, out);
-    if (out->err)
+    if (out->err && wanted.step != 0)
         explain(&listing,
                 "epoch %" PRIu64 " step %" PRIu64 ": not restorable from memory, and spill_dir "
                 "has no committed files for this step\n",
                 wanted.epoch, wanted.step);
+    else if (out->err && listing.count > 0)
+        explain(&listing, "no spilled generation is known\n");
+    else if (out->err)
+        explain(&listing, "no agent that answered holds a generation, and none was spilled\n");
     out->goes_back |= passes_known_commit(&listing, out);
 }

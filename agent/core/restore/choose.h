@@ -36,20 +36,15 @@ void choice_clear(struct choice *choice);
 uint64_t choose_intact(const struct inventory *inventories, uint32_t agent_count,
                        struct cairn_generation_id generation);
 /*
- * Chooses from the inventories [agent_count] of the agents that answered. spilled: the newest
- * generation in files, step 0: none. Writes one line per generation considered to text. Clears *out
- * first, but for what is excluded.
+ * Chooses from the inventories [agent_count] of the agents that answered. wanted: the generation
+ * that an operator named, whose epoch is the round and whose run is unknown; step 0: the newest.
+ * spilled: the newest in files, or the files of the wanted one, which memory is preferred to; step
+ * 0: none. Writes one line per generation considered to text. Clears *out first, but for what is
+ * excluded.
  */
 void choose_generation(const struct inventory *inventories, uint32_t agent_count,
-                       struct cairn_generation_id spilled, struct choice *out, char *text,
-                       size_t text_bytes);
-/*
- * The same for one generation that an operator named: `wanted`, whose epoch is the round and whose
- * run is unknown. spilled: its files; step 0: there are none. Memory is preferred.
- */
-void choose_wanted(const struct inventory *inventories, uint32_t agent_count,
-                   struct cairn_generation_id wanted, struct cairn_generation_id spilled,
-                   struct choice *out, char *text, size_t text_bytes);
+                       struct cairn_generation_id wanted, struct cairn_generation_id spilled,
+                       struct choice *out, char *text, size_t text_bytes);
 /* The newest generation that any inventory says is spilled. */
 struct cairn_generation_id choose_spilled(const struct inventory *inventories,
                                           uint32_t agent_count);

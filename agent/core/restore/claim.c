@@ -52,16 +52,15 @@ static cairn_err
 next_roster(const struct env *env, const struct record *old, const struct restore *restore,
             struct cairn_roster **out, char *text, size_t text_bytes)
 {
-    const struct members_basis members = {.inventories = restore->inventories,
-                                          .old = old->epoch ? old->roster : NULL,
-                                          .epoch = old->epoch,
-                                          .plan = restore->plan.roster ? &restore->plan : NULL,
-                                          .generation = restore->choice.generation};
+    const struct members_basis basis = {.inventories = restore->inventories,
+                                        .old = old->epoch ? old->roster : NULL,
+                                        .epoch = old->epoch,
+                                        .joining = restore->request.joining,
+                                        .plan = restore->plan.roster ? &restore->plan : NULL,
+                                        .generation = restore->choice.generation};
 
-    if (!restore_keeps(restore) || !members.old)
-        return members_answering(env->options, &members, out, text, text_bytes);
-    if (restore->request.joining)
-        return members_with_trainers(env->options, &members, out, text, text_bytes);
+    if (!restore_keeps(restore) || !basis.old || basis.joining)
+        return members_next(env->options, &basis, out, text, text_bytes);
     *out = cairn_roster_hold(old->roster);
     return CAIRN_OK;
 }

@@ -206,82 +206,41 @@ lay_out(const struct cairn_core_options *options, const uint32_t *agents, uint32
     return err;
 }
 
-/* What those that answered say of the trainers of an epoch. */
-struct roll {
-    uint64_t members[CAIRN_NODES_MAX / 64];
-    uint64_t ranks;
-    uint32_t world;      /* 0: unknown */
-    bool members_differ; /* an agent without trainers is a member, or one with trainers is none */
-    bool member_idle;    /* a member has no trainers */
-};
-
 static bool
 trains(const struct inventory *inventory, uint64_t epoch)
 {
     return inventory->known && inventory->self.active == epoch && inventory->self.ranks > 0;
 }
 
-/* False: the members cannot be known. */
-static bool
-call_roll(const struct cairn_core_options *options, const struct inventory *inventories,
-          const struct cairn_roster *roster, uint64_t epoch, struct roll *out)
+bool
+members_may_change(const struct cairn_core_options *options, const struct inventory *inventories,
+                   const struct cairn_roster *roster, uint64_t epoch)
 {
-    memset(out, 0, sizeof *out);
+    uint64_t members[CAIRN_NODES_MAX / 64] = {0}, ranks = 0;
+    bool differ = false, idle = false;
+    uint32_t world = 0;
+
     for (uint32_t m = 0; m < roster->member_count; m++) {
-        if (roster->members[m].agent >= options->agent_count)
-            return false; /* of a configuration with more nodes */
-        cairn_bitset_add(out->members, roster->members[m].agent);
+        uint32_t agent = roster->members[m].agent;
+
+        if (agent >= options->agent_count || !inventories[agent].known)
+            return false; /* of a configuration with more nodes, or silent */
+        cairn_bitset_add(members, agent);
     }
     for (uint32_t a = 0; a < options->agent_count; a++) {
         const struct inventory_self *self = &inventories[a].self;
-        bool member = cairn_bitset_has(out->members, a), busy = trains(&inventories[a], epoch);
+        bool member = cairn_bitset_has(members, a), busy = trains(&inventories[a], epoch);
 
-        if (member && !inventories[a].known)
-            return false;
-        out->members_differ |= member != busy;
-        out->member_idle |= member && !busy;
+        differ |= member != busy;
+        idle |= member && !busy;
         if (!busy)
             continue;
-        if (self->world != 0 && out->world != 0 && self->world != out->world)
+        if (self->world != 0 && world != 0 && self->world != world)
             return false; /* trainers of another job */
-        out->world = self->world ? self->world : out->world;
-        out->ranks += self->ranks;
+        world = self->world ? self->world : world;
+        ranks += self->ranks;
     }
-    return true;
-}
-
-uint32_t
-members_training(const struct cairn_core_options *options, const struct inventory *inventories,
-                 const struct cairn_roster *roster, uint64_t epoch, uint32_t *agents)
-{
-    uint32_t count = 0;
-    struct roll roll;
-
-    if (!call_roll(options, inventories, roster, epoch, &roll) || !roll.members_differ ||
-        (roll.world == 0 ? roll.member_idle : roll.ranks != roll.world))
-        return 0;
-    for (uint32_t m = 0; m < roster->member_count; m++)
-        if (trains(&inventories[roster->members[m].agent], epoch))
-            agents[count++] = roster->members[m].agent;
-    for (uint32_t a = 0; a < options->agent_count; a++)
-        if (!cairn_bitset_has(roll.members, a) && trains(&inventories[a], epoch))
-            agents[count++] = a;
-    return count;
-}
-
-cairn_err
-members_with_trainers(const struct cairn_core_options *options, const struct members_basis *basis,
-                      struct cairn_roster **out, char *text, size_t text_bytes)
-{
-    uint32_t agents[CAIRN_NODES_MAX];
-    uint32_t count =
-        members_training(options, basis->inventories, basis->old, basis->epoch, agents);
-
-    text[0] = '\0';
-    if (count == 0)
-        return CAIRN_LOST;
-    return lay_out(options, agents, count, expected_blocks(options, basis, count), out, text,
-                   text_bytes);
+    return differ && (world == 0 ? !idle : ranks == world);
 }
 
 /* The spare that has the part of a lost member; it is not a member itself. */
@@ -293,34 +252,46 @@ stand_in(const struct plan *plan, uint32_t member)
     return cairn_roster_member_of(plan->roster, holder) == UINT32_MAX ? holder : UINT32_MAX;
 }
 
-cairn_err
-members_answering(const struct cairn_core_options *options, const struct members_basis *basis,
-                  struct cairn_roster **out, char *text, size_t text_bytes)
+/* Whether an agent becomes a member; an old one, or one that stands in for it, also if it is a
+ * spare. */
+static bool
+is_chosen(const struct cairn_core_options *options, const struct members_basis *basis,
+          uint32_t agent, bool is_old)
 {
-    const struct cairn_roster *old = basis->plan ? basis->plan->roster : basis->old;
+    if (agent >= options->agent_count)
+        return false;
+    if (basis->joining)
+        return trains(&basis->inventories[agent], basis->epoch);
+    return basis->inventories[agent].known && (is_old || !options->spares[agent]);
+}
+
+cairn_err
+members_next(const struct cairn_core_options *options, const struct members_basis *basis,
+             struct cairn_roster **out, char *text, size_t text_bytes)
+{
+    bool stand_ins = basis->plan && !basis->joining;
+    const struct cairn_roster *old = stand_ins ? basis->plan->roster : basis->old;
     uint32_t old_count = old ? old->member_count : 0, count = 0;
     uint64_t taken[CAIRN_NODES_MAX / 64] = {0};
-    uint32_t *agents = calloc(options->agent_count, sizeof *agents);
-    cairn_err err = CAIRN_LOST;
+    uint32_t agents[CAIRN_NODES_MAX];
 
     text[0] = '\0';
-    if (!agents)
-        return CAIRN_NOMEM;
+    if (basis->joining &&
+        !members_may_change(options, basis->inventories, basis->old, basis->epoch))
+        return CAIRN_LOST;
     for (uint32_t i = 0; i < old_count + options->agent_count; i++) {
-        uint32_t agent = i < old_count ? old->members[i].agent : i - old_count;
+        bool is_old = i < old_count;
+        uint32_t agent = is_old ? old->members[i].agent : i - old_count;
 
-        if (i < old_count && basis->plan &&
-            (agent >= options->agent_count || !basis->inventories[agent].known))
+        if (is_old && stand_ins && !is_chosen(options, basis, agent, true))
             agent = stand_in(basis->plan, i);
-        if (agent >= options->agent_count || !basis->inventories[agent].known ||
-            cairn_bitset_has(taken, agent) || (i >= old_count && options->spares[agent]))
+        if (!is_chosen(options, basis, agent, is_old) || cairn_bitset_has(taken, agent))
             continue;
         cairn_bitset_add(taken, agent);
         agents[count++] = agent;
     }
-    if (count > 0)
-        err = lay_out(options, agents, count, expected_blocks(options, basis, count), out, text,
-                      text_bytes);
-    free(agents);
-    return err;
+    if (count == 0)
+        return CAIRN_LOST;
+    return lay_out(options, agents, count, expected_blocks(options, basis, count), out, text,
+                   text_bytes);
 }

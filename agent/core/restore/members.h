@@ -23,38 +23,33 @@ CAIRN_MUST_CHECK cairn_err members_plan(const struct cairn_core_options *options
 bool members_plan_has_work(const struct plan *plan);
 
 /*
- * The agents that have trainers, if they are not exactly the members: the members among them in
- * their order, then the others, to agents[agent_count]. Returns how many. 0 unless all members
- * answered and the trainers that are attached are all ranks of the job: an epoch that cannot commit
+ * True if the agents that have trainers are not exactly the members of the epoch, all members
+ * answered, and the trainers that are attached are all ranks of the job: an epoch that cannot commit
  * helps nobody. Where the number of ranks is unknown, all members must have trainers.
  */
-uint32_t members_training(const struct cairn_core_options *options,
-                          const struct inventory *inventories, const struct cairn_roster *roster,
-                          uint64_t epoch, uint32_t *agents);
+bool members_may_change(const struct cairn_core_options *options,
+                        const struct inventory *inventories, const struct cairn_roster *roster,
+                        uint64_t epoch);
 
 /* What the next roster is made from. */
 struct members_basis {
     const struct inventory *inventories;
     const struct cairn_roster *old; /* NULL: none yet */
     uint64_t epoch;                 /* of `old` */
+    bool joining;                   /* the agents that have trainers become the members */
     const struct plan *plan;        /* of what is restored; NULL: nothing in memory */
     struct cairn_generation_id generation;
 };
 
 /*
- * The agents that have trainers. CAIRN_LOST: members_training says 0; CAIRN_NOMEM. The caller owns
- * a reference to *out. This and members_answering write a line to text if the groups survive fewer
- * losses than configured, else "".
+ * The next members: those that answered, of the old ones and then of the others, but no unused
+ * spares; a spare that holds a lost member's part takes its place. joining: the agents that have
+ * trainers, in the same order. Writes a line to text if the groups survive fewer losses than
+ * configured, else "". CAIRN_LOST: nobody, or members_may_change is false; CAIRN_NOMEM. The caller
+ * owns a reference to *out.
  */
-CAIRN_MUST_CHECK cairn_err members_with_trainers(const struct cairn_core_options *options,
-                                                 const struct members_basis *basis,
-                                                 struct cairn_roster **out, char *text,
-                                                 size_t text_bytes);
-/* Those that answered: the old members in their order, spares that hold a lost one's part in its
- * place, then all others but unused spares. CAIRN_LOST: nobody; CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err members_answering(const struct cairn_core_options *options,
-                                             const struct members_basis *basis,
-                                             struct cairn_roster **out, char *text,
-                                             size_t text_bytes);
+CAIRN_MUST_CHECK cairn_err members_next(const struct cairn_core_options *options,
+                                        const struct members_basis *basis,
+                                        struct cairn_roster **out, char *text, size_t text_bytes);
 
 #endif

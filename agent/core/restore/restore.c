@@ -502,11 +502,10 @@ static bool
 can_join(struct env *env, struct restore *restore)
 {
     const struct record *record = &env->membership->record;
-    uint32_t agents[CAIRN_NODES_MAX];
 
     return !restore->request.joining ||
-           (record->epoch != 0 && members_training(env->options, restore->inventories,
-                                                   record->roster, record->epoch, agents) > 0);
+           (record->epoch != 0 &&
+            members_may_change(env->options, restore->inventories, record->roster, record->epoch));
 }
 
 static void

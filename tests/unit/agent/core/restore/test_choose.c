@@ -51,8 +51,8 @@ static void
 choose(void)
 {
     memset(text, 'x', sizeof text);
-    choose_generation(inventories, AGENTS, choose_spilled(inventories, AGENTS), &choice, text,
-                      sizeof text);
+    choose_generation(inventories, AGENTS, (struct cairn_generation_id){0},
+                      choose_spilled(inventories, AGENTS), &choice, text, sizeof text);
     assert_non_null(memchr(text, '\0', sizeof text));
 }
 
@@ -114,8 +114,8 @@ choose_named(uint64_t step, bool has_files)
     const struct cairn_generation_id files = {.epoch = epoch_1, .step = step}, none = {0};
 
     memset(text, 'x', sizeof text);
-    choose_wanted(inventories, AGENTS, wanted, has_files ? files : none, &choice, text,
-                  sizeof text);
+    choose_generation(inventories, AGENTS, wanted, has_files ? files : none, &choice, text,
+                      sizeof text);
     assert_non_null(memchr(text, '\0', sizeof text));
 }
 
@@ -327,8 +327,8 @@ many(void **unused)
     assert_int_equal(choice.err, CAIRN_LOST);
     assert_non_null(strstr(text, "step 56: not restorable"));
     memset(small, 'x', sizeof small);
-    choose_generation(inventories, AGENTS, (struct cairn_generation_id){0}, &choice, small,
-                      sizeof small - 8);
+    choose_generation(inventories, AGENTS, (struct cairn_generation_id){0},
+                      (struct cairn_generation_id){0}, &choice, small, sizeof small - 8);
     assert_true(strlen(small) < sizeof small - 8);
     for (size_t i = sizeof small - 8; i < sizeof small; i++)
         assert_int_equal(small[i], 'x');

@@ -161,56 +161,57 @@ answering(void **unused)
     lose(2, true);
     assert_int_equal(make(false), CAIRN_OK);
     plan.holders[2] = plan.targets[2]; /* it is rebuilt */
-    assert_int_equal(members_answering(&options, &basis, &next, text, sizeof text), CAIRN_OK);
+    assert_int_equal(members_next(&options, &basis, &next, text, sizeof text), CAIRN_OK);
     assert_agents(next, 6, expected);
     assert_string_equal(text, "");
     cairn_roster_drop(next);
     basis.plan = NULL; /* nothing in memory: no targets */
-    assert_int_equal(members_answering(&options, &basis, &next, text, sizeof text), CAIRN_OK);
+    assert_int_equal(members_next(&options, &basis, &next, text, sizeof text), CAIRN_OK);
     assert_agents(next, 5, fewer);
     cairn_roster_drop(next);
     basis.old = NULL; /* the first epoch */
-    assert_int_equal(members_answering(&options, &basis, &next, text, sizeof text), CAIRN_OK);
+    assert_int_equal(members_next(&options, &basis, &next, text, sizeof text), CAIRN_OK);
     assert_agents(next, 5, fewer);
     cairn_roster_drop(next);
     for (uint32_t a = 0; a < AGENTS; a++)
         inventories[a].known = a == 4;
-    assert_int_equal(members_answering(&options, &basis, &next, text, sizeof text), CAIRN_OK);
+    assert_int_equal(members_next(&options, &basis, &next, text, sizeof text), CAIRN_OK);
     assert_int_equal(next->member_count, 1);
     assert_int_equal(next->groups[0].parity, 0);
     assert_non_null(strstr(text, "with 1 nodes a group survives only 0 losses, not 1"));
     cairn_roster_drop(next);
     inventories[4].known = false;
-    assert_int_equal(members_answering(&options, &basis, &next, text, sizeof text), CAIRN_LOST);
+    assert_int_equal(members_next(&options, &basis, &next, text, sizeof text), CAIRN_LOST);
 }
 
 static void
 late(void **unused)
 {
     const uint32_t expected[] = {0, 1, 2, 3, 4, 5, 7};
-    struct members_basis basis = {
-        .inventories = inventories, .old = roster, .epoch = 0x10000, .generation = g};
+    struct members_basis basis = {.inventories = inventories,
+                                  .old = roster,
+                                  .epoch = 0x10000,
+                                  .joining = true,
+                                  .generation = g};
     struct cairn_roster *next = NULL;
-    uint32_t list[AGENTS];
 
     (void)unused;
     for (uint32_t a = 0; a < AGENTS; a++)
         inventories[a].self.ranks = a != 6;
-    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 7);
-    assert_memory_equal(list, expected, sizeof expected);
-    assert_int_equal(members_with_trainers(&options, &basis, &next, text, sizeof text), CAIRN_OK);
+    assert_true(members_may_change(&options, inventories, roster, 0x10000));
+    assert_int_equal(members_next(&options, &basis, &next, text, sizeof text), CAIRN_OK);
     assert_agents(next, 7, expected);
     cairn_roster_drop(next);
     inventories[1].self.world = 8; /* a rank is missing */
-    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
+    assert_false(members_may_change(&options, inventories, roster, 0x10000));
     inventories[1].self.world = 7;
-    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 7);
+    assert_true(members_may_change(&options, inventories, roster, 0x10000));
     inventories[7].self.world = 6; /* another job */
-    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
+    assert_false(members_may_change(&options, inventories, roster, 0x10000));
     inventories[7].self.world = 0;
     inventories[3].known = false; /* a member is silent */
-    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
-    assert_int_equal(members_with_trainers(&options, &basis, &next, text, sizeof text), CAIRN_LOST);
+    assert_false(members_may_change(&options, inventories, roster, 0x10000));
+    assert_int_equal(members_next(&options, &basis, &next, text, sizeof text), CAIRN_LOST);
 }
 
 /* A job on fewer nodes than there are agents. */
@@ -218,23 +219,25 @@ static void
 idle(void **unused)
 {
     const uint32_t expected[] = {0, 1, 3, 4};
-    struct members_basis basis = {
-        .inventories = inventories, .old = roster, .epoch = 0x10000, .generation = g};
+    struct members_basis basis = {.inventories = inventories,
+                                  .old = roster,
+                                  .epoch = 0x10000,
+                                  .joining = true,
+                                  .generation = g};
     struct cairn_roster *next = NULL;
-    uint32_t list[AGENTS];
 
     (void)unused;
     for (uint32_t a = 0; a < AGENTS; a++)
         inventories[a].self.ranks = a < 5 && a != 2;
-    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
+    assert_false(members_may_change(&options, inventories, roster, 0x10000));
     inventories[0].self.world = 4; /* all its ranks are attached */
-    assert_int_equal(members_with_trainers(&options, &basis, &next, text, sizeof text), CAIRN_OK);
+    assert_int_equal(members_next(&options, &basis, &next, text, sizeof text), CAIRN_OK);
     assert_agents(next, 4, expected);
     cairn_roster_drop(next);
     inventories[0].self.world = 5; /* one will come */
-    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 0);
+    assert_false(members_may_change(&options, inventories, roster, 0x10000));
     inventories[2].self.ranks = 1;
-    assert_int_equal(members_training(&options, inventories, roster, 0x10000, list), 5);
+    assert_true(members_may_change(&options, inventories, roster, 0x10000));
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, fresh, done)
