@@ -1,9 +1,10 @@
 /*
  * base/codec.h - one description of a packed format, for both directions.
  *
- * A cairn_codec_fn names the fields of a value in wire order. A codec that writes packs them; one that
- * reads fills them in, and remembers the first error. Fields are little-endian (base/wire.h). A
- * reader that has failed gives zeros, so loops end by the counts that cairn_codec_count has bounded.
+ * A cairn_codec_fn names the fields of a value in wire order. A codec that writes packs them; one
+ * that reads fills them in, and remembers the first error. Fields are little-endian (base/wire.h).
+ * A reader that has failed gives zeros, so loops end by the counts that cairn_codec_count has
+ * bounded.
  */
 #ifndef CAIRN_BASE_CODEC_H
 #define CAIRN_BASE_CODEC_H

@@ -2,10 +2,10 @@
  * snapshot/tiling_audit.h - do parts on many nodes together hold every element of every tensor
  * exactly once? Found out by at most three questions to all parts.
  *
- * If the sums of all parts (tiling.h) add up to 0, the question is for the keys of the tensors whose
- * origin a part has; none may come twice. Else it is for the sums by division, and then for the
- * pieces of the tensors in the one division that is wrong, which explain. Pure: the caller carries
- * questions and answers, and knows who has answered.
+ * If the sums of all parts (tiling.h) add up to 0, the question is for the keys of the tensors
+ * whose origin a part has; none may come twice. Else it is for the sums by division, and then for
+ * the pieces of the tensors in the one division that is wrong, which explain. Pure: the caller
+ * carries questions and answers, and knows who has answered.
  */
 #ifndef CAIRN_SNAPSHOT_TILING_AUDIT_H
 #define CAIRN_SNAPSHOT_TILING_AUDIT_H

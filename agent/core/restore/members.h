@@ -24,8 +24,8 @@ bool members_plan_has_work(const struct plan *plan);
 
 /*
  * True if the agents that have trainers are not exactly the members of the epoch, all members
- * answered, and the trainers that are attached are all ranks of the job: an epoch that cannot commit
- * helps nobody. Where the number of ranks is unknown, all members must have trainers.
+ * answered, and the trainers that are attached are all ranks of the job: an epoch that cannot
+ * commit helps nobody. Where the number of ranks is unknown, all members must have trainers.
  */
 bool members_may_change(const struct cairn_core_options *options,
                         const struct inventory *inventories, const struct cairn_roster *roster,
