@@ -1,6 +1,6 @@
 /*
- * tools/bench_restore.c - restore of as many lost nodes as the code bears: agents killed with their
- * memory, blank agents in their place.
+ * tools/bench_restore.c - restore of as many lost nodes as the code bears, and of one: agents are
+ * killed with their memory, and blank agents take their place.
  *
  * The value is CPU seconds per GiB of rebuilt bytes (data and parity) over all agents, from the
  * request to its answer. The floor is decoding those bytes and moving what decoding needs, each
@@ -37,13 +37,22 @@ struct floors {
     uint32_t count;
 };
 
+/* A case: so many of the nodes are lost. */
+struct loss {
+    const struct cairn_bench_cluster_options *how;
+    uint32_t count;
+    struct rounds rounds;
+    struct floors floors;
+};
+
 /* Nodes 1, 4, 7 … are lost, never node 0, which is asked for the restore. */
 static uint64_t
-lost_nodes(const struct cairn_bench_cluster_options *how)
+lost_nodes(const struct loss *loss)
 {
+    const struct cairn_bench_cluster_options *how = loss->how;
     uint64_t lost = 0;
 
-    for (uint32_t i = 0, node = 1; i < how->parity; i++, node = (node + 3) % how->nodes) {
+    for (uint32_t i = 0, node = 1; i < loss->count; i++, node = (node + 3) % how->nodes) {
         while (node == 0 || ((lost >> node) & 1))
             node = (node + 1) % how->nodes;
         lost |= UINT64_C(1) << node;
@@ -53,8 +62,10 @@ lost_nodes(const struct cairn_bench_cluster_options *how)
 
 /* Trains to one committed generation, loses nodes, restores, checks. */
 static cairn_err
-run_round(const struct cairn_bench_cluster_options *how, uint32_t round, struct rounds *out)
+run_round(struct loss *loss, uint32_t round)
 {
+    const struct cairn_bench_cluster_options *how = loss->how;
+    struct rounds *out = &loss->rounds;
     struct cairn_bench_cluster *cluster = NULL;
     struct cairn_bench_cpu cpu;
     uint64_t step = 0;
@@ -66,7 +77,7 @@ run_round(const struct cairn_bench_cluster_options *how, uint32_t round, struct 
     for (uint32_t i = 0; !err && i < 2; i++) /* into both slots */
         err = cairn_bench_cluster_step(cluster, &step, step_ns, &cpu, &seconds);
     if (!err)
-        err = cairn_bench_cluster_lose(cluster, lost_nodes(how));
+        err = cairn_bench_cluster_lose(cluster, lost_nodes(loss));
     if (!err)
         err = cairn_bench_cluster_restore(cluster, &cpu, &seconds, &out->rebuilt_bytes);
     if (!err && out->rebuilt_bytes == 0) {
@@ -92,11 +103,12 @@ run_round(const struct cairn_bench_cluster_options *how, uint32_t round, struct 
 }
 
 static cairn_err
-measure_floor(const struct cairn_bench_cluster_options *how, struct floors *floors)
+measure_floor(struct loss *loss)
 {
+    struct floors *floors = &loss->floors;
     struct cairn_bench_floor floor;
-    cairn_err err =
-        cairn_bench_floor_measure(how->nodes - how->parity, how->parity, how->parity, 3, &floor);
+    cairn_err err = cairn_bench_floor_measure(loss->how->nodes - loss->how->parity,
+                                              loss->how->parity, loss->count, 3, &floor);
 
     if (err)
         return err;
@@ -107,15 +119,19 @@ measure_floor(const struct cairn_bench_cluster_options *how, struct floors *floo
     return CAIRN_OK;
 }
 
+/* The case, and where all that the code bears are lost its further figures. */
 static void
-fill_report(const struct cairn_bench_cluster_options *how, struct rounds *rounds, uint32_t count,
-            struct floors *floors, struct cairn_bench_report *report)
+fill_report(struct loss *loss, uint32_t count, struct cairn_bench_report *report)
 {
+    const struct cairn_bench_cluster_options *how = loss->how;
+    struct rounds *rounds = &loss->rounds;
+    struct floors *floors = &loss->floors;
     uint32_t k = how->nodes - how->parity;
     double decode = cairn_bench_median(floors->decode, floors->count);
     double check = cairn_bench_median(floors->check, floors->count);
     double move = cairn_bench_median(floors->move, floors->count);
-    double moved = (double)(k - 1 + how->parity) / how->parity; /* per rebuilt byte */
+    double moved = (double)(k - 1 + loss->count) / loss->count; /* per rebuilt byte */
+    double gb_per_s = cairn_bench_median(rounds->bytes_per_s, count) / 1e9;
     struct cairn_bench_case value = {
         .unit = "CPU s/GiB",
         .bound = 1.5,
@@ -129,13 +145,16 @@ fill_report(const struct cairn_bench_cluster_options *how, struct rounds *rounds
     value.cpu_seconds_per_gib = value.value;
     value.floor = decode + moved * move;
     (void)snprintf(value.name, sizeof value.name,
-                   "%" PRIu32 " of %" PRIu32 " nodes, %" PRIu32 "+%" PRIu32, how->parity,
+                   "%" PRIu32 " of %" PRIu32 " nodes, %" PRIu32 "+%" PRIu32, loss->count,
                    how->nodes, k, how->parity);
     cairn_bench_add(report, &value);
+    if (loss->count < how->parity) {
+        cairn_bench_note(report, "one_lost_rebuilt_gb_per_s", gb_per_s);
+        return;
+    }
     cairn_bench_note(report, "request_to_answer_seconds",
                      cairn_bench_median(rounds->seconds, count));
-    cairn_bench_note(report, "rebuilt_gb_per_s",
-                     cairn_bench_median(rounds->bytes_per_s, count) / 1e9);
+    cairn_bench_note(report, "rebuilt_gb_per_s", gb_per_s);
     cairn_bench_note(report, "trainers_restore_seconds", cairn_bench_median(rounds->fill_s, count));
     cairn_bench_note(report, "moved_bytes_per_rebuilt_byte", moved);
     cairn_bench_note(report, "floor_decode_s_per_gib", decode);
@@ -143,6 +162,21 @@ fill_report(const struct cairn_bench_cluster_options *how, struct rounds *rounds
     cairn_bench_note(report, "floor_check_s_per_gib", check);
     cairn_bench_note(report, "ratio_with_one_check_of_each_moved_byte",
                      value.value / (value.floor + moved * check));
+}
+
+static cairn_err
+measure_loss(struct loss *loss, uint32_t rounds, struct cairn_bench_report *report)
+{
+    cairn_err err = measure_floor(loss);
+
+    for (uint32_t round = 0; !err && round < rounds; round++) {
+        err = run_round(loss, round);
+        if (!err)
+            err = measure_floor(loss);
+    }
+    if (!err)
+        fill_report(loss, rounds, report);
+    return err;
 }
 
 cairn_err
@@ -153,24 +187,15 @@ cairn_bench_restore(const struct cairn_bench_options *options, struct cairn_benc
         .parity = options->parity ? options->parity : CAIRN_BENCH_PARITY,
         .state_bytes = (options->bytes ? options->bytes : STATE_DEFAULT) >> 20 << 20,
         .keep = options->keep};
-    uint32_t k = how.nodes - how.parity,
-             rounds = options->rounds ? options->rounds : ROUNDS_DEFAULT;
-    static struct rounds results;
-    static struct floors floors;
+    uint32_t rounds = options->rounds ? options->rounds : ROUNDS_DEFAULT;
+    struct loss all = {.how = &how, .count = how.parity}, one = {.how = &how, .count = 1};
     cairn_err err;
 
     report->stage = "restore";
-    if (how.parity >= how.nodes || how.parity > k)
+    if (how.parity >= how.nodes || how.parity > how.nodes - how.parity)
         return CAIRN_INVAL;
-    floors.count = 0;
-    err = measure_floor(&how, &floors);
-    for (uint32_t round = 0; !err && round < rounds; round++) {
-        err = run_round(&how, round, &results);
-        if (!err)
-            err = measure_floor(&how, &floors);
-    }
-    if (err)
-        return err;
-    fill_report(&how, &results, rounds, &floors, report);
-    return CAIRN_OK;
+    err = measure_loss(&all, rounds, report);
+    if (!err && how.parity > 1)
+        err = measure_loss(&one, rounds, report);
+    return err;
 }

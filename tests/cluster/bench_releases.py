@@ -46,8 +46,8 @@ def measure_stage(build, stage):
     ).stdout
     answer = json.loads(text)
     return {
-        f"{stage}: CPU s/GiB": answer["value"],
-        f"{stage}: CPU time / floor": answer["ratio"],
+        f"{stage}: CPU s/GiB": answer["cases"][0]["value"],
+        f"{stage}: CPU time / floor": answer["cases"][0]["ratio"],
         f"{stage}: {name}": answer["details"][detail],
     }
 

@@ -65,7 +65,7 @@ def measure_data(agents, size_mib, rounds):
     return {
         "agents": agents,
         "state of a node, MiB": size_mib,
-        "CPU s/GiB": answer["value"],
+        "CPU s/GiB": answer["cases"][0]["value"],
         "begin to commit, s": details["begin_to_commit_seconds"],
         "agent, MiB": details["agent_resident_bytes_max"] / MIB,
         "of the formula": details["agent_resident_over_allowed"],
