@@ -14,6 +14,8 @@ Options:
                              all the rest
     bad                      {step: [rank, fault]}: what `build` does in the move of that step
     take                     layers that stay are taken by reference
+    death                    [step, point, rank, pid]: in the move of that step the rank kills this
+                             process; 0: itself. Points: enter, fill (before its own), vote, adopt
 
 Prints `sample STEP I LOSS` on last stages, `step STEP [SHARES, LAYERS]`, `took STEP MS`, after each
 move `stood STEP MS` and `held DESCRIPTORS GROUPS KIB THREADS`, and at the end `state NAME DIGEST`
@@ -23,6 +25,7 @@ import gc
 import hashlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -34,6 +37,7 @@ from cairn import _lib
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 OPTIONS = {"layers": 8, "stages": 2, "micro": 8, "schedule": "1f1b", "dropout": 0, "moves": {}}
+OPTIONS.update({"death": [-1, "", -1, 0]})
 OPTIONS.update({"bad": {}, "rng": None, "passes": 1, "layer_ms": 0, "slow": [-1, 1, 0, 0]})
 OPTIONS.update(
     {
@@ -117,12 +121,21 @@ def batch(step, i):
     return torch.randn(ROWS, WIDTH, dtype=DTYPE, generator=generator)
 
 
+def die_at(point):
+    *where, pid = OPTIONS["death"]
+    if where == [NOW["step"], point, dist.get_rank()]:
+        print("kills", pid, flush=True)
+        os.kill(pid or os.getpid(), signal.SIGKILL)
+
+
 def offer_by_script():
     """The ranks are offered what the options say; the agents do the rest."""
     entered, filled = [], []
     fill = _lib.Client.fill
 
     def vote(_client, number, _shares, _layers):
+        if entered:
+            die_at("vote")
         offered = NOW["step"] + 1 if str(NOW["step"]) in OPTIONS["moves"] else number
         return 1 + (offered if not entered or filled else number)
 
@@ -130,6 +143,8 @@ def offer_by_script():
         if entered:
             number, shares, layers = entered.pop()
             change = _lib.TAKEN if agreed == 1 + number else _lib.ABANDONED
+            if change == _lib.TAKEN:
+                die_at("adopt")
             filled.clear()
             return change, _lib.Placed(number, shares, layers)
         if agreed == 0 or str(NOW["step"]) not in OPTIONS["moves"]:
@@ -139,9 +154,11 @@ def offer_by_script():
         if layers == [list(row) for row in job.elastic.split]:
             return _lib.TAKEN, placed
         entered.append(placed)
+        die_at("enter")
         return _lib.ENTER, placed
 
     def note(*arguments):
+        die_at("fill")
         restored = fill(*arguments)
         filled.append(True)
         print("filled", restored.bytes, restored.remote_bytes, flush=True)

@@ -45,8 +45,8 @@ def problem(layer_ms=4):
 
 
 @contextlib.contextmanager
-def agents():
-    options = "snapshot_every_steps: 5\nplan_policy: enforce\nverdict_policy: advise"
+def agents(every=5):
+    options = f"snapshot_every_steps: {every}\nplan_policy: enforce\nverdict_policy: advise"
     with harness.Cluster(nodes=1, parity=0, state="16MiB", options=options) as made:
         with open(made.path("problem.json"), "w", encoding="utf-8") as file:
             json.dump(problem(), file)
@@ -108,6 +108,7 @@ COMMON = {"steps": STEPS, "dropout": 0.25, "rng": "counter", "passes": 2}
 EXACT = {"dtype": "float64", "steps": 12}
 SPLITS = [[[3, 5], [4, 4]], [[3, 5], [2, 6]], [[4, 4], [7, 1]], HOME]
 MOVES = 20
+KILLED_RANK = 2
 GROUPS = 3  # of each rank: the job, its pipeline, the holders of its layers
 FDS_MORE, KIB_MORE = 4, 4096  # at the end than after the first round of moves
 
@@ -209,6 +210,48 @@ def test_a_move_is_a_restart_in_the_next_placement(tmp_path, cluster):
     later = {key: loss for key, loss in samples(moved).items() if key[0] >= at}
     assert samples(again) == later, again.errors()
     assert state(again) == state(moved)
+
+
+@pytest.mark.parametrize("victim", ["rank", "agent"])
+def test_deaths_inside_a_move(tmp_path, references, victim):
+    """A rank, or the agent of all ranks, gets SIGKILL at each point of a move. What comes back, and
+    what goes on without an agent, is bit for bit the run whose layers stayed."""
+    deaths = zip(("enter", "fill", "vote", "adopt"), (*SPLITS[:3], SPLITS[0]))
+    options = {**COMMON, "schedule": "gpipe", "take": True}
+    expected = samples(ended(references[0]))
+    with agents(every=1) as cluster:
+        for number, (point, split) in enumerate(deaths):
+            at = 6 + 4 * number
+            pid = cluster.agents[0].pid if victim == "agent" else 0
+            run = train(
+                tmp_path,
+                cluster,
+                ["--resume"] if number else [],
+                **{**options, "steps": at + 2},
+                moves={at: [[4, 4], split]},
+                death=[at, point, KILLED_RANK, pid],
+            )
+            run.wait(120)
+            assert f"kills {pid}" in run.text(KILLED_RANK), run.errors()
+            losses = samples(run)
+            assert losses.items() <= expected.items(), run.errors()
+            if victim == "agent":
+                assert max(losses)[0] == at + 1.5, run.errors()
+                now = split if point in ("vote", "adopt") else HOME
+                assert splits(run)[-1] == now, run.errors()
+                cluster.kill_agent(0)
+                cluster.start(0)
+            elif point != "adopt":
+                assert not found(run, r"^stood (.*)$"), "a rank has adopted without the last vote"
+        last = train(
+            tmp_path, cluster, ["--resume"], moves={at + 3: [[4, 4], SPLITS[0]]}, **options
+        )
+        losses = samples(ended(last))
+    first = min(losses)[0]
+    assert 6 < first <= at + 2, last.errors()
+    assert losses == {key: loss for key, loss in expected.items() if key[0] >= first}
+    assert state(last) == state(references[0])
+    assert splits(last)[-1] == SPLITS[0], last.errors()
 
 
 def test_layers_leave_a_slow_rank(tmp_path, cluster):
