@@ -52,6 +52,8 @@ may_move(const struct cairn_agent *agent, const struct session *session, uint32_
 {
     struct cairn_part_view view;
 
+    if (session->stands_still)
+        return false;
     if (!cairn_core_look_part(agent->core, slot, &view) || view.state == CAIRN_PART_FREE ||
         view.state == CAIRN_PART_OPEN)
         return true;

@@ -10,8 +10,11 @@
  *   it holds another generation                                   when that is dropped
  *
  * REGISTERED waits for the first two, for two seconds at most (session.c). Else the trainer has a
- * file without all of its pages, and a grant of the slot waits. So it does, and the trainer does
- * not, where it had other tensors before: it may stand still between two placements of them.
+ * file without all of its pages, and a grant of the slot waits.
+ *
+ * A trainer that had other tensors before may stand still between two placements of them, and other
+ * ranks may still be filling theirs from this node. So REGISTERED does not wait for its memory, and
+ * its pages move from its next BEGIN on.
  *
  * Invariant: what is in a trainer's file is its own rank's, or nobody's. The exception: a part that
  * a repair rebuilds into a slot that was cut for another arrangement of ranks.

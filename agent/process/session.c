@@ -262,7 +262,7 @@ sessions_answer(struct cairn_agent *agent)
 
         if (!session_is_rank(session) || session->is_answered ||
             session_claim_is_open(agent, session) ||
-            (!session->registers_again && !cutting_is_done(agent, session) &&
+            (!session->stands_still && !cutting_is_done(agent, session) &&
              agent_now_ns(agent) - session->registered_ns < answer_max_ns) ||
             !cutting_files(agent, session, fds))
             continue;

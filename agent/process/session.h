@@ -59,8 +59,8 @@ struct session {
 
     /* A registered trainer. */
     bool registered;
-    bool is_answered;     /* REGISTERED was sent */
-    bool registers_again; /* its trainer had other tensors before */
+    bool is_answered;  /* REGISTERED was sent */
+    bool stands_still; /* registered other tensors before, and has not begun a step since */
     uint64_t registered_ns;
     uint32_t asked_agents; /* that have not answered whether another launch has the rank */
     uint64_t asked_until_ns;

@@ -236,7 +236,7 @@ take_register(struct cairn_agent *agent, struct session *session,
     }
     session->registered = true;
     session->is_answered = false;
-    session->registers_again = again;
+    session->stands_still = again;
     session->registered_ns = agent_now_ns(agent);
     session->said_refused = false;
     if (!again)
@@ -303,6 +303,7 @@ take_begin(struct cairn_agent *agent, struct session *session,
         return;
     }
     session->last_step = begin.last ? begin.step : 0;
+    session->stands_still = false;
     if (session_is_rank(session) && agent->regions.registered_ranks == session->hello.local_ranks) {
         event.as.step = (struct cairn_event_step){
             .rank = session->local_rank, .step = begin.step, .last = begin.last};

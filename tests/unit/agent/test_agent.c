@@ -85,6 +85,43 @@ test_a_rank_registers_anew_and_larger(void **state)
     hang_up(&trainer);
 }
 
+/* The bytes that a trainer's files have: pages of the slots that were moved into them. */
+static uint64_t
+bytes_cut(const struct trainer *trainer)
+{
+    struct stat status;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < trainer->frame.fd_count; i++) {
+        assert_int_equal(fstat(trainer->frame.fds[i], &status), 0);
+        bytes += (uint64_t)status.st_blocks * 512;
+    }
+    return bytes;
+}
+
+/* Else the agent would move pages while other ranks, which stand still, fill theirs from it. */
+static void
+test_memory_is_cut_again_from_the_next_begin_on(void **state)
+{
+    const struct cairn_session_begin frame = {.step = 5};
+    struct trainer trainer, other;
+
+    attach(*state, &trainer, 0, 2);
+    enlist(&trainer, 0);
+    ask_register(&trainer, 0, 1, TENSOR_BYTES + 1, 20);
+    expect(&trainer, CAIRN_SESSION_REGISTERED);
+    assert_int_equal(bytes_cut(&trainer), 0);
+    attach(*state, &other, 1, 2);
+    enlist(&other, 1); /* its memory has been cut by then */
+    assert_int_equal(bytes_cut(&trainer), 0);
+    assert_int_equal(cairn_session_put_begin(&trainer.writer, &frame), CAIRN_OK);
+    assert_int_equal(cairn_session_writer_send(&trainer.writer, trainer.fd), CAIRN_OK);
+    for (uint64_t end = now_ms() + TIMEOUT_MS; bytes_cut(&trainer) == 0; usleep(5000))
+        assert_true(now_ms() < end);
+    hang_up(&other);
+    hang_up(&trainer);
+}
+
 static void
 test_a_generation_outlives_the_agent(void **state)
 {
@@ -646,6 +683,8 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_who_does_not_belong_is_refused, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_rank_registers_anew_and_larger, start_node,
+                                        end_node),
+        cmocka_unit_test_setup_teardown(test_memory_is_cut_again_from_the_next_begin_on, start_node,
                                         end_node),
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_at_register, start_node,
                                         end_node),
