@@ -560,6 +560,8 @@ cairn_bench_cluster_move(struct cairn_bench_cluster *cluster, uint64_t step,
     struct cairn_bench_cpu before, after;
     cairn_err err = order_all(cluster, CAIRN_BENCH_ORDER_FILL, step, 0, "fill");
 
+    if (!err) /* before all stand still: the first to have room would wait for the others */
+        err = order_all(cluster, CAIRN_BENCH_ORDER_ROOM, step, 0, "make room");
     read_cpu(cluster, &before);
     if (!err)
         err = order_all(cluster, CAIRN_BENCH_ORDER_MOVE, step, 0, "move");

@@ -150,31 +150,35 @@ take_step(struct cairn_client *client, const struct cairn_bench_command *command
     return err;
 }
 
+/* Maps the tensors of the next placement; nothing is in them yet. */
+static cairn_err
+make_room(const struct cairn_bench_trainer *trainer, const struct state *state, struct state *next)
+{
+    *next = (struct state){0};
+    if (!map_state(next, trainer->state_bytes))
+        return CAIRN_NOMEM;
+    describe_movable(next, trainer, state->tensors == 1);
+    return CAIRN_OK;
+}
+
 /* Moves as cairn/client.h says; the present tensors go only when the next tensors are here. */
 static cairn_err
-move(struct cairn_client *client, const struct cairn_bench_trainer *trainer, struct state *state,
-     uint64_t step, struct cairn_bench_answer *answer)
+move(struct cairn_client *client, struct state *state, const struct state *next, uint64_t step,
+     struct cairn_bench_answer *answer)
 {
-    static struct state next;
-    double begin;
-    cairn_err err;
+    double begin = cairn_bench_now_s();
+    cairn_err err = cairn_snapshot_begin_last(client, step);
 
-    next = (struct state){0};
-    if (!map_state(&next, trainer->state_bytes))
-        return CAIRN_NOMEM;
-    describe_movable(&next, trainer, state->tensors == 1);
-    begin = cairn_bench_now_s();
-    err = cairn_snapshot_begin_last(client, step);
     if (!err)
         err = cairn_snapshot_confirm(client, true);
     if (!err)
-        err = cairn_placement_fill(client, step, next.slices, next.tensors, MOVE_TIMEOUT_MS,
+        err = cairn_placement_fill(client, step, next->slices, next->tensors, MOVE_TIMEOUT_MS,
                                    &answer->restored);
     answer->seconds = cairn_bench_now_s() - begin;
-    answer->right = !err && is_right(&next, step);
+    answer->right = !err && is_right(next, step);
     if (!err) {
         cairn_bench_unmap((uint8_t *)state->words, state->room_bytes);
-        *state = next;
+        *state = *next;
         for (uint32_t t = 0; t < state->tensors; t++)
             state->slices[t].name = state->names[t];
     }
@@ -185,6 +189,7 @@ static void
 obey(struct cairn_client *client, const struct cairn_bench_trainer *trainer, struct state *state,
      const struct cairn_bench_command *command, struct cairn_bench_answer *answer)
 {
+    static struct state next;
     double begin = cairn_bench_now_s();
 
     switch ((enum cairn_bench_order)command->order) {
@@ -198,8 +203,11 @@ obey(struct cairn_client *client, const struct cairn_bench_trainer *trainer, str
         answer->err = cairn_client_restore(client, &answer->restored);
         answer->right = !answer->err && is_right(state, command->step);
         break;
+    case CAIRN_BENCH_ORDER_ROOM:
+        answer->err = make_room(trainer, state, &next);
+        break;
     case CAIRN_BENCH_ORDER_MOVE:
-        answer->err = move(client, trainer, state, command->step, answer);
+        answer->err = move(client, state, &next, command->step, answer);
         return;
     }
     answer->seconds = cairn_bench_now_s() - begin;

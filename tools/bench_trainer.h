@@ -11,7 +11,8 @@ enum cairn_bench_order {
     CAIRN_BENCH_ORDER_FILL = 1, /* write the state of `step` */
     CAIRN_BENCH_ORDER_STEP,     /* begin, train on for step_ns, fence */
     CAIRN_BENCH_ORDER_RESTORE,  /* restore and compare with the state of `step` */
-    CAIRN_BENCH_ORDER_MOVE      /* move the tensors that can move, and compare */
+    CAIRN_BENCH_ORDER_ROOM,     /* map the tensors of the next placement */
+    CAIRN_BENCH_ORDER_MOVE      /* move the tensors that can move there, and compare */
 };
 
 struct cairn_bench_command {
