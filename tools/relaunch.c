@@ -31,7 +31,7 @@ enum {
     RESTORE_MS = 3600 * 1000,
     SNAPSHOT_MS = 60000, /* a planned relaunch waits for its commit at most so long */
     PATIENCE_MS = 30000, /* in which the first round waits for nodes that may come */
-    LINGER_MS = 10000,   /* after a success that nobody can be told of */
+    LINGER_MS = 10000,   /* after a success that the agent cannot be told of */
     GRACE_MS = 30000,    /* between SIGTERM and SIGKILL */
     BACKOFF_FIRST_MS = 1000,
     BACKOFF_LAST_MS = 30000,
@@ -217,6 +217,12 @@ read_peers(struct launcher *launcher, const struct cairn_tree *tree)
     return CAIRN_OK;
 }
 
+static void
+heard(void *context, uint64_t round, uint64_t node)
+{
+    cairn_relaunch_heard(context, round, node);
+}
+
 /* Leaves the note and looks at all nodes. Errors as cairn_ask's; CAIRN_DENIED: another launcher
  * takes part on this node. */
 static cairn_err
@@ -229,7 +235,7 @@ look(struct launcher *launcher, uint32_t timeout_ms)
     cairn_err err;
 
     cairn_relaunch_note_write(&launcher->relaunch.note, note);
-    cairn_relaunch_door_clear(&launcher->door);
+    cairn_relaunch_door_clear(&launcher->door, heard, &launcher->relaunch);
     err = cairn_line_ask(launcher->line, &question, &answer);
     if (err)
         return err;
@@ -254,15 +260,22 @@ tell(struct launcher *launcher)
     return strcmp(note, launcher->left) == 0 || look(launcher, RUNNING_ANSWER_MS) == CAIRN_OK;
 }
 
-/* The command has ended with success. If nobody can be told, since the agent is dead, the door
- * stays open for a while: without it the others would take this node for lost and end theirs. */
+/* The command has ended with success. If its agent is dead, the launcher tells the others at their
+ * doors: they would take this node for lost and end their commands. Repeated, as a message may be
+ * lost. */
 static void
 linger(struct launcher *launcher)
 {
     const uint64_t end_ns = now_ns() + LINGER_MS * CAIRN_NS_PER_MS;
+    const struct cairn_relaunch_round *round = &launcher->relaunch.round;
 
-    while (!tell(launcher) && now_ns() < end_ns)
+    while (!tell(launcher) && now_ns() < end_ns) {
+        for (uint32_t i = 0; i < round->count && now_ns() < end_ns; i++)
+            if (round->seats[i].node != launcher->relaunch.self)
+                (void)cairn_relaunch_door_tell(round->seats[i].host, (uint16_t)round->seats[i].door,
+                                               round->name, launcher->relaunch.self);
         pause_ms(JOIN_MS);
+    }
 }
 
 static bool

@@ -1,6 +1,8 @@
 /* tools/relaunch_door.c - see relaunch_door.h. */
 #include "tools/relaunch_door.h"
 
+#include "base/wire.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -11,7 +13,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ANSWER_MS = 1000, PORT_BYTES = 8 };
+enum {
+    ANSWER_MS = 1000,
+    HEAR_MS = 100, /* for what the callers say; one that says nothing uses all of it up */
+    PORT_BYTES = 8,
+    MESSAGE_BYTES = 16
+};
 
 /* A socket at a free port of all addresses, IPv6 and IPv4 where both are there; -1: none. */
 static int
@@ -72,14 +79,24 @@ cairn_relaunch_door_close(struct cairn_relaunch_door *door)
 }
 
 void
-cairn_relaunch_door_clear(struct cairn_relaunch_door *door)
+cairn_relaunch_door_clear(struct cairn_relaunch_door *door,
+                          void (*heard)(void *context, uint64_t round, uint64_t node),
+                          void *context)
 {
-    for (;;) {
-        int fd = accept4(door->listener, NULL, NULL, SOCK_CLOEXEC);
+    int wait_ms = HEAR_MS;
 
-        if (fd < 0)
+    for (;;) {
+        struct pollfd caller = {.events = POLLIN};
+        uint8_t message[MESSAGE_BYTES];
+
+        caller.fd = accept4(door->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (caller.fd < 0)
             return;
-        close(fd);
+        if (poll(&caller, 1, wait_ms) == 0)
+            wait_ms = 0;
+        if (recv(caller.fd, message, sizeof message, 0) == sizeof message)
+            heard(context, cairn_little_get(message, 8), cairn_little_get(message + 8, 8));
+        close(caller.fd);
     }
 }
 
@@ -101,8 +118,9 @@ cairn_relaunch_door_release(struct cairn_relaunch_door *door)
     door->reserved = -1;
 }
 
+/* message[message_bytes] is sent where a host answers. */
 static bool
-answers_at(const struct addrinfo *address)
+answers_at(const struct addrinfo *address, const uint8_t *message, size_t message_bytes)
 {
     struct pollfd ready = {.events = POLLOUT};
     socklen_t error_bytes = sizeof(int);
@@ -122,12 +140,14 @@ answers_at(const struct addrinfo *address)
                   getsockopt(ready.fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) == 0 &&
                   error == 0;
     }
+    if (answers && message_bytes)
+        answers = send(ready.fd, message, message_bytes, MSG_NOSIGNAL) == (ssize_t)message_bytes;
     close(ready.fd);
     return answers;
 }
 
-bool
-cairn_relaunch_door_answers(const char *host, uint16_t port)
+static bool
+call(const char *host, uint16_t port, const uint8_t *message, size_t message_bytes)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
@@ -138,7 +158,23 @@ cairn_relaunch_door_answers(const char *host, uint16_t port)
     if (getaddrinfo(host, service, &hints, &found) != 0)
         return false;
     for (const struct addrinfo *each = found; each && !answers; each = each->ai_next)
-        answers = answers_at(each);
+        answers = answers_at(each, message, message_bytes);
     freeaddrinfo(found);
     return answers;
+}
+
+bool
+cairn_relaunch_door_answers(const char *host, uint16_t port)
+{
+    return call(host, port, NULL, 0);
+}
+
+bool
+cairn_relaunch_door_tell(const char *host, uint16_t port, uint64_t round, uint64_t node)
+{
+    uint8_t message[MESSAGE_BYTES];
+
+    cairn_little_put(message, 8, round);
+    cairn_little_put(message + 8, 8, node);
+    return call(host, port, message, sizeof message);
 }

@@ -3,7 +3,8 @@
  * free port for its command.
  *
  * The kernel answers at a door also while the launcher is busy. So who gets no answer, or is
- * refused, knows that the launcher or its host is dead.
+ * refused, knows that the launcher or its host is dead. A launcher whose agent is dead tells the
+ * others at their doors that its command ended with success: the round and its node, 8 bytes each.
  */
 #ifndef CAIRN_TOOLS_RELAUNCH_DOOR_H
 #define CAIRN_TOOLS_RELAUNCH_DOOR_H
@@ -23,8 +24,11 @@ struct cairn_relaunch_door {
 CAIRN_MUST_CHECK cairn_err cairn_relaunch_door_open(struct cairn_relaunch_door *out);
 void cairn_relaunch_door_close(struct cairn_relaunch_door *door); /* -1, -1 is allowed */
 
-/* Takes those who have asked out of the queue, which would be full after some thousands. */
-void cairn_relaunch_door_clear(struct cairn_relaunch_door *door);
+/* Takes those who have asked out of the queue, which would be full after some thousands. Calls
+ * `heard` for those that tell something, with the name of their round and their node. */
+void cairn_relaunch_door_clear(struct cairn_relaunch_door *door,
+                               void (*heard)(void *context, uint64_t round, uint64_t node),
+                               void *context);
 
 /* Holds another free port, so that no launcher of this host gets it; 0: there is none. */
 uint16_t cairn_relaunch_door_reserve(struct cairn_relaunch_door *door);
@@ -33,5 +37,9 @@ void cairn_relaunch_door_release(struct cairn_relaunch_door *door);
 
 /* Whether a host answers at a door, within a second. */
 bool cairn_relaunch_door_answers(const char *host, uint16_t port);
+
+/* The same, and tells the launcher there that the command of a round ended with success on `node`.
+ * A message may be lost. */
+bool cairn_relaunch_door_tell(const char *host, uint16_t port, uint64_t round, uint64_t node);
 
 #endif

@@ -290,7 +290,7 @@ static enum cairn_relaunch_action
 start(struct cairn_relaunch *relaunch, uint64_t job, uint64_t term, uint64_t used)
 {
     relaunch->note.state = CAIRN_RELAUNCH_RUNS;
-    relaunch->note.offers = name_of(&relaunch->round, job, term);
+    relaunch->note.offers = relaunch->round.name = name_of(&relaunch->round, job, term);
     relaunch->note.job = relaunch->seen_job = job;
     relaunch->note.term = term;
     relaunch->note.used = used;
@@ -329,6 +329,17 @@ find_end(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view
     return UINT32_MAX;
 }
 
+/* A node that has told this launcher that the command of its round ended with success there;
+ * UINT32_MAX: none has. */
+static uint32_t
+find_done_seat(const struct cairn_relaunch *relaunch)
+{
+    for (uint32_t i = 0; i < relaunch->round.count; i++)
+        if (relaunch->round.seats[i].is_done)
+            return relaunch->round.seats[i].node;
+    return UINT32_MAX;
+}
+
 /* True if another node says how the job has ended. */
 static bool
 is_over(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
@@ -337,6 +348,8 @@ is_over(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
     uint32_t done = find_end(relaunch, view, CAIRN_RELAUNCH_DONE);
     uint32_t stopped = find_end(relaunch, view, CAIRN_RELAUNCH_STOPPED);
 
+    if (done == UINT32_MAX)
+        done = find_done_seat(relaunch);
     if (done != UINT32_MAX) {
         (void)say(relaunch, CAIRN_RELAUNCH_EXIT,
                   "the job has ended: the command ended with success on node %" PRIu32
@@ -610,12 +623,15 @@ look_joining(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *
 
 /* True if the node is lost to the round, with the reason. */
 static bool
-has_left(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view, uint32_t node,
-         bool *is_late)
+has_left(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
+         const struct cairn_relaunch_seat *seat, bool *is_late)
 {
+    const uint32_t node = seat->node;
     const struct cairn_relaunch_peer *peer = &view->peers[node];
     const struct cairn_relaunch_note *note = note_of(relaunch, view, node);
 
+    if (seat->is_done)
+        return false;
     if (peer->removed) {
         (void)say(relaunch, CAIRN_RELAUNCH_END, "node %" PRIu32 " was removed from the job", node);
         return true;
@@ -660,12 +676,12 @@ look_running(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *
     bool any_late = false;
 
     for (uint32_t i = 0; i < relaunch->round.count; i++) {
-        uint32_t node = relaunch->round.seats[i].node;
+        const struct cairn_relaunch_seat *seat = &relaunch->round.seats[i];
         bool is_late = false;
 
-        if (node == relaunch->self)
+        if (seat->node == relaunch->self)
             continue;
-        if (node >= view->count || has_left(relaunch, view, node, &is_late))
+        if (seat->node >= view->count || has_left(relaunch, view, seat, &is_late))
             return CAIRN_RELAUNCH_END;
         any_late = any_late || is_late;
     }
@@ -721,14 +737,14 @@ cairn_relaunch_ended(struct cairn_relaunch *relaunch, const struct cairn_relaunc
     note->offers = note->accepts = note->begins = 0;
     relaunch->leader = UINT32_MAX;
     for (uint32_t i = 0; i < relaunch->round.count; i++) {
-        const struct cairn_relaunch_note *other =
-            note_of(relaunch, view, relaunch->round.seats[i].node);
+        const struct cairn_relaunch_seat *seat = &relaunch->round.seats[i];
+        const struct cairn_relaunch_note *other = note_of(relaunch, view, seat->node);
 
-        if (other && other != note && other->state == CAIRN_RELAUNCH_DONE &&
-            other->job == note->job && other->term == note->term) {
+        if (seat->is_done || (other && other != note && other->state == CAIRN_RELAUNCH_DONE &&
+                              other->job == note->job && other->term == note->term)) {
             (void)say(relaunch, CAIRN_RELAUNCH_EXIT,
                       "the command ended with success on node %" PRIu32 ", so nothing starts again",
-                      relaunch->round.seats[i].node);
+                      seat->node);
             return stop(relaunch);
         }
     }
@@ -793,6 +809,14 @@ void
 cairn_relaunch_restored(struct cairn_relaunch *relaunch)
 {
     relaunch->restored_for = relaunch->restoring_for;
+}
+
+void
+cairn_relaunch_heard(struct cairn_relaunch *relaunch, uint64_t name, uint64_t node)
+{
+    for (uint32_t i = 0; name && name == relaunch->round.name && i < relaunch->round.count; i++)
+        if (relaunch->round.seats[i].node == node)
+            relaunch->round.seats[i].is_done = true;
 }
 
 uint32_t

@@ -59,6 +59,7 @@ struct cairn_relaunch_view {
 
 struct cairn_relaunch_seat {
     uint32_t node;
+    bool is_done; /* its launcher has told this one that the command ended with success there */
     uint64_t port, door;
     char host[CAIRN_RELAUNCH_HOST_BYTES];
 };
@@ -66,6 +67,7 @@ struct cairn_relaunch_seat {
 struct cairn_relaunch_round {
     struct cairn_relaunch_seat *seats; /* owned; [count], by rank */
     uint32_t count;
+    uint64_t name; /* once it has begun; 0: it has not */
 };
 
 /* One launcher. Begun by cairn_relaunch_init, ended by cairn_relaunch_fini. */
@@ -109,6 +111,10 @@ CAIRN_MUST_CHECK cairn_err cairn_relaunch_look(struct cairn_relaunch *relaunch,
 
 /* The agents have restored for the round that this launcher leads. */
 void cairn_relaunch_restored(struct cairn_relaunch *relaunch);
+
+/* The launcher of another node tells this one that the command of a round ended with success
+ * there. */
+void cairn_relaunch_heard(struct cairn_relaunch *relaunch, uint64_t name, uint64_t node);
 
 /*
  * The command has ended: by itself with this exit code, or ended by the launcher (was_ended).

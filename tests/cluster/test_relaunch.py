@@ -207,6 +207,25 @@ class Relaunch(unittest.TestCase):
             self.assertEqual(launcher.wait(timeout=60 * PATIENCE), OK, self.said(cluster))
         self.assertEqual(len(starts()), 3, self.said(cluster))
 
+    def test_a_success_beside_a_dead_agent_ends_nothing(self):
+        """Nobody can ask its agent how the command ended; the other nodes' commands run on."""
+        cluster = self.agents()
+        end = cluster.path("end")
+        command, starts = self.script(cluster, f"while [ ! -e {end}$2 ]; do sleep 0.05; done")
+        launchers = [self.launch(cluster, node, command) for node in range(cluster.nodes)]
+        wait_for("all nodes run it", lambda: len(starts()) == 3)
+        cluster.kill_agent(1)
+        wait_for("the death is known", lambda: not cluster.status(0)["nodes"][1]["alive"])
+        open(end + "1", "w").close()
+        self.assertEqual(launchers[1].wait(timeout=60 * PATIENCE), OK, self.said(cluster))
+        time.sleep(1.5)  # some looks
+        for rank in "02":
+            open(end + rank, "w").close()
+        for node in (0, 2):
+            code = launchers[node].wait(timeout=60 * PATIENCE)
+            self.assertEqual(code, OK, self.said(cluster))
+        self.assertEqual(len(starts()), 3, self.said(cluster))
+
     def test_without_a_placeholder_it_waits_for_as_many_nodes(self):
         cluster = self.agents()
         log = cluster.path("starts")

@@ -396,6 +396,48 @@ test_nothing_starts_after_a_success(void **state)
     end_job();
 }
 
+/* Its agent is dead: nothing else tells it from a lost node. */
+static void
+test_a_success_that_is_told_at_the_door(void **state)
+{
+    uint64_t name;
+    (void)state;
+
+    begin_job(9);
+    settle(200);
+    name = job[0].runs;
+    for (uint32_t i = 0; i < SPARE; i++)
+        if (i != 2)
+            cairn_relaunch_heard(&job[i].launcher, name, 2);
+    lose(2);
+    settle(200);
+    for (uint32_t i = 0; i < SPARE; i++)
+        assert_true(i == 2 || job[i].runs == name);
+    end_command(0, 9, false);
+    assert_true(job[0].is_out);
+    assert_int_equal(job[0].exit_code, 9);
+    end_job();
+
+    begin_job(9);
+    settle(200);
+    end_command(0, 9, false); /* before it hears of the success */
+    assert_false(job[0].is_out);
+    cairn_relaunch_heard(&job[0].launcher, name, 2);
+    lose(2);
+    settle(200);
+    assert_true(job[0].is_out);
+    assert_int_equal(job[0].exit_code, 9);
+    end_job();
+
+    begin_job(9);
+    settle(200);
+    cairn_relaunch_heard(&job[0].launcher, name + 1, 2); /* of another round */
+    lose(2);
+    settle(200);
+    assert_true(job[0].runs && job[0].runs != name);
+    end_job();
+}
+
 static void
 test_a_job_that_cannot_go_on_stops_everywhere(void **state)
 {
@@ -577,6 +619,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_regular_nodes_train_and_the_spare_stands_by),
         cmocka_unit_test(test_nothing_starts_after_a_success),
+        cmocka_unit_test(test_a_success_that_is_told_at_the_door),
         cmocka_unit_test(test_a_job_that_cannot_go_on_stops_everywhere),
         cmocka_unit_test(test_the_budget_is_spent),
         cmocka_unit_test(test_half_of_the_agents_do_not_go_on),
