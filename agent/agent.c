@@ -154,14 +154,14 @@ open_catalog(struct cairn_agent *agent)
 
     if (mkdir(agent->config.dir, 0700) != 0 && errno != EEXIST) {
         CAIRN_LOG_AT(ERROR,
-                     "agent: cannot make the state directory %s: %s: make the folder above it, "
+                     "agent: cannot make the state directory %s: %s; make the folder above it, "
                      "writable for this "
                      "user, or set `dir` to another path",
                      agent->config.dir, strerror(errno));
         return CAIRN_IO;
     }
     if (stat(agent->config.dir, &status) == 0 && !S_ISDIR(status.st_mode)) {
-        CAIRN_LOG_AT(ERROR, "agent: dir: %s is not a directory: set `dir` to another path",
+        CAIRN_LOG_AT(ERROR, "agent: dir: %s is not a directory; set `dir` to another path",
                      agent->config.dir);
         return CAIRN_CONFIG;
     }
@@ -266,7 +266,7 @@ log_core_error(cairn_err err)
 {
     if (err == CAIRN_VERSION)
         CAIRN_LOG_AT(ERROR,
-                     "agent: another version of cairn wrote what is held here: run that "
+                     "agent: another version of cairn wrote what is held here; run that "
                      "version, or end this node's keeper process (`cairn keeper`) and remove "
                      "its `dir` to give up the generations that it holds");
     else
@@ -512,7 +512,7 @@ cairn_agent_run(const struct cairn_config *config, const char *executable)
         CAIRN_LOG_AT(
             ERROR, "agent: cannot start: %s",
             exit_code == 69
-                ? "it cannot listen at its address: end what uses it, or mend `node` and `nodes`"
+                ? "it cannot listen at its address; end what uses it, or mend `node` and `nodes`"
                 : cairn_err_text(err));
         close_all(agent);
         free(agent);

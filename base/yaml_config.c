@@ -54,7 +54,7 @@ static cairn_err
 no_memory(struct builder *builder)
 {
     snprintf(builder->error, builder->error_bytes,
-             "%s: out of memory while reading it: free some and try again", builder->file_name);
+             "%s: out of memory while reading it; free some and try again", builder->file_name);
     return CAIRN_NOMEM;
 }
 
@@ -89,8 +89,7 @@ add_node(struct builder *builder, enum cairn_yaml_kind kind, size_t line, uint32
     uint32_t index = yaml->node_count;
 
     if (index == CAIRN_YAML_NODES_MAX)
-        return refuse(builder, line, "there are more than %d values: shorten the file",
-                      CAIRN_YAML_NODES_MAX);
+        return refuse(builder, line, "more than %d values; shorten the file", CAIRN_YAML_NODES_MAX);
     if (index == builder->nodes_room) {
         size_t room = builder->nodes_room ? 2 * builder->nodes_room : 64;
         struct cairn_yaml_node *nodes = realloc(yaml->nodes, room * sizeof *nodes);
@@ -140,15 +139,13 @@ add_key(struct builder *builder, const yaml_event_t *event, size_t line)
         cairn_yaml_child(&builder->yaml, &builder->yaml.nodes[frame->node]);
 
     if (event->data.scalar.length == 0)
-        return refuse(builder, line, "there is a value without a name: write \"name: value\"");
+        return refuse(builder, line, "a value has no name; write \"name: value\"");
     if (frame->child_count == CAIRN_YAML_KEYS_MAX)
-        return refuse(builder, line, "there are more than %d names here: remove some",
-                      CAIRN_YAML_KEYS_MAX);
+        return refuse(builder, line, "more than %d names here; remove some", CAIRN_YAML_KEYS_MAX);
     for (; other; other = cairn_yaml_next(&builder->yaml, other))
         if (strcmp(cairn_yaml_key(&builder->yaml, other), key) == 0)
-            return refuse(builder, line,
-                          "\"%.64s\" is given twice, first in line %u: remove one of them", key,
-                          other->line);
+            return refuse(builder, line, "%.64s: given twice, first in line %u; remove one of them",
+                          key, other->line);
     frame->key_line = (uint32_t)line;
     return add_text(builder, key, event->data.scalar.length, &frame->key);
 }
@@ -162,12 +159,12 @@ on_scalar(struct builder *builder, const yaml_event_t *event, size_t line)
     cairn_err err;
 
     if (text_len > CAIRN_YAML_SCALAR_BYTES_MAX)
-        return refuse(builder, line, "a text is longer than %d bytes: shorten it",
+        return refuse(builder, line, "a text is longer than %d bytes; shorten it",
                       CAIRN_YAML_SCALAR_BYTES_MAX);
     for (size_t i = 0; i < text_len; i++)
         if (text[i] < ' ' || text[i] == 0x7f)
             return refuse(builder, line,
-                          "a text holds a control character or a line break: write it on one line");
+                          "a text holds a control character or a line break; write it on one line");
     if (wants_key(builder))
         return add_key(builder, event, line);
     err = add_text(builder, (const char *)text, text_len, &offset);
@@ -188,11 +185,11 @@ on_open(struct builder *builder, enum cairn_yaml_kind kind, size_t line)
     cairn_err err;
 
     if (builder->depth == CAIRN_YAML_DEPTH_MAX)
-        return refuse(builder, line, "lists and maps are nested deeper than %d: flatten them",
+        return refuse(builder, line, "lists and maps are nested deeper than %d; flatten them",
                       CAIRN_YAML_DEPTH_MAX);
     if (wants_key(builder))
         return refuse(builder, line,
-                      "a name is a list or a map: write a plain word before the \":\"");
+                      "a name is a list or a map; write a plain word before the \":\"");
     err = add_node(builder, kind, line, &index);
     if (err)
         return err;
@@ -228,14 +225,14 @@ check_plain(struct builder *builder, const yaml_event_t *event, size_t line)
     }
     if (anchor)
         return refuse(builder, line,
-                      "there is an anchor or alias (\"%.40s\"), which is not supported: write the "
-                      "value out, or quote a text that begins with & or *",
+                      "anchor or alias \"%.40s\" is not supported; write the value out, or quote a "
+                      "text that begins with & or *",
                       (const char *)anchor);
     if (tag)
-        return refuse(builder, line,
-                      "there is a tag (\"%.40s\"), which is not supported: remove it, or quote a "
-                      "text that begins with !",
-                      (const char *)tag);
+        return refuse(
+            builder, line,
+            "tag \"%.40s\" is not supported; remove it, or quote a text that begins with !",
+            (const char *)tag);
     return CAIRN_OK;
 }
 
@@ -251,7 +248,7 @@ on_event(struct builder *builder, const yaml_event_t *event)
     case YAML_DOCUMENT_START_EVENT:
         if (builder->documents++)
             return refuse(builder, line,
-                          "there is a second document (\"---\"): keep one document in the file");
+                          "a second document begins (\"---\"); keep one document in the file");
         return CAIRN_OK;
     case YAML_SCALAR_EVENT:
         return on_scalar(builder, event, line);
@@ -281,7 +278,7 @@ read_events(struct builder *builder, yaml_parser_t *parser)
             if (parser->error == YAML_MEMORY_ERROR)
                 return no_memory(builder);
             return refuse(builder, parser->problem_mark.line + 1,
-                          "this is not YAML (%s%s%s): check indentation, quotes and brackets",
+                          "not YAML: %s%s%s; check indentation, quotes and brackets",
                           parser->problem ? parser->problem : "unreadable",
                           parser->context ? " " : "", parser->context ? parser->context : "");
         }
@@ -303,7 +300,7 @@ cairn_yaml_parse(const void *bytes, size_t bytes_len, const char *file_name, str
     cairn_err err;
 
     if (bytes_len > CAIRN_YAML_FILE_BYTES_MAX)
-        return refuse(&builder, 1, "the file is longer than %d bytes: is it the right one?",
+        return refuse(&builder, 1, "longer than %d bytes; check that this is the right file",
                       CAIRN_YAML_FILE_BYTES_MAX);
     if (!yaml_parser_initialize(&parser))
         return no_memory(&builder);

@@ -109,7 +109,7 @@ try_connect(const struct cairn_client *client, cairn_err *refusal)
     }
     if (*refusal && client->refusal != CAIRN_DENIED)
         client_say(client, CAIRN_LOG_ERROR,
-                   "client: the agent's socket %s belongs to another user: name one of an agent of "
+                   "client: the agent's socket %s belongs to another user; name one of an agent of "
                    "this user or of root",
                    client->path);
     close(fd); /* anything else: nobody there, or too busy to take us now */
@@ -395,7 +395,7 @@ receive(struct cairn_client *client)
     if (err == CAIRN_VERSION) {
         if (client->refusal != CAIRN_VERSION)
             client_say(client, CAIRN_LOG_ERROR,
-                       "client: the agent speaks another version: upgrade one of them");
+                       "client: the agent speaks another version; upgrade one of them");
         pthread_mutex_lock(&client->lock);
         refuse(client, CAIRN_VERSION);
         pthread_mutex_unlock(&client->lock);

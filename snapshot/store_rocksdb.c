@@ -65,7 +65,7 @@ take_error(const char *verb, const char *path, char *text)
         (strstr(text, "LOCK: ") && strstr(text, "Resource temporarily unavailable"))) {
         err = CAIRN_AGAIN;
         cure =
-            "another agent has this catalog open: stop it, or give this one a directory of its own";
+            "another agent has this catalog open; stop it, or give this one a directory of its own";
     } else if (strstr(text, "No space left") || strstr(text, "quota exceeded")) {
         err = CAIRN_FULL;
         cure = "free space there";
@@ -189,7 +189,7 @@ try_threads(const char *path)
     if (!failed)
         return CAIRN_OK;
     CAIRN_LOG_AT(ERROR,
-                 "catalog: no thread path=%s errno=%d (%s): raise the limit of processes, or "
+                 "catalog: no thread path=%s errno=%d (%s); raise the limit of processes, or "
                  "pids.max of the cgroup",
                  path, failed, strerror(failed));
     return CAIRN_AGAIN;

@@ -57,7 +57,7 @@ cairn_tool_error(const char *verb, const char *what, const char *why, const char
     if (why)
         fprintf(stderr, ": %s", why);
     if (fix)
-        fprintf(stderr, "\n  what to do: %s", fix);
+        fprintf(stderr, "; %s", fix);
     fputc('\n', stderr);
 }
 
@@ -67,9 +67,7 @@ cairn_own_path(char *path, size_t path_bytes)
     ssize_t len = readlink("/proc/self/exe", path, path_bytes - 1);
 
     if (len <= 0 || (size_t)len >= path_bytes - 1) {
-        fprintf(stderr,
-                "cairn: the path of this program cannot be found (/proc/self/exe: %s): is /proc "
-                "mounted?\n",
+        fprintf(stderr, "cairn: /proc/self/exe: cannot find this program's path: %s; mount /proc\n",
                 len < 0 ? strerror(errno) : "too long");
         return false;
     }

@@ -89,9 +89,8 @@ check_memory(struct demo *demo)
     if (available == 0 || needed <= available)
         return 0;
     fprintf(stderr,
-            "cairn demo: there is not enough memory: %u agents x (2 x (1 + %u/%u) x %s + %s) + %u "
-            "trainers x 64 MiB"
-            " = %s, and %s are free\n  what to do: fewer --nodes, or --no-reference\n",
+            "cairn demo: memory: too little for %u agents x (2 x (1 + %u/%u) x %s + %s) + %u "
+            "trainers x 64 MiB = %s, and %s are free; give fewer --nodes, or --no-reference\n",
             n, m, n - m, cairn_show_bytes(demo->slot_bytes, shown[0]),
             cairn_show_bytes(AGENT_BYTES, shown[1]), trainers, cairn_show_bytes(needed, shown[2]),
             cairn_show_bytes(available, shown[3]));
@@ -104,8 +103,8 @@ static int
 refuse_dir(const char *dir, const char *why)
 {
     fprintf(stderr,
-            "cairn demo: %s cannot be the demo's directory: %s\n"
-            "  what to do: give --dir a new or empty directory of ours with a short path\n",
+            "cairn demo: --dir: %s cannot be the demo's directory: %s; give --dir a new or empty "
+            "directory of ours with a short path\n",
             dir, why);
     return CAIRN_EXIT_USAGE;
 }
@@ -175,8 +174,7 @@ find_programs(struct demo *demo)
         return 0;
     }
     fprintf(stderr,
-            "cairn demo: the example trainer is not there: no program gpt beside %s\n"
-            "  what to do: run make, which builds both\n",
+            "cairn demo: gpt: the example trainer is not beside %s; run make, which builds both\n",
             demo->cairn);
     return CAIRN_EXIT_FAILED;
 }
@@ -212,7 +210,7 @@ write_config(struct demo *demo, uint32_t index)
     failed = ferror(file) != 0;
     failed = fclose(file) != 0 || failed;
     if (failed)
-        fprintf(stderr, "cairn demo: %s cannot be written: is the disk full?\n", node->config);
+        fprintf(stderr, "cairn demo: %s: cannot write it; make room on the disk\n", node->config);
     return failed ? CAIRN_EXIT_IO : 0;
 }
 

@@ -76,7 +76,7 @@ demo_faults_left(struct demo *demo)
     if (step == UINT64_MAX)
         return 0;
     demo_say(&demo->view, DEMO_BAD,
-             "training has ended, and nothing was killed at step %" PRIu64 " or later%s: "
+             "training has ended, and nothing was killed at step %" PRIu64 " or later%s; "
              "give more --steps",
              step, demo->faults_waited ? ", for no generation was there to be restored" : "");
     return CAIRN_EXIT_FAILED;

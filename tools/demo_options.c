@@ -204,8 +204,8 @@ check_text(const char *path, int *exit_code)
     if (!path || byte != EOF)
         return true;
     fprintf(stderr,
-            "cairn demo: the text %s is of no use: %s\n"
-            "  what to do: give --text a file of a few kilobytes at least\n",
+            "cairn demo: %s: cannot train on this text: %s; give --text a file of a few kilobytes "
+            "at least\n",
             path, why);
     *exit_code = CAIRN_EXIT_INPUT;
     return false;

@@ -79,7 +79,7 @@ print_text(const struct cairn_detector *detector, uint32_t world, uint64_t backw
            " operations\n",
            summary.ranks_seen, world, summary.steps, summary.period_ms, summary.records);
     if (backward > 0)
-        printf("%" PRIu64 " operations end before they start and are left out: check whether a "
+        printf("%" PRIu64 " operations end before they start and are left out; check whether a "
                "clock was set\n",
                backward);
     if (verdicts->count == 0)

@@ -164,7 +164,7 @@ say_ras(const char *address, cairn_err err)
     snprintf(what, sizeof what, "NCCL's RAS at %s cannot be asked", address);
     switch (err) {
     case CAIRN_VERSION:
-        fix = "its NCCL is older than 2.28.7 and does not answer in JSON: upgrade it";
+        fix = "its NCCL is older than 2.28.7 and does not answer in JSON; upgrade it";
         break;
     case CAIRN_TIMEOUT:
         fix = "try again: it asks all of the job's nodes, and some may be slow to answer";

@@ -199,7 +199,7 @@ write_config(const struct cairn_embedded *embedded, const char *socket_path, con
     written = !ferror(file);
     written &= fclose(file) == 0;
     if (!written) {
-        fprintf(stderr, "cairn run: %s: cannot write all of it; is the disk full?\n", path);
+        fprintf(stderr, "cairn run: %s: cannot write all of it; make room on the disk\n", path);
         return CAIRN_IO;
     }
     err = cairn_config_load(path, &config, error, sizeof error);

@@ -241,7 +241,7 @@ say_missing(const char *verb, const struct gathered *gathered)
         [OPERATOR_TRACE_DEAD] = "are dead",
         [OPERATOR_TRACE_SILENT] = "did not answer: they are busy, or their agents older than this "
                                   "one's",
-        [OPERATOR_TRACE_BUSY] = "have no room to pack their steps now: ask again"};
+        [OPERATOR_TRACE_BUSY] = "have no room to pack their steps now; ask again"};
     struct cairn_merge_summary summary = cairn_merge_summarize(gathered->merge);
     int exit_code = CAIRN_EXIT_OK;
 
@@ -256,7 +256,7 @@ say_missing(const char *verb, const struct gathered *gathered)
     if (gathered->malformed > 0) {
         fprintf(stderr,
                 "cairn %s: the steps of %" PRIu32 " of %" PRIu32
-                " agents cannot be read: run the `cairn` of their version\n",
+                " agents cannot be read; run the `cairn` of their version\n",
                 verb, gathered->malformed, gathered->node_count);
         exit_code = CAIRN_EXIT_WARN;
     }

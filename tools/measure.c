@@ -92,11 +92,11 @@ say_times(const struct cairn_problem *problem, const struct cairn_profiled *prof
     if (profiled->first_open)
         (void)fprintf(stderr, "not determined: whether the device of the only first stage is slow: "
                               "it counts as healthy, and embed_layers has "
-                              "what it takes longer: look at that before you plan with it\n");
+                              "what it takes longer; look at that before you plan with it\n");
     if (profiled->last_open)
         (void)fprintf(stderr, "not determined: whether the device of the only last stage is slow: "
                               "it counts as healthy, and head_layers has "
-                              "what it takes longer: look at that before you plan with it\n");
+                              "what it takes longer; look at that before you plan with it\n");
     if (profiled->kept_devices)
         (void)fprintf(stderr,
                       "not determined: the rates of %" PRIu32
@@ -130,12 +130,12 @@ say_links(const struct cairn_problem *problem, const struct cairn_profiled_links
         if (link->at_odds)
             (void)fprintf(stderr,
                           "not used: all_gather and reduce_scatter %s, which contradict each "
-                          "other: is \"bytes\" what each rank gives?\n",
+                          "other; check that \"bytes\" is what each rank gives\n",
                           places[i]);
     }
     if (links->unpaired)
         (void)fprintf(stderr,
-                      "not used: the bandwidth %s, since link_gbps needs both: give link_gbps in "
+                      "not used: the bandwidth %s, since link_gbps needs both; give link_gbps in "
                       "the problem\n",
                       places[links->scopes[CAIRN_LINK_INTER].told]);
     if (links->node_pairs)
@@ -149,7 +149,7 @@ say_links(const struct cairn_problem *problem, const struct cairn_profiled_links
         (void)fprintf(
             stderr,
             "not used: the slow links of %" PRIu32
-            " pairs of nodes, since the bandwidth between nodes is not known: give link_gbps "
+            " pairs of nodes, since the bandwidth between nodes is not known; give link_gbps "
             "in the problem\n",
             links->unknown_links);
     if (links->kept_links)

@@ -221,7 +221,7 @@ cairn_verb_metrics(int argc, char **argv)
         return cairn_usage_error(&usage, "-o %s: expected openmetrics or prometheus", output);
     if (output && listen)
         return cairn_usage_error(&usage,
-                                 "the scraper of --listen chooses the format: leave -o out");
+                                 "the scraper of --listen chooses the format; leave -o out");
     if (listen)
         port = strtoul(listen, &end, 10);
     if (listen && (*listen < '0' || *listen > '9' || *end || port > UINT16_MAX))

@@ -265,7 +265,7 @@ print_verified(const struct cairn_tree *tree, int exit_code)
            cairn_tree_u64(tree, NULL, "still_bad_blocks", 0));
     if (cairn_tree_u64(tree, NULL, "mended_records", 0))
         printf("records    %" PRIu64 " of the generations' records were damaged and are written "
-               "again: test the memory of the "
+               "again; test the memory of the "
                "nodes whose logs name them\n",
                cairn_tree_u64(tree, NULL, "mended_records", 0));
     if (cairn_tree_u64(tree, NULL, "lost_members", 0))

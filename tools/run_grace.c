@@ -162,12 +162,12 @@ keep(struct preemption *preemption)
     else if (!kept)
         fprintf(stderr,
                 "cairn run: preempted; step %" PRIu64
-                " is in memory, but not on every disk: give a longer --grace\n",
+                " is in memory, but not on every disk; give a longer --grace\n",
                 step);
     else if (!has_local && !has_spill)
         fprintf(stderr,
                 "cairn run: preempted; step %" PRIu64
-                " is in memory only, and lost with the machines: set local_dir or spill_dir\n",
+                " is in memory only, and lost with the machines; set local_dir or spill_dir\n",
                 step);
     else
         fprintf(stderr, "cairn run: preempted; step %" PRIu64 " is on %s\n", step,

@@ -71,7 +71,7 @@ take_memory(struct cairn_trace_source *source, const struct cairn_record *record
 {
     if (source->memory_bytes[record->rank] > 0) {
         source->fault = (struct cairn_trace_fault){
-            "the rank's memory_bytes has been given before: write it once, at the end", 0};
+            "the rank's memory_bytes has been given before; write it once, at the end", 0};
         return CAIRN_CORRUPT;
     }
     source->memory_bytes[record->rank] = record->memory_bytes;

@@ -73,7 +73,7 @@ cairn_address_resolve(const char *text, int family, struct sockaddr_storage *out
     int code;
 
     if (!address_split(text, host, port)) {
-        *why = "it is not an address: write host:port or [v6]:port";
+        *why = "it is not an address; write host:port or [v6]:port";
         return CAIRN_CONFIG;
     }
     code = getaddrinfo(host, port, &hints, &found);

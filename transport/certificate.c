@@ -142,7 +142,7 @@ read_chain(struct cairn_certificate *certificate, const struct cairn_pem *pem, c
         return CAIRN_NOMEM;
     if (!read_all(pem, CHAIN_MAX + 1, certificate->chain) || sk_X509_num(certificate->chain) == 0) {
         (void)snprintf(why, why_bytes,
-                       "%s holds no certificate, a damaged one, or more than %d: give PEM, this "
+                       "%s holds no certificate, a damaged one, or more than %d; give PEM, this "
                        "node's certificate first and then those between it and an authority's",
                        pem->name, CHAIN_MAX);
         return CAIRN_CONFIG;
@@ -165,12 +165,12 @@ read_key(struct cairn_certificate *certificate, const struct cairn_transport_cer
         return CAIRN_OK;
     if (certificate->key)
         (void)snprintf(why, why_bytes,
-                       "%s is not the private key of the certificate in %s: replace both files "
+                       "%s is not the private key of the certificate in %s; replace both files "
                        "before the agent reads them",
                        pem->private_key.name, pem->chain.name);
     else
         (void)snprintf(why, why_bytes,
-                       "%s holds no private key, or one with a passphrase: give PEM without one",
+                       "%s holds no private key, or one with a passphrase; give PEM without one",
                        pem->private_key.name);
     ERR_clear_error();
     return CAIRN_CONFIG;
@@ -188,7 +188,7 @@ read_authorities(struct cairn_certificate *certificate, const struct cairn_pem *
         err = CAIRN_NOMEM;
     if (!err && (!read_all(pem, INT32_MAX, all) || sk_X509_num(all) == 0)) {
         (void)snprintf(why, why_bytes,
-                       "%s holds no certificate, or a damaged one: give the certificates of the "
+                       "%s holds no certificate, or a damaged one; give the certificates of the "
                        "authorities of all nodes as PEM",
                        pem->name);
         err = CAIRN_CONFIG;
@@ -226,7 +226,7 @@ read_lists(struct cairn_certificate *certificate, const struct cairn_pem *pem, c
         return CAIRN_NOMEM;
     if (ERR_GET_LIB(code) != ERR_LIB_PEM || ERR_GET_REASON(code) != PEM_R_NO_START_LINE) {
         (void)snprintf(why, why_bytes,
-                       "%s holds a damaged revocation list: fetch the authority's list again",
+                       "%s holds a damaged revocation list; fetch the authority's list again",
                        pem->name);
         return CAIRN_CONFIG;
     }
@@ -262,7 +262,7 @@ cairn_certificate_create(const struct cairn_transport_certificate *pem, uint32_t
         err = read_lists(certificate, &pem->authorities, why, why_bytes);
     if (!err && !names_match(certificate, certificate->leaf, node, names, sizeof names)) {
         (void)snprintf(why, why_bytes,
-                       "the certificate in %s %s: give this node its own certificate, or mend "
+                       "the certificate in %s %s; give this node its own certificate, or mend "
                        "identity, job or node",
                        pem->chain.name, names);
         err = CAIRN_CONFIG;
@@ -387,25 +387,25 @@ explain(X509_STORE_CTX *shown, char *why, size_t why_bytes)
 
     if (at && code == X509_V_ERR_CERT_HAS_EXPIRED) {
         cairn_certificate_time(time_of(X509_get0_notAfter(at)), when);
-        (void)snprintf(why, why_bytes, "%s has expired at %s: renew it", whose, when);
+        (void)snprintf(why, why_bytes, "%s has expired at %s; renew it", whose, when);
     } else if (at && code == X509_V_ERR_CERT_NOT_YET_VALID) {
         cairn_certificate_time(time_of(X509_get0_notBefore(at)), when);
-        (void)snprintf(why, why_bytes, "%s is not valid before %s: compare the nodes' clocks",
+        (void)snprintf(why, why_bytes, "%s is not valid before %s; compare the nodes' clocks",
                        whose, when);
     } else if (code == X509_V_ERR_CERT_REVOKED) {
-        (void)snprintf(why, why_bytes, "%s has been revoked: give the node another", whose);
+        (void)snprintf(why, why_bytes, "%s has been revoked; give the node another", whose);
     } else if (is_about_lists(code)) {
         (void)snprintf(why, why_bytes,
-                       "%s cannot be looked up in a revocation list (%s): put its authority's "
+                       "%s cannot be looked up in a revocation list (%s); put its authority's "
                        "present list in ca_file",
                        whose, X509_verify_cert_error_string(code));
     } else if (is_about_authorities(code)) {
         (void)snprintf(why, why_bytes,
-                       "%s does not lead to an authority in ca_file (%s): give all nodes the same "
+                       "%s does not lead to an authority in ca_file (%s); give all nodes the same "
                        "authorities",
                        whose, X509_verify_cert_error_string(code));
     } else {
-        (void)snprintf(why, why_bytes, "%s cannot be used (%s): give the node another", whose,
+        (void)snprintf(why, why_bytes, "%s cannot be used (%s); give the node another", whose,
                        X509_verify_cert_error_string(code));
     }
 }
@@ -420,7 +420,7 @@ chain_good(X509_STORE_CTX *shown, char *why, size_t why_bytes)
         return false;
     }
     if (X509_check_ca(X509_STORE_CTX_get0_cert(shown)) != 0) {
-        (void)snprintf(why, why_bytes, " is an authority's own: give the node one that it signed");
+        (void)snprintf(why, why_bytes, " is an authority's own; give the node one that it signed");
         return false;
     }
     return true;

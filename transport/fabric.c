@@ -13,7 +13,7 @@
  * library had been linked: the Makefile reads it from the library beside these headers.
  */
 #ifndef FABRIC_ABI
-#error "FABRIC_ABI is not defined: build with make, and install libfabric-dev"
+#error "FABRIC_ABI is not defined; build with make, and install libfabric-dev"
 #endif
 #define FABRIC_LIST(X)                                                                             \
     X(getinfo, "fi_getinfo", FABRIC_ABI)                                                           \
@@ -53,7 +53,7 @@ cairn_fabric_open(const char *path, struct cairn_fabric *out)
 
     if (!library) {
         CAIRN_LOG_AT(ERROR,
-                     "transport: libfabric cannot be loaded: %s: install the package libfabric1 "
+                     "transport: libfabric cannot be loaded: %s; install the package libfabric1 "
                      "(libfabric on Fedora and RHEL)",
                      dlerror());
         return CAIRN_NOT_FOUND;
@@ -62,7 +62,7 @@ cairn_fabric_open(const char *path, struct cairn_fabric *out)
     *(void **)(void *)&fabric.field = dlvsym(library, symbol, version);                            \
     if (!fabric.field) {                                                                           \
         CAIRN_LOG_AT(ERROR,                                                                        \
-                     "transport: libfabric is too old: %s: install the version that cairn "        \
+                     "transport: libfabric is too old: %s; install the version that cairn "        \
                      "was built with, or a newer one",                                             \
                      dlerror());                                                                   \
         dlclose(library);                                                                          \

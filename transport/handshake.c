@@ -49,33 +49,33 @@ refusal_log(struct cairn_transport *t, struct peer *peer, enum cairn_refusal ref
     case CAIRN_REFUSAL_VERSION:
         CAIRN_LOG_AT(ERROR,
                      "transport: peer node=%" PRIu32 " speaks versions %u to %u and this agent "
-                     "speaks versions %u to %u: upgrade the older one",
+                     "speaks versions %u to %u; upgrade the older one",
                      peer->node, theirs.oldest, theirs.newest, t->versions.oldest,
                      t->versions.newest);
         break;
     case CAIRN_REFUSAL_JOB:
         CAIRN_LOG_AT(ERROR,
                      "transport: peer node=%" PRIu32 " belongs to another job (theirs %016" PRIx64
-                     ", ours %016" PRIx64 "): check its address and job",
+                     ", ours %016" PRIx64 "); check its address and job",
                      peer->node, frame->job_id, t->job_id);
         break;
     case CAIRN_REFUSAL_NODE:
         if (frame->from == peer->node)
             CAIRN_LOG_AT(ERROR,
                          "transport: peer node=%" PRIu32 " takes this node for node %" PRIu32
-                         ": give both agents the same nodes in the same order",
+                         "; give both agents the same nodes in the same order",
                          peer->node, frame->to);
         else
             CAIRN_LOG_AT(ERROR,
                          "transport: peer node=%" PRIu32 " is not at its address: node %" PRIu32
-                         " is there: give both agents the same nodes in the same order",
+                         " is there; give both agents the same nodes in the same order",
                          peer->node, frame->from);
         break;
     default:
         CAIRN_LOG_AT(ERROR,
                      "transport: peer node=%" PRIu32
                      " does not hold this job's key, or not the same job, nodes or protection, or "
-                     "refuses this node's certificate (its log says which): give all agents of the "
+                     "refuses this node's certificate (its log says which); give all agents of the "
                      "job the same",
                      peer->node);
         break;

@@ -39,16 +39,15 @@ places_wrong(const char *pattern)
     const char *job, *node, *behind;
 
     if (occurrences(pattern, job_place) != 1 || occurrences(pattern, node_place) != 1)
-        return "it must contain {job} and {node} once each, so that the certificate of another job "
-               "or node does not fit";
+        return "it fits certificates of other jobs or nodes; write {job} and {node} once each";
     job = strstr(pattern, job_place);
     node = strstr(pattern, node_place);
     behind = node + strlen(node_place);
     if (behind == job || job + strlen(job_place) == node)
         return "{job} and {node} touch, so node 12 of job a and node 2 of job a1 would have one "
-               "name: write something between them, as in {job}/{node}";
+               "name; write something between them, as in {job}/{node}";
     if ((node > pattern && strchr(DIGITS, node[-1])) || (*behind && strchr(DIGITS, *behind)))
-        return "a digit stands beside {node}, so two nodes could have one name: write / or - "
+        return "a digit stands beside {node}, so two nodes could have one name; write / or - "
                "between them";
     return NULL;
 }
@@ -61,17 +60,17 @@ spiffe_wrong(const char *id)
     size_t domain_len;
 
     if (strncmp(id, scheme, SCHEME_LEN) != 0)
-        return "of all URIs only those of SPIFFE are supported: begin it with spiffe://";
+        return "of all URIs only those of SPIFFE are supported; begin it with spiffe://";
     domain_len = strspn(domain, LOWER DIGITS ".-_");
     if (domain_len == 0 || domain[domain_len] != '/')
-        return "a SPIFFE ID is spiffe://, a trust domain in lower case, and a path: write it as "
+        return "a SPIFFE ID is spiffe://, a trust domain in lower case, and a path; write it as "
                "spiffe://example.org/cairn/{job}/{node}";
     for (const char *at = domain + domain_len; *at;) {
         size_t len = strspn(++at, LOWER UPPER DIGITS ".-_");
 
         if (len == 0 || (at[len] && at[len] != '/') || strspn(at, ".") == len)
             return "each part of a SPIFFE ID's path has letters, digits and . - _ alone, and is "
-                   "neither empty nor dots: mend the path, or the job's name";
+                   "neither empty nor dots; mend the path, or the job's name";
         at += len;
     }
     return NULL;
@@ -82,15 +81,15 @@ static const char *
 dns_wrong(const char *name)
 {
     if (strspn(name, LOWER DIGITS ".-_") != strlen(name))
-        return "a DNS name has lower-case letters, digits and . - _ alone: mend it, or the job's "
+        return "a DNS name has lower-case letters, digits and . - _ alone; mend it, or the job's "
                "name, or use a SPIFFE ID";
     if (strlen(name) > DNS_LEN_MAX)
-        return "the name is longer than the 253 characters of a DNS name: shorten it";
+        return "the name is longer than the 253 characters of a DNS name; shorten it";
     for (const char *at = name;; at++) {
         size_t len = strcspn(at, ".");
 
         if (len == 0 || len > LABEL_LEN_MAX)
-            return "each label of a DNS name has 1 to 63 characters: mend it, or the job's name";
+            return "each label of a DNS name has 1 to 63 characters; mend it, or the job's name";
         at += len;
         if (!*at)
             return NULL;
@@ -102,7 +101,7 @@ cairn_identity_check(const char *pattern, const char *job, char *why, size_t why
 {
     const char *wrong = strlen(pattern) < CAIRN_IDENTITY_PATTERN_BYTES_MAX
                             ? places_wrong(pattern)
-                            : "it is longer than 255 characters: shorten it";
+                            : "it is longer than 255 characters; shorten it";
     char name[CAIRN_IDENTITY_BYTES_MAX];
 
     if (!wrong) {

@@ -93,7 +93,7 @@ cairn_keys_set(struct cairn_keys *keys, const struct cairn_transport_key ring[CA
     }
     if (!err && fresh->ring[1].len && fresh->ring[0].id == fresh->ring[1].id) {
         CAIRN_LOG_AT(ERROR,
-                     "transport: both keys have the id %08" PRIx32 ": give two different keys",
+                     "transport: both keys have the id %08" PRIx32 "; give two different keys",
                      fresh->ring[0].id);
         err = CAIRN_CONFIG;
     }

@@ -171,7 +171,7 @@ cairn_names_create(const struct cairn_transport_options *options, struct cairn_n
     if (!options->key && !options->certificate &&
         !cairn_address_is_loopback(&names->places[names->node].address)) {
         CAIRN_LOG_AT(ERROR,
-                     "transport: refusing to listen on %s without a key or a certificate: give the "
+                     "transport: refusing to listen on %s without a key or a certificate; give the "
                      "job one, or listen on loopback",
                      options->bind_address);
         err = CAIRN_DENIED;

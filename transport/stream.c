@@ -355,7 +355,7 @@ arrival_begin(struct stream *stream, const uint8_t *bytes)
     (void)cairn_read_u8(&reader);
     protection = cairn_read_u8(&reader);
     if (cairn_read_u16(&reader) != 0 || protection != stream->owner->protection) {
-        stream_fail(stream, "its payloads are not protected as ours: give all agents the same "
+        stream_fail(stream, "its payloads are not protected as ours; give all agents the same "
                             "protection");
         return false;
     }

@@ -97,24 +97,24 @@ claim_explain(struct cairn_tls_link *link, const char *theirs)
     else if (job != tls->job_id)
         (void)snprintf(link->why, sizeof link->why,
                        "it belongs to another job (theirs %016llx, ours %016" PRIx64
-                       "): check its address and job",
+                       "); check its address and job",
                        job, tls->job_id);
     else if (to != tls->node || from >= tls->node_count || from == tls->node)
         (void)snprintf(link->why, sizeof link->why,
                        "it calls itself node %u and this node %u, which is node %" PRIu32
-                       ": give all agents the same nodes in the same order",
+                       "; give all agents the same nodes in the same order",
                        from, to, tls->node);
     else if (protection != tls->protection)
         (void)snprintf(link->why, sizeof link->why,
-                       "node %u has another protection: give all agents the same", from);
+                       "node %u has another protection; give all agents the same", from);
     else if (has_key)
         (void)snprintf(link->why, sizeof link->why,
                        "node %u offers another key (%08x, ours is %08" PRIx32
-                       "): give all agents of the job the same key",
+                       "); give all agents of the job the same key",
                        from, key_id, ours);
     else
         (void)snprintf(link->why, sizeof link->why,
-                       "node %u offers a key (%08x), and this agent has a certificate alone: give "
+                       "node %u offers a key (%08x), and this agent has a certificate alone; give "
                        "that node one, too",
                        from, key_id);
 }
@@ -259,7 +259,7 @@ peer_verify(X509_STORE_CTX *shown, void *context)
         (void)snprintf(link->why, sizeof link->why, "%s",
                        link->tls->certificate ? "it is not an agent of this version"
                                               : "it shows a certificate, and this agent has a key "
-                                                "alone: give this node a certificate, too");
+                                                "alone; give this node a certificate, too");
     }
     link->refuses = !link->certified;
     if (link->certified)

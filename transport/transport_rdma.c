@@ -430,7 +430,7 @@ control_received(void *context, uint32_t node, const uint8_t *bytes, size_t byte
         offer_received(rdma, place, bytes, bytes_len);
     } else if (!place->known) {
         place_break(rdma, place,
-                    "it does not send payloads over a fabric: give all agents the "
+                    "it does not send payloads over a fabric; give all agents the "
                     "same provider");
     } else if (bytes_len == 1 && bytes[0] == MARK_READY) {
         place->ready = true;

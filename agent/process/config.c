@@ -99,19 +99,19 @@ take_value(const struct parse *parse, const struct cairn_option *option,
 
     if (node->kind != CAIRN_YAML_SCALAR) {
         cairn_option_describe(option, why, sizeof why);
-        return cairn_config_refuse(&parse->error, node->line,
-                                   "%s is a %s, but must be %s: write \"%s: value\" on one line",
-                                   option->name, node->kind == CAIRN_YAML_LIST ? "list" : "map",
-                                   why, option->name);
+        return cairn_config_refuse(
+            &parse->error, node->line,
+            "%s: is a %s, but must be %s; write \"%s: value\" on one line", option->name,
+            node->kind == CAIRN_YAML_LIST ? "list" : "map", why, option->name);
     }
     text = cairn_yaml_text(parse->yaml, node);
     if (!text[0] && !node->quoted)
         return cairn_config_refuse(
             &parse->error, node->line,
-            "%s has no value: give one, or remove the line to get the default", option->name);
+            "%s: has no value; give one, or remove the line to get the default", option->name);
     if (!cairn_option_set(option, text, base, why, sizeof why))
         return cairn_config_refuse(&parse->error, node->line,
-                                   "%s is \"%.64s\", but %s: mend the value", option->name, text,
+                                   "%s: is \"%.64s\", but %s; mend the value", option->name, text,
                                    why);
     return CAIRN_OK;
 }
@@ -127,9 +127,8 @@ take_key(const struct parse *parse, const struct cairn_option *options, uint32_t
     if (!*out)
         return cairn_config_refuse(
             &parse->error, node->line,
-            "there is no option \"%.64s\"; the nearest is \"%s\": mend the name or remove "
-            "the line",
-            key, cairn_option_nearest(options, count, key)->name);
+            "%.64s: unknown option, the nearest is \"%s\"; mend the name or remove the line", key,
+            cairn_option_nearest(options, count, key)->name);
     return CAIRN_OK;
 }
 
@@ -140,8 +139,7 @@ take_node(const struct parse *parse, const struct cairn_yaml_node *entry,
     if (entry->kind != CAIRN_YAML_MAP)
         return cairn_config_refuse(
             &parse->error, entry->line,
-            "an entry of nodes is not a map: write \"- {address: host:port, domain: "
-            "rack-1}\"");
+            "nodes: an entry is not a map; write \"- {address: host:port, domain: rack-1}\"");
     for (const struct cairn_yaml_node *node = cairn_yaml_child(parse->yaml, entry); node;
          node = cairn_yaml_next(parse->yaml, node)) {
         const struct cairn_option *option;
@@ -156,7 +154,7 @@ take_node(const struct parse *parse, const struct cairn_yaml_node *entry,
     out->line = entry->line;
     if (!out->address[0])
         return cairn_config_refuse(&parse->error, entry->line,
-                                   "an entry of nodes has no address: add \"address: host:port\"");
+                                   "nodes: an entry has no address; add \"address: host:port\"");
     return CAIRN_OK;
 }
 
@@ -179,11 +177,10 @@ take_nodes(const struct parse *parse, const struct cairn_yaml_node *list)
     struct cairn_config_node *nodes;
 
     if (count == 0 || count > CAIRN_NODES_MAX)
-        return cairn_config_refuse(
-            &parse->error, list->line,
-            "nodes must be a list of 1 to %d entries: write one line \"- {address: "
-            "host:port}\" per node",
-            CAIRN_NODES_MAX);
+        return cairn_config_refuse(&parse->error, list->line,
+                                   "nodes: must be a list of 1 to %d entries; write one line \"- "
+                                   "{address: host:port}\" per node",
+                                   CAIRN_NODES_MAX);
     nodes = calloc(count, sizeof *nodes);
     if (!nodes)
         return CAIRN_NOMEM;
@@ -210,11 +207,10 @@ take_command(const struct parse *parse, const struct cairn_option *option,
     size_t used = 0;
 
     if (list->kind != CAIRN_YAML_LIST || count > option->max)
-        return cairn_config_refuse(
-            &parse->error, list->line,
-            "%s must be a list of at most %u texts, the program and its arguments: write "
-            "\"%s: [/path/to/program, argument]\"",
-            option->name, (uint32_t)option->max, option->name);
+        return cairn_config_refuse(&parse->error, list->line,
+                                   "%s: must be a list of at most %u texts, the program and its "
+                                   "arguments; write \"%s: [/path/to/program, argument]\"",
+                                   option->name, (uint32_t)option->max, option->name);
     for (const struct cairn_yaml_node *entry = cairn_yaml_child(parse->yaml, list); entry;
          entry = cairn_yaml_next(parse->yaml, entry)) {
         const char *text =
@@ -224,19 +220,17 @@ take_command(const struct parse *parse, const struct cairn_option *option,
         if (entry->kind != CAIRN_YAML_SCALAR || (!text[0] && !entry->quoted))
             return cairn_config_refuse(
                 &parse->error, entry->line,
-                "an entry of %s is not a text: write each argument as one, in quotes "
-                "where it is empty",
+                "%s: an entry is not a text; write each argument as one, in quotes if it is empty",
                 option->name);
         if (used == 0 && text[0] != '/')
-            return cairn_config_refuse(
-                &parse->error, entry->line,
-                "%s begins with \"%.64s\", which is not an absolute path: no shell "
-                "searches for it, so name the program as /path/to/program",
-                option->name, text);
+            return cairn_config_refuse(&parse->error, entry->line,
+                                       "%s: begins with \"%.64s\", which is not an absolute path; "
+                                       "write /path/to/program, since no shell searches for it",
+                                       option->name, text);
         if (text_bytes > sizeof command->text - used)
             return cairn_config_refuse(
                 &parse->error, entry->line,
-                "%s is longer than %zu bytes: put what is long into a script", option->name,
+                "%s: is longer than %zu bytes; put long arguments into a script", option->name,
                 sizeof command->text);
         memcpy(command->text + used, text, text_bytes);
         used += text_bytes;
@@ -255,7 +249,7 @@ take_options(const struct parse *parse)
     if (root->kind != CAIRN_YAML_MAP)
         return cairn_config_refuse(
             &parse->error, root->line,
-            "the file is not a map of options: write lines of the form \"name: value\"");
+            "expected a map of options; write lines of the form \"name: value\"");
     for (const struct cairn_yaml_node *node = cairn_yaml_child(parse->yaml, root); node;
          node = cairn_yaml_next(parse->yaml, node)) {
         const struct cairn_option *option;
@@ -283,7 +277,7 @@ cairn_config_parse(const char *text, size_t text_len, const char *name, struct c
     struct parse parse = {.yaml = &yaml, .config = &config};
     cairn_err err;
 
-    snprintf(error, error_bytes, "%s: out of memory: free some and try again", name);
+    snprintf(error, error_bytes, "%s: out of memory; free some and try again", name);
     err = cairn_config_default(&config);
     if (err)
         goto done;
@@ -324,13 +318,13 @@ cairn_config_load(const char *path, struct cairn_config *out, char *error_text, 
     int fd = -1;
     cairn_err err;
 
-    err = cairn_config_open(&error, 0, "the configuration", path, &fd, &status);
+    err = cairn_config_open(&error, 0, "configuration", path, &fd, &status);
     if (err)
         goto done;
     bytes = malloc(CAIRN_YAML_FILE_BYTES_MAX + 1);
     if (!bytes) {
         err = CAIRN_NOMEM;
-        (void)cairn_config_refuse(&error, 0, "out of memory: free some and try again");
+        (void)cairn_config_refuse(&error, 0, "out of memory; free some and try again");
         goto done;
     }
     err = cairn_config_read(&error, 0, path, fd, bytes, CAIRN_YAML_FILE_BYTES_MAX + 1, &used);

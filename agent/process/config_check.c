@@ -105,7 +105,7 @@ check_distinct(const struct cairn_config *config, uint32_t *line, char *why)
     cairn_err err = CAIRN_OK;
 
     if (!sorted) {
-        snprintf(why, WHY_BYTES, "out of memory: free some and try again");
+        snprintf(why, WHY_BYTES, "out of memory; free some and try again");
         return CAIRN_NOMEM;
     }
     for (uint32_t i = 0; i < config->node_count; i++)
@@ -118,8 +118,8 @@ check_distinct(const struct cairn_config *config, uint32_t *line, char *why)
 
             *line = config->nodes[first > second ? first : second].line;
             snprintf(why, WHY_BYTES,
-                     "nodes %u and %u have the same address %s, but each agent needs its own: give "
-                     "one of them another port or host",
+                     "nodes: %u and %u have the same address %s, but each agent needs its own; "
+                     "give one of them another port or host",
                      first < second ? first : second, first < second ? second : first,
                      sorted[i]->address);
             err = CAIRN_CONFIG;
@@ -135,7 +135,7 @@ check_nodes(const struct cairn_config *config, uint32_t *line, char *why)
 
     *line = cairn_config_line(config, "nodes");
     if (config->node_count == 0 || config->node_count > CAIRN_NODES_MAX || !config->nodes) {
-        snprintf(why, WHY_BYTES, "there are %u nodes, but a job has 1 to %d: list them",
+        snprintf(why, WHY_BYTES, "nodes: %u are listed, but a job has 1 to %d; list them",
                  config->node_count, CAIRN_NODES_MAX);
         return CAIRN_CONFIG;
     }
@@ -145,15 +145,15 @@ check_nodes(const struct cairn_config *config, uint32_t *line, char *why)
         *line = node->line;
         if (!cut_address(node->address, host)) {
             snprintf(why, WHY_BYTES,
-                     "the address \"%.64s\" of node %u is not host:port: write it as node1:7431, "
-                     "10.0.0.1:7431 or \"[fd00::1]:7431\", with a port from 1 to 65535",
+                     "nodes: the address \"%.64s\" of node %u is not host:port; write it as "
+                     "node1:7431, 10.0.0.1:7431 or \"[fd00::1]:7431\", with a port from 1 to 65535",
                      node->address, i);
             return CAIRN_CONFIG;
         }
         if (!is_name(node->domain)) {
             snprintf(why, WHY_BYTES,
-                     "the domain \"%.64s\" of node %u is not a plain name: use letters, digits and "
-                     ". _ - alone",
+                     "nodes: the domain \"%.64s\" of node %u is not a plain name; use only "
+                     "letters, digits and . _ -",
                      node->domain, i);
             return CAIRN_CONFIG;
         }
@@ -169,19 +169,20 @@ check_group(const struct cairn_config *config, uint32_t *line, char *why)
     *line = cairn_config_line(config, "node");
     if (config->node >= config->node_count) {
         snprintf(why, WHY_BYTES,
-                 "node is %u, but nodes lists %u, numbered 0 to %u: mend the number or the list",
+                 "node: is %u, but nodes lists %u, numbered 0 to %u; mend the number or the list",
                  config->node, config->node_count, config->node_count - 1);
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "nodes");
     if (active_count == 0) {
-        snprintf(why, WHY_BYTES, "every node is a spare, so none trains: set spare: false on some");
+        snprintf(why, WHY_BYTES,
+                 "nodes: every node is a spare, so none trains; set spare: false on some");
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "parity");
     if (config->parity >= active_count) {
         snprintf(why, WHY_BYTES,
-                 "parity is %u, but %u active nodes can stand the loss of at most %u: lower it to "
+                 "parity: is %u, but %u active nodes can stand the loss of at most %u; lower it to "
                  "that or add nodes",
                  config->parity, active_count, active_count - 1);
         return CAIRN_CONFIG;
@@ -189,14 +190,14 @@ check_group(const struct cairn_config *config, uint32_t *line, char *why)
     *line = cairn_config_line(config, "group_size");
     if (config->group_size && config->group_size <= config->parity) {
         snprintf(why, WHY_BYTES,
-                 "group_size is %u, but a group of parity %u has at least %u nodes: raise it, or "
+                 "group_size: is %u, but a group of parity %u has at least %u nodes; raise it, or "
                  "lower parity",
                  config->group_size, config->parity, config->parity + 1);
         return CAIRN_CONFIG;
     }
     if (config->group_size > active_count) {
         snprintf(why, WHY_BYTES,
-                 "group_size is %u, but there are %u active nodes: lower it, or set 0 to have it "
+                 "group_size: is %u, but there are %u active nodes; lower it, or set 0 to have it "
                  "chosen",
                  config->group_size, active_count);
         return CAIRN_CONFIG;
@@ -229,14 +230,14 @@ check_certificate(const struct cairn_config *config, uint32_t *line, char *why)
     *line = cairn_config_line(config, set);
     if (missing) {
         snprintf(why, WHY_BYTES,
-                 "%s is set and %s is not: certificates need certificate_file, private_key_file, "
-                 "ca_file and identity",
+                 "%s: is set and %s is not; set certificate_file, private_key_file, ca_file and "
+                 "identity together",
                  set, missing);
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "identity");
     if (cairn_identity_check(config->identity, config->job, wrong, sizeof wrong) != CAIRN_OK) {
-        snprintf(why, WHY_BYTES, "identity is \"%.100s\": %s", config->identity, wrong);
+        snprintf(why, WHY_BYTES, "identity: is \"%.100s\": %s", config->identity, wrong);
         return CAIRN_CONFIG;
     }
     return CAIRN_OK;
@@ -251,23 +252,23 @@ check_wire(const struct cairn_config *config, uint32_t *line, char *why)
     *line = cairn_config_line(config, "nodes");
     if (!cairn_config_has_credentials(config) && !cairn_config_on_loopback(config)) {
         snprintf(why, WHY_BYTES,
-                 "nodes are reached off loopback without a key, so anyone on the network could "
-                 "read and change the job's state: make one with \"openssl rand -out job.key 32\", "
+                 "nodes: reached off loopback without a key, so anyone on the network could read "
+                 "and change the job's state; make one with \"openssl rand -out job.key 32\", "
                  "chmod 600 it, copy it to every node and set key_file, or use certificates");
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "provider");
     if (!is_tcp && !config->network_is_closed) {
         snprintf(why, WHY_BYTES,
-                 "provider is %s, and libfabric reads frames of anyone who can reach it: use tcp, "
+                 "provider: is %s, and libfabric reads frames of anyone who can reach it; use tcp, "
                  "or set network_is_closed to true if nobody else can",
                  config->provider);
         return CAIRN_CONFIG;
     }
     if (!is_tcp && !cairn_config_has_credentials(config)) {
         snprintf(why, WHY_BYTES,
-                 "provider is %s, and what opens an agent's memory to it travels in TLS, which "
-                 "needs a key: set key_file or certificates, or use tcp",
+                 "provider: is %s, which opens an agent's memory by keys sent in TLS, and TLS "
+                 "needs a key; set key_file or certificates, or use tcp",
                  config->provider);
         return CAIRN_CONFIG;
     }
@@ -275,26 +276,26 @@ check_wire(const struct cairn_config *config, uint32_t *line, char *why)
     if (protection == CAIRN_CONFIG_PROTECTION_NONE && !config->network_is_closed &&
         !cairn_config_on_loopback(config)) {
         snprintf(why, WHY_BYTES,
-                 "protection is none off loopback: use authenticate or encrypt, or set "
+                 "protection: is none off loopback; use authenticate or encrypt, or set "
                  "network_is_closed to true if nobody else can reach the network");
         return CAIRN_CONFIG;
     }
     if (protection == CAIRN_CONFIG_PROTECTION_NONE && strncmp(config->provider, "shm", 3) == 0) {
         snprintf(why, WHY_BYTES,
-                 "provider shm reports some bytes before they are there, which protection none "
-                 "would not notice: set protection to authenticate, or use tcp");
+                 "protection: is none, which misses that provider shm reports some bytes too "
+                 "early; set protection to authenticate, or use tcp");
         return CAIRN_CONFIG;
     }
     if (protection != CAIRN_CONFIG_PROTECTION_NONE && !cairn_config_has_credentials(config)) {
         snprintf(why, WHY_BYTES,
-                 "protection needs a key or a certificate: set key_file or "
-                 "certificate_file, or set protection to none");
+                 "protection: needs a key or a certificate; set key_file or certificate_file, or "
+                 "set protection to none");
         return CAIRN_CONFIG;
     }
     if (protection == CAIRN_CONFIG_PROTECTION_ENCRYPT && !is_tcp) {
-        snprintf(why, WHY_BYTES,
-                 "protection encrypt needs provider tcp: use it, or set protection "
-                 "to authenticate");
+        snprintf(
+            why, WHY_BYTES,
+            "protection: encrypt needs provider tcp; use it, or set protection to authenticate");
         return CAIRN_CONFIG;
     }
     return CAIRN_OK;
@@ -308,7 +309,7 @@ check_rest(const struct cairn_config *config, uint32_t *line, char *why)
     *line = cairn_config_line(config, "job");
     if (!config->job[0] || !is_name(config->job)) {
         snprintf(why, WHY_BYTES,
-                 "job is \"%s\", which is not a plain name: use letters, digits and . _ - alone",
+                 "job: is \"%s\", not a plain name; use only letters, digits and . _ -",
                  config->job);
         return CAIRN_CONFIG;
     }
@@ -316,35 +317,34 @@ check_rest(const struct cairn_config *config, uint32_t *line, char *why)
     if (!*line) /* the default, too short for the other */
         *line = cairn_config_line(config, "heartbeat_interval_ms");
     if (config->dead_after_ms / 2 < config->heartbeat_interval_ms) {
-        snprintf(
-            why, WHY_BYTES,
-            "dead_after_ms is %u, but one late heartbeat of %u ms must not kill a node: set it "
-            "to at least %u",
-            config->dead_after_ms, config->heartbeat_interval_ms,
-            2 * config->heartbeat_interval_ms);
+        snprintf(why, WHY_BYTES,
+                 "dead_after_ms: is %u, but one late heartbeat of %u ms must not kill a node; set "
+                 "it to at least %u",
+                 config->dead_after_ms, config->heartbeat_interval_ms,
+                 2 * config->heartbeat_interval_ms);
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "spill_every_generations");
     if (config->spill_every_generations && !config->spill_dir[0]) {
         snprintf(why, WHY_BYTES,
-                 "spill_every_generations is %u, but there is nowhere to spill to: set spill_dir",
+                 "spill_every_generations: is %u, but there is nowhere to spill to; set spill_dir",
                  config->spill_every_generations);
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "spill_keep");
     if (cairn_spill_keep_parse(config->spill_keep, &keep) != CAIRN_OK) {
         snprintf(why, WHY_BYTES,
-                 "spill_keep is \"%s\": expected a rule such as last=2,hourly=24,daily=7 with "
-                 "numbers up to 1000 and at least last=1",
+                 "spill_keep: is \"%s\", not a rule; write one such as last=2,hourly=24,daily=7, "
+                 "with numbers up to 1000 and at least last=1",
                  config->spill_keep);
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "verdict_policy");
     if (config->verdict_policy == CAIRN_CONFIG_ENFORCE && config->enforce_command.count == 0) {
         snprintf(why, WHY_BYTES,
-                 "verdict_policy is enforce, but there is nothing to run: set enforce_command to a "
-                 "program that takes ranks' "
-                 "nodes out of the cluster's use, or verdict_policy to advise");
+                 "verdict_policy: is enforce, but there is nothing to run; set enforce_command to "
+                 "a program that takes ranks' nodes out of the cluster's use, or verdict_policy to "
+                 "advise");
         return CAIRN_CONFIG;
     }
     if (check_certificate(config, line, why) != CAIRN_OK)

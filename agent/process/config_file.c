@@ -45,10 +45,10 @@ cairn_config_open(const struct cairn_config_error *error, uint32_t line, const c
               : errno == EACCES || errno == EPERM ? CAIRN_DENIED
                                                   : CAIRN_IO;
         (void)cairn_config_refuse(
-            error, line, "cannot open %s %s (%m): check the path and who may read it", what, path);
+            error, line, "%s: cannot open %s: %m; check the path and who may read it", what, path);
     } else if (fstat(fd, status) || !S_ISREG(status->st_mode)) {
         err = CAIRN_IO;
-        (void)cairn_config_refuse(error, line, "%s %s is not a plain file: give the path of one",
+        (void)cairn_config_refuse(error, line, "%s: %s is not a plain file; give the path of one",
                                   what, path);
     }
     if (err && fd >= 0)
@@ -70,7 +70,8 @@ cairn_config_read(const struct cairn_config_error *error, uint32_t line, const c
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0) {
-            (void)cairn_config_refuse(error, line, "cannot read %s (%m): look at the disk", path);
+            (void)cairn_config_refuse(error, line, "%s: cannot read it: %m; look at the disk",
+                                      path);
             return CAIRN_IO;
         }
         if (got == 0)

@@ -48,11 +48,11 @@ open_secret(const struct cairn_config_error *error, uint32_t line, const char *o
     others = status.st_uid == 0 && geteuid() != 0 ? 027 : 077;
     if (status.st_uid != geteuid() && status.st_uid != 0)
         (void)cairn_config_refuse(error, line,
-                                  "%s %s belongs to user %u, but the agent runs as %u: chown it",
+                                  "%s: %s belongs to user %u, but the agent runs as %u; chown it",
                                   option, path, status.st_uid, geteuid());
     else if (status.st_mode & others)
         (void)cairn_config_refuse(error, line,
-                                  "%s %s has mode %04o, so others can use the key: chmod 600 it, "
+                                  "%s: %s has mode %04o, so others can use the key; chmod 600 it, "
                                   "and make a new key if they may have read it",
                                   option, path, status.st_mode & 07777u);
     else
@@ -77,8 +77,8 @@ key_read(const struct cairn_config_error *error, uint32_t line, const char *opti
     if (used < CAIRN_CREDENTIALS_KEY_BYTES_MIN || used > CAIRN_CREDENTIALS_KEY_BYTES_MAX)
         err = cairn_config_refuse(
             error, line,
-            "%s %s holds %s bytes than a key has (%d to %d): make one with \"openssl rand "
-            "-out %s 32\"",
+            "%s: %s holds %s bytes than a key has (%d to %d); make one with \"openssl rand -out %s "
+            "32\"",
             option, path, used < CAIRN_CREDENTIALS_KEY_BYTES_MIN ? "fewer" : "more",
             CAIRN_CREDENTIALS_KEY_BYTES_MIN, CAIRN_CREDENTIALS_KEY_BYTES_MAX, path);
     else
@@ -96,8 +96,8 @@ read_whole(const struct cairn_config_error *error, uint32_t line, const char *op
     cairn_err err = cairn_config_read(error, line, path, fd, bytes, most + 1, out);
 
     if (!err && *out > most)
-        err = cairn_config_refuse(error, line, "%s %s has more than %zu bytes: give a smaller file",
-                                  option, path, most);
+        err = cairn_config_refuse(
+            error, line, "%s: %s has more than %zu bytes; give a smaller file", option, path, most);
     return err;
 }
 
@@ -115,17 +115,17 @@ public_read(const struct cairn_config_error *error, uint32_t line, const char *o
         return err;
     if (trusted && ((status.st_uid != geteuid() && status.st_uid != 0) || (status.st_mode & 022))) {
         err = CAIRN_DENIED;
-        (void)cairn_config_refuse(error, line,
-                                  "%s %s belongs to user %u and has mode %04o, so others can say "
-                                  "who is let in: chown it to the agent's user or root, and chmod "
-                                  "go-w it",
-                                  option, path, status.st_uid, status.st_mode & 07777u);
+        (void)cairn_config_refuse(
+            error, line,
+            "%s: %s belongs to user %u and has mode %04o, so others can say who is let in; chown "
+            "it to the agent's user or root, and chmod go-w it",
+            option, path, status.st_uid, status.st_mode & 07777u);
         goto done;
     }
     *out = malloc(most + 1);
     if (!*out) {
         err = CAIRN_NOMEM;
-        (void)cairn_config_refuse(error, 0, "out of memory: free some and try again");
+        (void)cairn_config_refuse(error, 0, "out of memory; free some and try again");
         goto done;
     }
     err = read_whole(error, line, option, path, fd, *out, most, out_len);
@@ -183,7 +183,7 @@ cairn_credentials_read(const struct cairn_config *config, struct cairn_credentia
     cairn_err err = CAIRN_OK;
 
     if (!credentials) {
-        (void)cairn_config_refuse(&error, 0, "out of memory: free some and try again");
+        (void)cairn_config_refuse(&error, 0, "out of memory; free some and try again");
         return CAIRN_NOMEM;
     }
     if (config->key_file[0])

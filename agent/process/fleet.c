@@ -116,8 +116,9 @@ node_changed(void *context, uint32_t number)
                  node->removed ? "" : node->address);
     if (number == agent->config.node)
         agent_abort(agent, EXIT_CONFIG,
-                    node->removed ? "this node was removed from the job (cairn node remove)"
-                                  : "another machine has replaced this node (cairn node replace)");
+                    node->removed
+                        ? "this node was removed from the job by `cairn node remove`"
+                        : "another machine has replaced this node by `cairn node replace`");
     else if (node->removed)
         agent->spares[number] = true; /* the core gives it no ranks any more */
     else if (agent->transport &&

@@ -151,7 +151,7 @@ keeping_open(struct cairn_agent *agent)
         err = cairn_keeper_connect(keeping->path, START_TIMEOUT_MS, &agent->keeper);
     if (err)
         CAIRN_LOG_AT(ERROR,
-                     "keeper: cannot be started at %s: %s: check `dir`, or set keeper: false to "
+                     "keeper: cannot be started at %s: %s; check `dir`, or set keeper: false to "
                      "live without one",
                      keeping->path, cairn_err_text(err));
     return err;

@@ -129,12 +129,12 @@ take_options(struct cairn_agent *agent, uint32_t from, const char *bytes, size_t
     free(box->mismatch);
     box->mismatch = agreement == AGREE_SAME ? NULL : strdup(text);
     if (agreement == AGREE_DIFFERENT && !said)
-        CAIRN_LOG_AT(WARN, "peer: options differ: %s: give all nodes the same options", text);
+        CAIRN_LOG_AT(WARN, "peer: options differ: %s; give all nodes the same options", text);
     box->refused = agreement == AGREE_REFUSED;
     if (box->refused) {
         if (!said)
             CAIRN_LOG_AT(ERROR,
-                         "peer: refused node=%u: options differ: %s: give all nodes the same "
+                         "peer: refused node=%u: options differ: %s; give all nodes the same "
                          "options, and restart the agents that differ",
                          from, text);
         mail_empty(agent, box);
@@ -374,7 +374,7 @@ mail_open(struct cairn_agent *agent)
             sizeof when))
         CAIRN_LOG_AT(
             ERROR,
-            "credentials: the certificate in %s %s, and other nodes refuse it: renew it, and send "
+            "credentials: the certificate in %s %s, and other nodes refuse it; renew it, and send "
             "SIGHUP",
             config->certificate_file, when);
     cairn_credentials_keys(credentials, keys);

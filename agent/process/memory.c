@@ -150,7 +150,7 @@ attach_records(const struct cairn_arena *arena, uint32_t count, uint64_t record_
     }
     if (err == CAIRN_VERSION)
         snprintf(report, report_bytes,
-                 "the keeper holds records that another version of cairn wrote: run that version, "
+                 "the keeper holds records that another version of cairn wrote; run that version, "
                  "or end this node's keeper "
                  "process (`cairn keeper`) to give up the generations that it holds");
     if (err == CAIRN_OK || err == CAIRN_VERSION)

@@ -139,7 +139,7 @@ apply_option(struct cairn_agent *agent, const struct cairn_option *option,
         CAIRN_LOG_AT(WARN, "reload: %s: %s is %s now", option->name, before, after);
         record(agent, "%s: %s is %s now", option->name, before, after);
     } else {
-        CAIRN_LOG_AT(WARN, "reload: %s stays %s: restart this agent to make it %s", option->name,
+        CAIRN_LOG_AT(WARN, "reload: %s stays %s; restart this agent to make it %s", option->name,
                      before, after);
         record(agent, "%s stays %s until a restart makes it %s", option->name, before, after);
     }
@@ -159,7 +159,7 @@ apply_address(struct cairn_agent *agent, uint32_t node, const char *address)
         return;
     }
     if (node == agent->config.node) {
-        CAIRN_LOG_AT(WARN, "reload: the own address stays %s: restart this agent to make it %s",
+        CAIRN_LOG_AT(WARN, "reload: the own address stays %s; restart this agent to make it %s",
                      running, address);
         return;
     }
@@ -180,7 +180,7 @@ apply_nodes(struct cairn_agent *agent, const struct cairn_config *fresh)
     uint32_t changes = 0;
 
     if (fresh->node_count != agent->config.node_count) {
-        CAIRN_LOG_AT(WARN, "reload: nodes stay %u: restart this agent to make them %u",
+        CAIRN_LOG_AT(WARN, "reload: nodes stay %u; restart this agent to make them %u",
                      agent->config.node_count, fresh->node_count);
         return 1;
     }
@@ -190,7 +190,7 @@ apply_nodes(struct cairn_agent *agent, const struct cairn_config *fresh)
         if (strcmp(running->domain, node->domain) != 0 || running->spare != node->spare) {
             changes++;
             CAIRN_LOG_AT(WARN,
-                         "reload: domain and spare of node %u stay as they are: restart all agents "
+                         "reload: domain and spare of node %u stay as they are; restart all agents "
                          "to change them",
                          i);
         }
@@ -220,7 +220,7 @@ apply_credentials(struct cairn_agent *agent, const struct reload *reload)
     pem.job = agent->config.job; /* a reload changes neither the job nor the node */
     err = cairn_transport_rekey(agent->transport, keys, certificate);
     if (err == CAIRN_INVAL)
-        CAIRN_LOG_AT(WARN, "reload: key and certificate stay: restart this agent to change them");
+        CAIRN_LOG_AT(WARN, "reload: key and certificate stay; restart this agent to change them");
     else if (err)
         CAIRN_LOG_AT(ERROR, "reload: key and certificate stay: %s", cairn_err_text(err));
     else
@@ -245,7 +245,7 @@ load(struct cairn_job *job)
             (int64_t)(cairn_clock_wall_ns(&reload->agent->clock) / UINT64_C(1000000000)), when,
             sizeof when)) {
         reload->err = CAIRN_CONFIG;
-        snprintf(reload->error, sizeof reload->error, "the certificate in %.800s %s: renew it",
+        snprintf(reload->error, sizeof reload->error, "the certificate in %.800s %s; renew it",
                  reload->config.certificate_file, when);
     }
 }
@@ -293,5 +293,5 @@ reload_start(struct cairn_agent *agent)
             return;
     }
     free(reload);
-    CAIRN_LOG_AT(ERROR, "reload: the agent is too busy: send the signal again");
+    CAIRN_LOG_AT(ERROR, "reload: the agent is too busy; send the signal again");
 }

@@ -45,13 +45,13 @@ cairn_served_claim(const struct cairn_config *config, int *lock_fd)
                  : -1;
 
     if (fd < 0) {
-        CAIRN_LOG_AT(ERROR, "session: cannot make %s: %s: check that its folder exists and is ours",
+        CAIRN_LOG_AT(ERROR, "session: cannot make %s: %s; check that its folder exists and is ours",
                      path, strerror(errno));
         return CAIRN_IO;
     }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         CAIRN_LOG_AT(ERROR,
-                     "session: another agent serves %s: stop it, or set `socket` to another path",
+                     "session: another agent serves %s; stop it, or set `socket` to another path",
                      config->socket);
         close(fd);
         return CAIRN_AGAIN;

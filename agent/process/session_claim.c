@@ -96,7 +96,7 @@ session_claim_rank(struct cairn_agent *agent, struct session *fresh, char *text,
         describe_holder(agent, session, "this node", holder, sizeof holder);
         read_name(fresh->pid, claimant);
         snprintf(text, text_bytes,
-                 "%s, and process %d (%s) claims rank %u. End one of them, or give the new launch "
+                 "%s, and process %d (%s) claims rank %u; end one of them, or give the new launch "
                  "another job name and its own agents",
                  holder, fresh->pid, claimant, fresh->hello.rank);
         return CAIRN_AGAIN;
@@ -168,10 +168,10 @@ answer(struct cairn_agent *agent, const struct cairn_service_message *message)
         err = CAIRN_AGAIN;
         snprintf(where, sizeof where, "node %u", agent->config.node);
         describe_holder(agent, session, where, holder, sizeof holder);
-        snprintf(text, sizeof text,
-                 "%s. End one of the launches, or give the new one another job name and its own "
-                 "agents",
-                 holder);
+        snprintf(
+            text, sizeof text,
+            "%s; end one of the launches, or give the new one another job name and its own agents",
+            holder);
     }
     send(agent, message->from, ANSWER, message->request, message->item, 0, err, text);
 }

@@ -45,7 +45,7 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
     if (hello->protocol != CAIRN_SESSION_PROTOCOL) {
         snprintf(
             text, text_bytes,
-            "libcairn speaks version %u of the session protocol, this agent %u: upgrade the older",
+            "libcairn speaks version %u of the session protocol, this agent %u; upgrade the older",
             hello->protocol, (unsigned)CAIRN_SESSION_PROTOCOL);
         return CAIRN_VERSION;
     }
@@ -74,7 +74,7 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
         /* repairs since then make it no younger */
         snprintf(text, text_bytes,
                  "this trainer belongs to epoch %" PRIu64 "; a restore has begun epoch %" PRIu64
-                 ": end it",
+                 "; end it",
                  hello->epoch >> 16, view.restart_epoch >> 16);
         return CAIRN_STALE;
     }
@@ -214,8 +214,7 @@ take_register(struct cairn_agent *agent, struct session *session,
     }
     if (session->stale) { /* another process has its rank by now */
         err = CAIRN_STALE;
-        snprintf(text, sizeof text,
-                 "a restore has begun a new epoch: this trainer is a left-over, end it");
+        snprintf(text, sizeof text, "a restore has begun a new epoch; end this trainer");
     } else {
         show_out_own(agent, session);
         err = session_claim_rank(agent, session, text, sizeof text);
@@ -313,7 +312,7 @@ take_begin(struct cairn_agent *agent, struct session *session,
     }
     skip.step = begin.step;
     snprintf(skip.text, sizeof skip.text, "%s",
-             session->stale ? "a restore has begun a new epoch: this trainer is a left-over"
+             session->stale ? "a restore has begun a new epoch; end this trainer"
                             : "not all ranks of this node are registered");
     if (cairn_session_put_skip(&session->writer, &skip) != CAIRN_OK)
         session->state = SESSION_CLOSING;

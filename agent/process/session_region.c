@@ -317,7 +317,7 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
     snprintf(text, text_bytes,
              "the names and shapes of the %u tensors of rank %u, with those of this node's other "
              "ranks, take %.1f KiB; "
-             "records have room for %.1f KiB: set state_bytes to at least %.0fMiB, or register "
+             "records have room for %.1f KiB; set state_bytes to at least %.0fMiB, or register "
              "fewer and larger tensors",
              session->slices.count, session->hello.rank, (double)layout_bytes / 1024.0,
              (double)agent->regions.layout_bytes_max / 1024.0,
@@ -386,7 +386,7 @@ session_plan_region(struct cairn_agent *agent, struct session *session, char *te
     snprintf(text, text_bytes,
              "rank %u registers %.1f MiB to capture, %.1f MiB of this node's state_bytes (%.1f "
              "MiB) are taken by its other "
-             "ranks: set state_bytes to at least %.0fMiB",
+             "ranks; set state_bytes to at least %.0fMiB",
              session->hello.rank, (double)region_bytes / 1048576.0,
              (double)session->region_block * CAIRN_BLOCK_BYTES / 1048576.0,
              (double)agent->config.state_bytes / 1048576.0,

@@ -123,7 +123,7 @@ sessions_open(struct cairn_agent *agent)
 
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     if (lstat(path, &status) == 0 && !S_ISSOCK(status.st_mode)) {
-        CAIRN_LOG_AT(ERROR, "session: %s exists and is not a socket: set `socket` to another path",
+        CAIRN_LOG_AT(ERROR, "session: %s exists and is not a socket; set `socket` to another path",
                      path);
         return CAIRN_CONFIG;
     }
@@ -133,7 +133,7 @@ sessions_open(struct cairn_agent *agent)
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
         listen(fd, SESSIONS_MAX) != 0) {
         CAIRN_LOG_AT(ERROR,
-                     "session: cannot listen on %s: %s: check that its folder exists and is ours",
+                     "session: cannot listen on %s: %s; check that its folder exists and is ours",
                      path, strerror(errno));
         umask(mask);
         if (fd >= 0)

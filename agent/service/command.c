@@ -38,9 +38,8 @@ cairn_command_check(const struct cairn_config *config, char *error, size_t error
     if (!why)
         return CAIRN_OK;
     (void)snprintf(error, error_bytes,
-                   "%s:%u: enforce_command %s: %s: name a program that is on every node and can be "
-                   "executed there, "
-                   "or set verdict_policy to advise",
+                   "%s:%u: enforce_command: %s: %s; name a program that is on every node and can "
+                   "be executed there, or set verdict_policy to advise",
                    config->source[0] ? config->source : "configuration",
                    cairn_config_line(config, "enforce_command"), program, why);
     return CAIRN_CONFIG;

@@ -575,7 +575,7 @@ drill_message(struct cairn_agent *agent, const struct cairn_service_message *mes
     if (p == CAIRN_SHARDS_MAX)
         return false;
     if (message->verb == ASK_PARITY && message->total != UINT64_MAX) {
-        finish(drill, false, CAIRN_VERSION, "node %u: its agent cannot send parity: upgrade it",
+        finish(drill, false, CAIRN_VERSION, "node %u: its agent cannot send parity; upgrade it",
                message->from);
     } else if (message->err == CAIRN_CORRUPT) { /* parity that its owner found damaged */
         drill->reading = false;
@@ -658,7 +658,7 @@ drill_look(struct cairn_agent *agent, const struct drill_ask *ask, struct drill_
                   drill->ask.group != ask->group)) {
         if (!drill->report.finished || drill->decoding) {
             *out = (struct drill_report){.finished = true, .err = CAIRN_AGAIN};
-            snprintf(out->text, sizeof out->text, "node %u runs another drill: try again",
+            snprintf(out->text, sizeof out->text, "node %u runs another drill; try again",
                      agent->config.node);
             return;
         }

@@ -238,7 +238,7 @@ tick_fetcher(struct fetcher *fetcher, uint64_t now_ns)
             fetcher->is_failed = true; /* said once */
             if (fetcher->from_files)
                 fetcher->ready(fetcher->context, CAIRN_TIMEOUT,
-                               "the spill directory does not answer: look at its disk or mount");
+                               "the spill directory does not answer; look at its disk or mount");
             else
                 fetcher->ready(fetcher->context, CAIRN_PEER,
                                "another node does not hand over its manifest");

@@ -171,11 +171,11 @@ answer_snapshot(struct cairn_agent *agent, struct request *request)
     if (err) {
         request_refuse(agent, request, err == CAIRN_NOT_FOUND ? 75 : request_exit_code(err),
                        err == CAIRN_NOT_FOUND ? "no trainer takes snapshots on this node now (none "
-                                                "is attached, or a restore runs): start the "
+                                                "is attached, or a restore runs); start the "
                                                 "trainers, or ask an agent whose node trains"
                        : err == CAIRN_AGAIN
                            ? "no step has ended since this agent started, so that it does not know "
-                             "which one can still be taken: ask again after the next step"
+                             "which one can still be taken; ask again after the next step"
                            : cairn_err_text(err));
         return;
     }
@@ -348,10 +348,10 @@ parse(const char *text, size_t text_len, struct request *out)
             cairn_json_read_string(&reader, word, sizeof word);
             if (!cairn_json_reader_failed(&reader) && !request_plan_parse(out, word))
                 cairn_json_reader_fail(&reader,
-                                       "this agent does not know the decision: upgrade it");
+                                       "this agent does not know the decision; upgrade it");
         } else
             cairn_json_reader_fail(&reader,
-                                   "this agent does not know a part of the request: upgrade it");
+                                   "this agent does not know a part of the request; upgrade it");
     }
     if (cairn_json_reader_done(&reader) != CAIRN_OK)
         return reader.why;
@@ -360,7 +360,7 @@ parse(const char *text, size_t text_len, struct request *out)
             out->verb = (enum verb)i;
             return NULL;
         }
-    return "this agent does not know the verb: upgrade it";
+    return "this agent does not know the verb; upgrade it";
 }
 
 static void
@@ -376,7 +376,7 @@ begin_launch(struct cairn_agent *agent, struct request *request)
     if (request->note.relaunch)
         agent->operators->launcher.asked_ns = agent_now_ns(agent);
     if (!(request->note.local ? request_see_peers : request_gather)(agent, request)) {
-        request_refuse(agent, request, 75, "the agent is too busy: try again");
+        request_refuse(agent, request, 75, "the agent is too busy; try again");
         return;
     }
     if (request_gathered(agent, request))
@@ -451,7 +451,7 @@ begin(struct cairn_agent *agent, struct request *request)
         break;
     }
     if (!started) {
-        request_refuse(agent, request, 75, "the agent is too busy: try again");
+        request_refuse(agent, request, 75, "the agent is too busy; try again");
     }
 }
 
@@ -508,7 +508,7 @@ take_request(struct cairn_agent *agent, const struct session *session, const cha
             request = &agent->operators->requests[i];
     if (!request) {
         request_refuse(agent, &refused, 75,
-                       "too many operators' requests are under way: try again");
+                       "too many operators' requests are under way; try again");
         return;
     }
     why = parse(text, text_len, request);

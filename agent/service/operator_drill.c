@@ -274,7 +274,7 @@ next_group(struct cairn_agent *agent, struct request *request)
     cairn_core_look(agent->core, &core);
     if (core.ready.step == 0 || core.ready_from_files || !core.ready_roster || core.fenced) {
         request_refuse(agent, request, EXIT_AGAIN,
-                       "this agent knows of no generation that is held in memory now: wait for the "
+                       "this agent knows of no generation that is held in memory now; wait for the "
                        "first commit, or ask another agent");
         return;
     }
@@ -349,7 +349,7 @@ request_drill_tick(struct cairn_agent *agent, struct request *request)
         request->waiting &= ~(uint32_t)WAIT_DRILL;
         drill->now = (struct drill_report){.finished = true, .err = CAIRN_PEER};
         snprintf(drill->now.text, sizeof drill->now.text,
-                 "node %u runs the drill, and has not answered for %d s: try again", drill->runner,
+                 "node %u runs the drill, and has not answered for %d s; try again", drill->runner,
                  SILENT_MS / 1000);
     } else if (now_ns - drill->sent_ns > ASK_MS * CAIRN_NS_PER_MS) {
         send_ask(agent, request);

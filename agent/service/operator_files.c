@@ -63,7 +63,7 @@ look_closely(int spill_fd, uint64_t job_id, enum operator_look look,
     if (!out->verify_err && universal.job_id != job_id) {
         out->verify_err = CAIRN_CONFIG;
         snprintf(out->report, sizeof out->report,
-                 "it is of the job \"%s\": give each job its own spill_dir", universal.job);
+                 "it is of the job \"%s\"; give each job its own spill_dir", universal.job);
     }
     if (!out->verify_err && look == OPERATOR_LOOK_VERIFY)
         out->verify_err =

@@ -65,7 +65,7 @@ refuse_change(struct cairn_agent *agent, struct operator_change *change, char *w
 
     change->number = node;
     if (!removes && strcmp(change->what, "replace") != 0) {
-        snprintf(why, REFUSAL_BYTES, "this agent does not know the change: upgrade it");
+        snprintf(why, REFUSAL_BYTES, "this agent does not know the change; upgrade it");
         return EXIT_FAILED;
     }
     if (node == UINT32_MAX) {

@@ -410,7 +410,7 @@ check_rest(const struct operator_job *job, struct operator_health *health)
                   "%" PRIu64 " snapshots failed in the trainers", health->failed);
     if (health->skipped > health->captured && health->age_ns > FRESH_NS)
         add_check(health, OPERATOR_WARN, "snapshots-skipped",
-                  "protecting takes longer than a step: raise `slots`, or snapshot_every_steps",
+                  "protecting takes longer than a step; raise `slots`, or snapshot_every_steps",
                   "%" PRIu64 " snapshots were skipped, %" PRIu64 " taken", health->skipped,
                   health->captured);
     if (job->files->configured && job->files->err)

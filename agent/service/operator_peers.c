@@ -76,5 +76,5 @@ request_peers_begin(struct cairn_agent *agent, struct request *request)
 {
     request->waiting |= WAIT_PROBE;
     if (probe_start(agent, request->number, probed, agent) != CAIRN_OK)
-        request_refuse(agent, request, EXIT_AGAIN, "another doctor looks at the peers: try again");
+        request_refuse(agent, request, EXIT_AGAIN, "another doctor looks at the peers; try again");
 }

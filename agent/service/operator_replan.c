@@ -452,7 +452,7 @@ explain_nothing(const struct operator_job *job, char *out, size_t out_bytes)
         askers += job->nodes[i].known ? job->nodes[i].offer_askers : 0;
     if (!job->config->problem[0])
         (void)snprintf(out, out_bytes,
-                       "nothing is planned: set `problem` in the agents' files (docs/PLANNER.md)");
+                       "nothing is planned; set `problem` in the agents' files (docs/PLANNER.md)");
     else if (job->config->plan_policy < CAIRN_PLAN_APPROVE)
         (void)snprintf(out, out_bytes,
                        "plan_policy is %s: nothing is offered to trainers; set it to approve or "
@@ -462,7 +462,7 @@ explain_nothing(const struct operator_job *job, char *out, size_t out_bytes)
         (void)snprintf(out, out_bytes, "no trainer asks for its share (docs/REPLANNING.md)");
     else if (!analyst || analyst->analysis_ranks == 0)
         (void)snprintf(out, out_bytes,
-                       "the job is not timed: start the trainers with CAIRN_TIMING=1");
+                       "the job is not timed; start the trainers with CAIRN_TIMING=1");
     else if (!analyst->analysis_calibrated)
         (void)snprintf(out, out_bytes, "what is normal is being learned");
     else if (job->book && (job->book->is_all_denied || job->book->denied_count > 0))

@@ -401,7 +401,7 @@ request_verify_advance(struct cairn_agent *agent, struct request *request)
     if (!request_gather(agent, request) ||
         !request_read_files(agent, request,
                             request->dry_run ? OPERATOR_LOOK_LIST : OPERATOR_LOOK_VERIFY))
-        request_refuse(agent, request, 75, "the agent is too busy: try again");
+        request_refuse(agent, request, 75, "the agent is too busy; try again");
     else if (request_gathered(agent, request))
         request->waiting &= ~(uint32_t)WAIT_PEERS;
 }

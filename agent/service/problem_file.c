@@ -14,11 +14,11 @@ enum { FILE_BYTES_MAX = 64 << 20 }; /* 65,536 devices take 6 MiB */
 static cairn_err
 refuse(const struct cairn_config *config, const char *why, char *error, size_t error_bytes)
 {
-    (void)snprintf(error, error_bytes,
-                   "%s:%u: problem %s: %s: mend the file (docs/PLANNER.md has the format) or leave "
-                   "`problem` out",
-                   config->source[0] ? config->source : "configuration",
-                   cairn_config_line(config, "problem"), config->problem, why);
+    (void)snprintf(
+        error, error_bytes,
+        "%s:%u: problem: %s: %s; mend the file (docs/PLANNER.md has the format) or omit `problem`",
+        config->source[0] ? config->source : "configuration", cairn_config_line(config, "problem"),
+        config->problem, why);
     return CAIRN_CONFIG;
 }
 

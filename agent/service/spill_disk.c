@@ -45,7 +45,7 @@ clear_unfinished(struct spill_disk_job *job, int spill_fd)
             err = fail(job, CAIRN_CONFIG,
                        "%s holds epoch %" PRIu64 " step %" PRIu64
                        ", which is newer than this: it is of an "
-                       "earlier run of the job: restore that (`cairn restore`), or name an empty "
+                       "earlier run of the job; restore that (`cairn restore`), or name an empty "
                        "spill_dir",
                        job->dir, list[i].generation.epoch >> 16, list[i].generation.step);
         if (list[i].committed || newer)
@@ -73,7 +73,7 @@ check_job(struct spill_disk_job *job, int spill_fd)
         err = cairn_file_save(spill_fd, "cairn-job", own, strlen(own));
     else if (!err && (found_len != strlen(own) || memcmp(found, own, found_len) != 0))
         err = fail(job, CAIRN_CONFIG,
-                   "%s holds the generations of job \"%.*s\" (see its file cairn-job): give each "
+                   "%s holds the generations of job \"%.*s\" (see its file cairn-job); give each "
                    "job its own spill_dir",
                    job->dir, (int)found_len, (const char *)found);
     free(found);
@@ -91,7 +91,7 @@ begin(struct spill_disk_job *job)
         err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY_LINKED, &spill_fd);
     if (err == CAIRN_NOT_FOUND)
         err =
-            fail(job, CAIRN_IO, "the directory above %s is not there: make or mount it", job->dir);
+            fail(job, CAIRN_IO, "the directory above %s is not there; make or mount it", job->dir);
     if (!err)
         err = check_job(job, spill_fd);
     if (!err)
@@ -200,19 +200,19 @@ make_empty(struct spill_disk_job *job)
     cairn_err err = cairn_dir_add(AT_FDCWD, job->dir, &job->made);
 
     if (err == CAIRN_NOT_FOUND)
-        return fail(job, CAIRN_INVAL, "the directory above %s is not there: make it first",
+        return fail(job, CAIRN_INVAL, "the directory above %s is not there; make it first",
                     job->dir);
     if (!err)
         err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY, &fd);
     if (err == CAIRN_NOT_FOUND)
-        return fail(job, CAIRN_INVAL, "%s is a symbolic link: name the directory itself", job->dir);
+        return fail(job, CAIRN_INVAL, "%s is a symbolic link; name the directory itself", job->dir);
     if (!err)
         err = cairn_dir_list(fd, &names, &count);
     if (!err) {
         cairn_dir_list_free(names, count);
         if (count > 0)
             err = fail(job, CAIRN_INVAL,
-                       "%s is not empty: name an empty directory or one that is not there yet",
+                       "%s is not empty; name an empty directory or one that is not there yet",
                        job->dir);
     }
     if (err && !job->text[0])
@@ -343,7 +343,7 @@ spill_disk_newest(const char *spill_dir, uint64_t job_id)
             newest = list[i].generation;
         else if (!err)
             CAIRN_LOG_AT(WARN,
-                         "spill: passed over dir=%s/%s: it is of the job \"%s\": give each "
+                         "spill: passed over dir=%s/%s: it is of the job \"%s\"; give each "
                          "job its own spill_dir",
                          spill_dir, name, universal.job);
         else

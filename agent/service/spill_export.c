@@ -236,7 +236,7 @@ spill_export_message(struct cairn_agent *agent, const struct cairn_service_messa
     if (message->err) {
         set_error(export, CAIRN_AGAIN,
                   "step %" PRIu64
-                  " was replaced by a newer generation before node %u could keep it: try again",
+                  " was replaced by a newer generation before node %u could keep it; try again",
                   export->generation.step, message->from);
         return;
     }
@@ -284,7 +284,7 @@ check_export(struct cairn_agent *agent, const char *dir, bool from_files,
     }
     if (view->ready.step == 0 && !from_files) {
         snprintf(text, text_bytes,
-                 "no generation is held ready: take one with `cairn snapshot`, or restore one");
+                 "no generation is held ready; take one with `cairn snapshot`, or restore one");
         return CAIRN_NOT_FOUND;
     }
     return CAIRN_OK;
@@ -356,7 +356,7 @@ look_for_dead(struct cairn_agent *agent)
     for (uint32_t a = 0; a < agent->config.node_count; a++)
         if (export->holders[a] != HOLDER_NONE && !cairn_core_alive(agent->core, a))
             set_error(export, CAIRN_PEER,
-                      "node %u, which holds a part, died: restore the generation first", a);
+                      "node %u, which holds a part, died; restore the generation first", a);
 }
 
 void

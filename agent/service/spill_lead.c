@@ -520,7 +520,7 @@ spill_lead_committed(struct cairn_agent *agent, struct cairn_generation_id gener
     err = spill_disk_submit(agent, &job);
     if (err)
         give_up(agent, err,
-                "the disk of %s still has not answered for an earlier spill: look at it",
+                "the disk of %s still has not answered for an earlier spill; look at it",
                 agent->config.spill_dir);
 }
 

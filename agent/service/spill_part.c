@@ -144,7 +144,7 @@ check_start(struct cairn_agent *agent, const struct cairn_service_message *messa
     text[0] = '\0';
     if (!agent->config.spill_dir[0]) {
         snprintf(text, SPILL_TEXT_BYTES,
-                 "node %u has no spill_dir: give all nodes the same "
+                 "node %u has no spill_dir; give all nodes the same "
                  "configuration",
                  agent->config.node);
         return CAIRN_CONFIG;
@@ -152,7 +152,7 @@ check_start(struct cairn_agent *agent, const struct cairn_service_message *messa
     if (spill_disk_is_stuck(agent)) {
         snprintf(
             text, SPILL_TEXT_BYTES,
-            "the disk of %.300s still has not answered node %u for an earlier spill: look at it",
+            "the disk of %.300s still has not answered node %u for an earlier spill; look at it",
             agent->config.spill_dir, agent->config.node);
         return CAIRN_TIMEOUT;
     }

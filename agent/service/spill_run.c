@@ -195,7 +195,7 @@ plan_run(struct cairn_job *job)
     if (not_there)
         set_error(
             run, CAIRN_CONFIG,
-            "%s is not there on node %u: spill_dir must be one directory that all nodes share: "
+            "%s is not there on node %u: spill_dir must be one directory that all nodes share; "
             "mount the same file system on each of them",
             run->dir, run->agent->config.node);
     else if (err && !run->err)
@@ -251,7 +251,7 @@ open_run(struct cairn_job *job)
     if (err == CAIRN_FULL)
         set_error(run, err,
                   "no space is left for %s/%s of %" PRIu64
-                  " bytes%s: free some, or lower spill_keep",
+                  " bytes%s; free some, or lower spill_keep",
                   run->dir, file->name, header_bytes + file->data_bytes, why);
     else if (err)
         set_error(run, err, "%s/%s cannot be made: %s%s", run->dir, file->name, cairn_err_text(err),
@@ -291,7 +291,7 @@ submit(struct spill_run *run, void (*work)(struct cairn_job *job))
     if (cairn_workers_submit(run->options.disk, &run->job.job) == CAIRN_OK)
         return;
     run->busy = run->waiting = false;
-    set_error(run, CAIRN_AGAIN, "earlier work on the disk of %s still waits: look at that disk",
+    set_error(run, CAIRN_AGAIN, "earlier work on the disk of %s still waits; look at that disk",
               run->dir);
 }
 
@@ -587,7 +587,7 @@ spill_run_tick(struct spill_run *run, uint64_t patience_ns)
     cairn_timer_stop(run->agent->loop, &run->timer);
     run->options.done(run->options.context, CAIRN_TIMEOUT,
                       "no byte could be written or read for a while: a node or the disk does not "
-                      "answer: look at the spill directory's disk and at `cairn status`");
+                      "answer; look at the spill directory's disk and at `cairn status`");
 }
 
 struct cairn_universal *

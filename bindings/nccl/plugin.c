@@ -93,8 +93,7 @@ kernel_percent(nccl_logger *logger)
         if (logger)
             logger(NCCL_LOG_WARN, NCCL_LOG_INIT, __FILE__, __LINE__,
                    "cairn: kernels are not timed: /dev/shm has less than 64 MiB left, and NCCL "
-                   "needs it for that (give "
-                   "the container a larger one, such as --shm-size=1g)");
+                   "needs it for that; give the container more, such as --shm-size=1g");
     }
     return percent;
 }

@@ -433,7 +433,7 @@ check(struct cairn_problem *problem, uint32_t seen, struct cairn_fault *fault)
     for (uint32_t i = 1; i < problem->device_count; i++)
         if (problem->devices[i].id == problem->devices[i - 1].id) {
             (void)snprintf(fault->text, sizeof(fault->text),
-                           "two devices have the id %" PRIu64 ": give each its own",
+                           "two devices have the id %" PRIu64 "; give each its own",
                            problem->devices[i].id);
             return CAIRN_CORRUPT;
         }

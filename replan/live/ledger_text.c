@@ -148,7 +148,7 @@ cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger
         say(&text, "; there is one kind of evidence alone: do not exchange anything yet");
     else if (!proposed)
         say(&text,
-            "; no more than %u are proposed for exchange in a day (exchanges_per_day): look for "
+            "; no more than %u are proposed for exchange in a day (exchanges_per_day); look for "
             "what the ill nodes share",
             exchanges_per_day);
 }

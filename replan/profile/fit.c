@@ -161,7 +161,7 @@ cairn_fit_stages(const struct cairn_stage_sample *samples, uint32_t count,
         if (err == CAIRN_INVAL)
             (void)open_unknown(
                 fault,
-                "the samples of stages leave a time open: measure a stage without vocabulary, or "
+                "the samples of stages leave a time open; measure a stage without vocabulary, or "
                 "first and last stages of several numbers of layers");
     }
     free(equations);
@@ -197,12 +197,12 @@ cairn_fit_link(const struct cairn_link_sample *samples, uint32_t count, double *
         err = fit_equations(equations, count, 2, found, fit);
         if (err == CAIRN_INVAL)
             (void)open_unknown(
-                fault, "the transfers leave bandwidth and latency open: measure several sizes");
+                fault, "the transfers leave bandwidth and latency open; measure several sizes");
     }
     free(equations);
     if (!err && !(found[0] > 0))
         err = open_unknown(
-            fault, "by these transfers more bytes take no longer: measure larger transfers");
+            fault, "by these transfers more bytes take no longer; measure larger transfers");
     if (err)
         return err;
     *gbps = 8e-6 / found[0];

@@ -59,7 +59,7 @@ check(const struct cairn_problem *problem, uint32_t rank_count, struct cairn_fau
 
     if (!plan) {
         (void)snprintf(fault->text, sizeof(fault->text),
-                       "the problem has no \"current\": give there the plan that ran while the "
+                       "the problem has no \"current\"; give there the plan that ran while the "
                        "timing was taken");
         return CAIRN_INVAL;
     }
@@ -67,7 +67,7 @@ check(const struct cairn_problem *problem, uint32_t rank_count, struct cairn_fau
         if (plan->devices[i] >= rank_count) {
             (void)snprintf(fault->text, sizeof(fault->text),
                            "the plan names device %" PRIu64 ", and the job has ranks 0 to %" PRIu32
-                           ": give devices the numbers of their ranks as ids",
+                           "; give devices the numbers of their ranks as ids",
                            plan->devices[i], rank_count - 1);
             return CAIRN_INVAL;
         }
@@ -270,7 +270,7 @@ cairn_profile_take(struct cairn_problem *problem, const struct cairn_load *loads
         profiled.stages = list_samples(problem, loads, times, samples);
     if (!err && profiled.stages == 0) {
         (void)snprintf(fault->text, sizeof(fault->text),
-                       "no rank of the plan was seen to compute: take the timing of more steps");
+                       "no rank of the plan was seen to compute; take the timing of more steps");
         err = CAIRN_INVAL;
     }
     if (!err)

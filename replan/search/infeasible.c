@@ -120,7 +120,7 @@ cairn_infeasible_why(const struct cairn_fleet *fleet, struct cairn_infeasible *o
                            size);
         if (out->short_by_bytes == UINT64_MAX)
             (void)snprintf(out->would_fit, sizeof(out->would_fit),
-                           "no memory that devices have would do: use fewer or smaller layers");
+                           "no memory that devices have would do; use fewer or smaller layers");
     }
     free(memory);
     free(groups);

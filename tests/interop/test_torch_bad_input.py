@@ -46,10 +46,7 @@ class OtherAgent:
     "answer, said",
     [
         # the header's version
-        (
-            struct.pack("<IHBB", 0, 64, 99, 0),
-            "the agent speaks another version: upgrade one of them",
-        ),
+        (struct.pack("<IHBB", 0, 64, 99, 0), "another version"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "NOT protected"),
     ],
 )

@@ -272,7 +272,7 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_message
         if (changed && report->ranks > 0)
             CAIRN_LOG_AT(WARN,
                          "run: trainers of another launch are attached to node=%u and wait; all "
-                         "%u ranks of the job are attached to other nodes: end one of the launches",
+                         "%u ranks of the job are attached to other nodes; end one of the launches",
                          report->agent, roll.world);
         return;
     }

@@ -468,7 +468,7 @@ test_left_overs_of_a_restore(void **state)
     attach(*state, &fresh, 0, 1);
     enlist(&fresh, 0);
     ask_register(&old, 0, 1, TENSOR_BYTES, 40);
-    expect_refused(&old, CAIRN_STALE, "left-over");
+    expect_refused(&old, CAIRN_STALE, "epoch");
     grant = begin(&fresh, 2);
     capture(&fresh, &grant, 0x22);
     await_ready(*state, 2);

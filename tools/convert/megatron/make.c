@@ -308,7 +308,7 @@ make_object(struct make *make)
                                     checkpoint->place.path);
     if (!err)
         err = cairn_checkpoint_warn(
-            checkpoint, "it has neither Megatron-LM's arguments nor its random states: start the "
+            checkpoint, "it has neither Megatron-LM's arguments nor its random states; start the "
                         "job with the arguments that the model needs, and --no-load-rng");
     return err ? err : add_object(make);
 }

@@ -244,7 +244,7 @@ test_check(void **state)
         assert_int_equal(config.enforce_command.count, 2);
         err = cairn_command_check(&config, error, sizeof error);
         assert_int_equal(err, reasons[i] ? CAIRN_CONFIG : CAIRN_OK);
-        if (reasons[i] && (strncmp(error, "a.yaml:3: enforce_command /tmp/", 31) != 0 ||
+        if (reasons[i] && (strncmp(error, "a.yaml:3: enforce_command: /tmp/", 32) != 0 ||
                            !strstr(error, reasons[i])))
             fail_msg("%s", error);
         cairn_config_fini(&config);
