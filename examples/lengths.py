@@ -5,7 +5,7 @@
 
 The sequences of a step are packed into micro-batches of at most 2,048 tokens. When a rank becomes
 slow, and the agents may act (docs/REPLANNING.md), it gets fewer tokens. The gradient is the mean
-over all tokens of the step, whoever computes them.
+over all tokens of the step, computed by any rank.
 """
 import argparse
 import random

@@ -78,12 +78,12 @@ def executions_of(name, scale=1.0):
 
 
 class Fuzzer:
-    """One fuzzer's process, and what became of it."""
+    """One fuzzer's process, and its result."""
 
     def __init__(self, name, command, executions, cpu_limit_s, stuck_s=STUCK_S):
         self.name, self.executions = name, executions
         self.cpu_limit_s, self.stuck_s = cpu_limit_s, stuck_s
-        # The kernel ends it with whoever started it, however that ends.
+        # The kernel ends it with its parent, however that ends.
         die_too = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         self.command = [*die_too, *command]
         self.process, self.folder = None, None
@@ -221,7 +221,7 @@ class Fuzzing:
         return sorted(self.all, key=lambda f: f.name)
 
     def kill(self):
-        """For a run that is given up: nothing of it stays behind."""
+        """For a run that is given up: nothing stays behind."""
         with self.lock:
             self.waiting = []
             for fuzzer in self.running:

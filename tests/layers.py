@@ -126,7 +126,7 @@ def check_includes():
 
 
 def calls(build, module):
-    """Which files of a module refer to symbols of which others: {file: {file: [symbol]}}."""
+    """Which files of a module refer to symbols of others: {file: {file: [symbol]}}."""
     defined, wanted = {}, {}
     for path in c_files():
         if not path.endswith(".c") or path.split("/")[0] not in module:

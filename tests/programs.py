@@ -19,7 +19,7 @@ import time
 import fuzzing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Several times what each takes on two idle cores, and twice what it took on two busy ones; names
+# Several times what each takes on two idle cores, and twice what it took on two busy cores; names
 # without suffix, those that run together count as the first of them.
 LIMITS_S = {
     "test_demo": 900,
@@ -200,7 +200,7 @@ def move_to_background(session):
 
 
 def wait_measured(process, limit_s):
-    """Waits until a process ends: (exit status, CPU seconds of it and of the children that it
+    """Waits until a process ends: (exit status, CPU seconds of its own and of the children that it
     waited for). Raises subprocess.TimeoutExpired."""
     descriptor = os.pidfd_open(process.pid)
     try:
@@ -220,7 +220,7 @@ def run(command, limit_s, env=None):
 
 
 def run_measured(command, limit_s, env=None, background=False):
-    """Runs a command in its own session and with a TMPDIR of its own, both of which go with it;
+    """Runs a command in its own session and with a TMPDIR of its own, which both go with it;
     returns (exit status or None when it took too long, output, with what it was doing then, CPU
     seconds)."""
     left_s = budget_left_s()

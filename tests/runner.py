@@ -524,7 +524,7 @@ def install_torch(python, venv):
         if status != 0:
             return "no PyTorch for the CPU: " + (output.strip().splitlines() or ["?"])[-1]
         open(marker, "w").close()
-        # where they cannot be had, their test says so
+        # where they cannot be had, their test reports it
         run([python, "-m", "pip", "install", "-q", "transformers", "accelerate"], 600)
         run([python, "-m", "pip", "install", "-q", "torchdata", "datasets"], 600)
     return None
@@ -614,7 +614,7 @@ APPS = [
 
 def interop_environment():
     """A virtual environment with the stock tools and PyTorch: (its python or None, why there is
-    none of it or not all)."""
+    none or a part)."""
     venv = os.path.join(ROOT, "build", "venv")
     python = os.path.join(venv, "bin", "python")
     if not os.path.exists(os.path.join(venv, "ready")):
@@ -728,7 +728,7 @@ def show(result):
 
 def failure_of(result):
     """What a program said from its first failure on, as far as it is shown at the end: a report of
-    leaks behind it is long."""
+    following leaks is long."""
     output = result.output
     if result.late:  # what it did last, and where that hung
         return output[-2 * SHOWN_AT_END_MAX :]

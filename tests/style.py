@@ -16,11 +16,13 @@ build/cppcheck: a second run only checks what has changed.
 """
 import fnmatch
 import glob
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tokenize
 
 import fuzzing
 
@@ -226,6 +228,7 @@ PLAIN_FOLDERS = [
     "include",
     "replan",
     "snapshot",
+    "tests",
     "tools",
     "transport",
 ]
@@ -250,17 +253,38 @@ WORDS_RE = {
 }
 
 
+def prose(path, text):
+    """(offset, text) of all that a reader reads: a page, comments and strings of C, comments and
+    docstrings of Python."""
+    if path.endswith(".md"):
+        return [(0, text)]
+    if not path.endswith(".py"):
+        parts = re.finditer(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/', text, re.DOTALL)
+        return [(part.start(), part[0]) for part in parts]
+    begins, parts, last = [0], [], tokenize.NEWLINE
+    for line in text.split("\n"):
+        begins.append(begins[-1] + len(line) + 1)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or (
+            token.type == tokenize.STRING
+            and last in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+        ):
+            parts.append((begins[token.start[0] - 1] + token.start[1], token.string))
+        if token.type not in (tokenize.NL, tokenize.COMMENT):
+            last = token.type
+    return parts
+
+
 def words():
     problems = []
-    for path in files(".c", ".h", ".md"):
+    for path in files(".c", ".h", ".md", ".py"):
         if not any(path.startswith(folder + "/") for folder in PLAIN_FOLDERS):
             continue
         text = "\n".join(lines_of(path))
-        parts = re.finditer(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/', text, re.DOTALL)
-        for part in [re.search(r"(?s).*", text)] if path.endswith(".md") else parts:
+        for offset, part in prose(path, text):
             for pattern, instead in WORDS_RE.items():
-                for found in pattern.finditer(part[0]):
-                    line = 1 + text.count("\n", 0, part.start() + found.start())
+                for found in pattern.finditer(part):
+                    line = 1 + text.count("\n", 0, offset + found.start())
                     problems.append(f'{path}:{line}: "{found[0]}"; write {instead}')
     return sorted(problems)
 

@@ -99,10 +99,10 @@ take_value(const struct parse *parse, const struct cairn_option *option,
 
     if (node->kind != CAIRN_YAML_SCALAR) {
         cairn_option_describe(option, why, sizeof why);
-        return cairn_config_refuse(
-            &parse->error, node->line,
-            "%s: is a %s, but must be %s; write \"%s: value\" on one line", option->name,
-            node->kind == CAIRN_YAML_LIST ? "list" : "map", why, option->name);
+        return cairn_config_refuse(&parse->error, node->line,
+                                   "%s: is a %s, but must be %s; write \"%s: value\" on one line",
+                                   option->name, node->kind == CAIRN_YAML_LIST ? "list" : "map",
+                                   why, option->name);
     }
     text = cairn_yaml_text(parse->yaml, node);
     if (!text[0] && !node->quoted)

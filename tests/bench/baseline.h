@@ -1,7 +1,7 @@
 /*
  * tests/bench/baseline.h - what others would do with the same devices, and the same sequences.
  *
- * Each is written here from its published description and is no copy of anybody's code; where the
+ * Each is written here from its published description without copying code; where the
  * description leaves something open, the choice that makes it faster is taken. All are judged by
  * the formulas of docs/PLANNER.md.
  */
@@ -27,9 +27,9 @@ cairn_baseline cairn_baseline_shift;
 cairn_baseline cairn_baseline_drop;
 
 /*
- * Malleus (arXiv 2410.13333): per node powers of two of devices, split so that slow ones are apart
- * and the sum of the groups' speed is largest; pipelines that differ by one stage at most; slow
- * groups in front, slowest first, dealt to the pipelines where they hurt least; layers for the
+ * Malleus (arXiv 2410.13333): per node powers of two of devices, split so that slow devices are
+ * apart and the sum of the groups' speed is largest; pipelines that differ by one stage at most;
+ * slow groups in front, slowest first, dealt to the pipelines where they hurt least; layers for the
  * least slowest stage, micro-batches for the least m times it. Its search over placements is
  * replaced by dealing the slowest group first.
  */

@@ -257,7 +257,7 @@ class Cluster:
         return text_of(self.path(f"node{node}.log"))
 
     def configure(self, number, /, **options):
-        """Sets options in a node's file; an option is a line of it."""
+        """Sets options in a node's file; an option is a line."""
         with open(self.path(f"node{number}.yaml"), "r+") as file:
             text = file.read()
             for name, value in options.items():
@@ -379,7 +379,7 @@ class Cluster:
         wait_for(f"agent {node} hears all others", met)
 
     def restore(self, node=0, *words, seconds=60 * PATIENCE):
-        """cairn restore; tries again while it says so (another restore, or a repair, may be under
+        """cairn restore; tries again while told to (another restore, or a repair, may be under
         way)."""
         self.wait_met(node)
         deadline = time.monotonic() + seconds

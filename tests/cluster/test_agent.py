@@ -306,7 +306,7 @@ class Agents(unittest.TestCase):
             self.assertIn((1, "log_level: debug is warn now"), told)
             self.assertIn((1, "dead_after_ms stays 1000 until a restart makes it 2000"), told)
             self.assertIn(
-                "reload: dead_after_ms stays 1000: restart this agent to make it 2000",
+                "reload: dead_after_ms stays 1000; restart this agent to make it 2000",
                 cluster.log(1),
             )
             cluster.configure(1, parity="many")

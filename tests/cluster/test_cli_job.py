@@ -28,7 +28,7 @@ from harness import (
 
 
 class Job(unittest.TestCase):
-    """Three nodes, one of which may be lost, with trainers."""
+    """Three nodes, with trainers; one may be lost."""
 
     def setUp(self):
         self.cluster = Cluster(3, parity=1).start()

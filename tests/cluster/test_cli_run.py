@@ -30,7 +30,7 @@ from harness import (
 
 
 class Run(unittest.TestCase):
-    """`cairn run`: the command's exit code whatever happens to the agent."""
+    """`cairn run`: the command's exit code, no matter what happens to the agent."""
 
     def setUp(self):
         self.cluster = Cluster(1, parity=0)  # for its directory
@@ -212,7 +212,7 @@ class Run(unittest.TestCase):
         self.assertEqual(done.returncode, 7)
 
     def test_who_never_attaches_is_told(self):
-        """Whoever wraps a command that does not attach hears of it: while it runs, or when it has
+        """A user who wraps a command that does not attach is told: while it runs, or when it has
         ended; its exit code stays."""
         self.cluster.start()
         agent = ("--agent", self.cluster.socket(0))

@@ -71,7 +71,7 @@ class Corruption(unittest.TestCase):
         self.assertIsNotNone(found, text)
 
     def flip_everywhere(self, kind, nodes):
-        """One byte of the first block of each such memory of these nodes: whichever slot the newest
+        """One byte of the first block of each such memory of these nodes: in every slot the newest
         generation is in."""
         for node in nodes:
             paths = memories(self.cluster.agents[node].pid, kind)

@@ -204,7 +204,7 @@ class Demo(unittest.TestCase):
         self.assertTrue(all(row["remote_bytes"] > 0 and row["standstill_ms"] > 0 for row in moved))
 
     def test_a_device_hardly_slower(self):
-        """Where the planner has nothing better, that nothing changes is no failure."""
+        """Where the planner has nothing better, that nothing changes is not a failure."""
         words = ("--nodes", "4", "--slow", "2:1.05@3-8", "--steps", "12", "--no-reference")
         answer, _ = self.demo(*words)
         self.assertFalse(answer["slow"]["worth_while"] or answer["slow"]["moved"])

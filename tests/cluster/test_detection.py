@@ -31,7 +31,7 @@ HANGS = ("hang_compute", "hang_link", "crash")
 # that less
 FAULT_RATE_MIN = 2.0
 SHORT_S = 5
-HANG_S = 8  # after so long a rank that stands still is said to hang
+HANG_S = 8  # after so long a rank that stands still is reported to hang
 
 
 class Detection(unittest.TestCase):
@@ -85,7 +85,7 @@ class Detection(unittest.TestCase):
         ]
 
     def problem_file(self):
-        """A problem of which each rank is a device, and a pipeline by itself."""
+        """A problem whose ranks are each a device, and a pipeline by itself."""
         problem = {
             "layers": 8,
             "layer_ms": 5,
@@ -331,7 +331,7 @@ class Detection(unittest.TestCase):
         wait_for("training goes on", lambda: cluster.trainers[1].step() > begun + 5)
 
     def test_a_command_whose_agent_dies(self):
-        """The next analyst has been told that it runs, says that nobody knows what came of it, and
+        """The next analyst has been told that it runs, reports that nobody knows how it ended, and
         does not run it again."""
         command, runs = self.command_file(then="echo $$ >$0.pid; exec sleep 1000")
         cluster = self.job(f"verdict_policy: enforce\nenforce_command: [{command}, drain]")
@@ -373,7 +373,7 @@ class Detection(unittest.TestCase):
             os.kill(stopped, signal.SIGCONT)
 
     def test_short_pause(self):
-        """Five seconds are no hang, and leave no verdict."""
+        """Five seconds are not a hang, and leave no verdict."""
         cluster = self.job()
         for _ in range(5):
             known = {each["verdict"] for each in self.seen(cluster)["verdicts"]}
@@ -387,7 +387,7 @@ class Detection(unittest.TestCase):
             wait_for("training goes on", lambda: cluster.trainers[3].step() > begun)
             took = time.monotonic() - began
             wait_for("training goes on", lambda: cluster.trainers[3].step() > begun + 40)
-            if took < HANG_S - 1:  # else the machine has made a long one of it
+            if took < HANG_S - 1:  # else the machine has made it a long pause
                 new = [
                     each for each in self.seen(cluster)["verdicts"] if each["verdict"] not in known
                 ]
@@ -397,7 +397,7 @@ class Detection(unittest.TestCase):
             self.skipTest(f"this machine makes more than {HANG_S} s of {SHORT_S} s each time")
 
     def test_gone_rank(self):
-        """A rank that is killed is named as gone; trainers that start anew end the verdict."""
+        """A rank that is killed is named as gone; trainers that start again end the verdict."""
         cluster = self.job()
         cluster.trainers[0].kill()
         (verdict,) = wait_for(

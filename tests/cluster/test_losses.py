@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Any two of six nodes may be lost, and not three: every pair, and what is said when it is too
+"""Any two of six nodes may be lost, and not three: every pair, and the report when it is too
 much."""
 import itertools
 import os

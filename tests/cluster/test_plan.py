@@ -80,7 +80,7 @@ class Planner(unittest.TestCase):
         return json.loads(out)
 
     def step_ms(self, what, plan):
-        """By the rules, every one of which is asserted."""
+        """By the rules, each of them asserted."""
         devices = {d["id"]: d for d in what["devices"]}
         used, given, step = set(), 0, 0.0
         for pipeline in plan["pipelines"]:
@@ -314,7 +314,7 @@ class Planner(unittest.TestCase):
         for device in what["devices"]:
             device.update({"rate": 1.0, "node": device["id"] // 4})
         times = [layers[r % 4] * 3.0 for r in range(8)]
-        # whoever arrives last waits least
+        # the last to arrive waits least
         transfer_ns = {"send": 50000, "recv": 70000, "all_reduce": 200000}.__getitem__
         held = [
             {

@@ -555,7 +555,7 @@ class Spill(unittest.TestCase):
             cluster.stop_trainers()
             self.wait_quiet(cluster)
             old = whole(self.spill)
-        with self.cluster(every=1) as cluster:  # begun anew, not restored
+        with self.cluster(every=1) as cluster:  # begun again, not restored
             cluster.start()
             cluster.train(step_us=20000)
             newer = self.wait_spilled(old[-1])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whoever stops the commits is named: a link that carries one direction only, an agent that beats
+"""What stops commits is named: a link that carries one direction only, an agent that beats
 and completes nothing, a file server that hangs."""
 import os
 import subprocess

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ranks whose tensors do not fit together: nothing of theirs is committed, it is said with names,
+"""Ranks whose tensors do not fit together: nothing of theirs is committed, it is logged with names,
 and what was committed stays."""
 import signal
 import unittest
@@ -42,7 +42,7 @@ class Tiling(unittest.TestCase):
         return found
 
     def refused(self):
-        """Trainers of which one registers its part as the first rank's."""
+        """Trainers, one with its part registered as the first rank's."""
         trainers = self.cluster.train(resume=True, misplaced=2)
         wait_for("all ranks are said to be refused", lambda: self.refusals()[1] == 4)
         return trainers

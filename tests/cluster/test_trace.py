@@ -340,7 +340,7 @@ class Detection(unittest.TestCase):
                 self.assertTrue(any(a <= event["ts"] <= b for a, b in slices[event["tid"]]))
             self.assertEqual(len(flows), 3 * (2 * PIPELINES + 2 * PIPELINES + STAGES * PIPELINES))
             self.assertEqual(len({e["id"] for e in flows}), 3 * (PIPELINES + STAGES + 1))
-            # what all ranks do together ends at one time, whatever their clocks say
+            # what all ranks do together ends at one time, with any clocks
             ends = sorted(e["ts"] + e["dur"] for e in events if e.get("name") == "all_reduce all0")
             measured = ends[-STAGES * PIPELINES :]
             self.assertLess(measured[-1] - measured[0], 5)

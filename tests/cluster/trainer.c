@@ -1,7 +1,7 @@
 /*
  * tests/cluster/trainer.c - a trainer whose state after every step is known beforehand.
  *
- * Element i of tensor t after step s is value(s, t, i). So whoever restores can tell at once
+ * Element i of tensor t after step s is value(s, t, i). So a restore can tell at once
  * whether all bytes, of all ranks, are those of one and the same step. The ranks hold uneven parts
  * of one tensor, and replicas of another; they keep step through a shared file. It uses
  * include/cairn/ and nothing else of ours.
@@ -392,7 +392,7 @@ restore(struct trainer *trainer, uint64_t *step)
     return 0;
 }
 
-/* It restores as what it is, and registers anew as what it is not. */
+/* It restores in its own place, then registers in another's. */
 static cairn_err
 misplace(struct trainer *trainer)
 {

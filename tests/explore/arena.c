@@ -1,7 +1,7 @@
 /*
  * tests/explore/arena.c - see arena.h.
  *
- * Blocks have a header with their size class, and free ones are in one list per class.
+ * Blocks have a header with their size class, and free blocks are in one list per class.
  * Lists and the end of the used part lie in the arena itself, so a restored arena goes on exactly
  * as it did before.
  */

@@ -78,7 +78,7 @@ struct setup {
     const char *name;
     uint32_t agents;
     uint32_t parity;
-    uint32_t late;               /* agents that start long after the others, the last ones */
+    uint32_t late;               /* agents that start long after the others, numbered last */
     bool untiled;                /* the ranks' tensors do not fit together */
     bool asked;                  /* nothing is due: only operators ask for generations */
     bool from_start;             /* the search begins with the agents' start, else with a run */
@@ -245,7 +245,7 @@ struct world {
     uint32_t op_agent;
     uint64_t op_request;
     /* time and goals */
-    uint32_t idle_ticks; /* since the last event that is no tick */
+    uint32_t idle_ticks; /* since the last event other than a tick */
     uint32_t ticks;      /* since the last fault */
     uint32_t steps;      /* since the last tick */
     uint32_t commits;
@@ -355,7 +355,8 @@ void core_describe(const struct cairn_core *core, char *text, size_t bytes);
 void world_open(const struct setup *setup);
 /* The possible events, the default one first; faults are not among them. */
 uint32_t world_events(struct event *out);
-/* The faults that make sense right before `next`; all of them if it is no event of one agent. */
+/* The faults that make sense right before `next`; all of them if it is not an event of one agent.
+ * */
 uint32_t world_faults(struct event next, bool all, struct event *out);
 void world_apply(struct event event, struct event next);
 /* The agent whose state an event changes; UINT32_MAX: the world's. */

@@ -2,8 +2,8 @@
  * tests/explore/judge.c - what must hold after every event, seen from outside: from what agents
  * store, send and tell their trainers.
  *
- *   R1  what an agent promised or is in only grows, and is stored before it says so
- *   R2  DONE is said only for a part whose record is stored, of a generation that the decision
+ *   R1  what an agent promised or is in only grows, and is stored before it is sent
+ *   R2  DONE is sent only for a part whose record is stored, of a generation that the decision
  *       known there has not aborted; a generation is committed only after every member has stored
  *       its own part
  *   R3, R6  from its commit on until a later generation is committed, every part of the newest
@@ -140,7 +140,7 @@ members_stored(const struct truth *truth)
     return set;
 }
 
-/* True if a fault has taken whatever is missing of a generation. */
+/* True if a fault has taken every missing part of a generation. */
 static bool
 is_whole(struct truth *truth, uint32_t *missing)
 {
@@ -412,7 +412,7 @@ check_done(const struct agent *agent, struct cairn_generation_id generation)
 
     agent_view(agent, &view);
     if (!has_stored(agent, generation))
-        fail("R2: agent %u is done with step %llu, and has stored no record of it", agent->number,
+        fail("R2: agent %u is done with step %llu, and has not stored its record", agent->number,
              (unsigned long long)generation.step);
     if (!same(generation, view.committed) &&
         (generation.run < view.run ||

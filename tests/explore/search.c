@@ -464,8 +464,8 @@ search_print_failure(void)
     memcpy(why, failure, sizeof why);
     for (uint32_t i = 0; i < failed_len; i++)
         chosen += failed_path[i].chosen;
-    printf("    %s\n    after these %u events, of which %u (*) are not the default:\n", why,
-           failed_len, chosen);
+    printf("    %s\n    after these %u events, %u of them (*) not the default:\n", why, failed_len,
+           chosen);
     failure[0] = '\0';
     world_open(&failed_setup);
     network_settle();

@@ -4,7 +4,7 @@
  *
  * What rank a holds at a step is a function of (life, a, step). `life` counts the starts of the
  * job, so an equal step of another life has other bytes. A rank begins a step when no other rank is
- * behind it, and when its copy of the last one is done or given up.
+ * slower, and when its copy of the last one is done or given up.
  */
 #include "tests/explore/explore.h"
 

@@ -2,8 +2,8 @@
  * tests/fault/test_agent.c - a trainer attaches, registers, has a generation made and asks to
  * restore it, with the agent's n-th allocation failing, for every n, once and three times in a row.
  *
- * Whatever fails: the agent goes on, or ends itself with exit 1 and a message; it never crashes and
- * never hangs; and when memory is back, the next trainer has a generation made.
+ * After any failure the agent goes on, or ends itself with exit 1 and a message; it never crashes
+ * and never hangs; and when memory is back, the next trainer has a generation made.
  */
 #include "tests/support/failing_allocations.h"
 #include "tests/unit/agent/one_agent.h"

@@ -1,8 +1,8 @@
 /*
  * tests/fault/test_convert.c - a conversion whose n-th allocation or file operation fails, for
- * every n until none does, once and for good: it says so, leaves nothing that looks complete, and
- * the same conversion afterwards comes out right. Under a sanitizer each call fails in one of these
- * ways.
+ * every n until none does, once and for good: it reports that, leaves nothing that looks complete,
+ * and the same conversion afterwards comes out right. Under a sanitizer each call fails in one of
+ * these ways.
  */
 #include <setjmp.h>
 

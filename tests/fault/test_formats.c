@@ -1,8 +1,8 @@
 /*
  * tests/fault/test_formats.c - conversions from and to every format of frameworks, and through a
- * map, whose n-th allocation or file operation fails: each says so, leaves nothing that reads as a
- * checkpoint and is none, and comes out byte for byte the same when it is run again. And with a bit
- * of a tensor turned in what they read, and turned back.
+ * map, whose n-th allocation or file operation fails: each reports that, leaves nothing that reads
+ * as a checkpoint and is none, and comes out byte for byte the same when it is run again. And with
+ * a bit of a tensor turned in what they read, and turned back.
  *
  * n goes on by the more the further it is, since each of these conversions has thousands of calls;
  * under a sanitizer it takes larger steps. Where it starts differs from case to case.

@@ -89,7 +89,7 @@ step(struct job *job, uint32_t number)
         }
 }
 
-/* An operation of a job of which NCCL's plugin alone writes; one rank enters only what is before
+/* An operation of a job that only NCCL's plugin records; one rank enters only what is before
  * the last. */
 static void
 enter(struct job *job, uint64_t number)
@@ -155,7 +155,7 @@ run_hang(struct job *job)
     return started;
 }
 
-/* Where a membership or the counts of a rank were lost nothing can be said; that nobody else is
+/* Where a membership or the counts of a rank were lost no verdict is possible; that nobody else is
  * blamed is the rule. */
 static void
 test_one_allocation_fails_in_a_hang(void **state)

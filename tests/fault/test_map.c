@@ -1,6 +1,6 @@
 /*
- * tests/fault/test_map.c - a map whose n-th allocation fails, for every n until none does: it says
- * so, leaks nothing, and the same map afterwards comes out right.
+ * tests/fault/test_map.c - a map whose n-th allocation fails, for every n until none does: it
+ * complains, leaks nothing, and the same map afterwards comes out right.
  */
 #include "tools/convert/maps/map.h"
 

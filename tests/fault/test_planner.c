@@ -167,7 +167,7 @@ run_sequences(void)
     return cairn_sequences_assign(tokens, COUNT, shares, 3, 1000, cost, replica_of, microbatch_of);
 }
 
-/* Each allocation fails in turn. Nothing may be left, whatever fails. */
+/* Each allocation fails in turn. No failure may leave anything behind. */
 static void
 fail_each(cairn_err (*run)(void))
 {

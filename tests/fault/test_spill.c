@@ -2,9 +2,9 @@
  * tests/fault/test_spill.c - a generation is spilled and the older one removed, with the n-th call
  * failing, for every n, once and for good.
  *
- * Whatever fails: at least one generation in the directory is committed, opens and verifies to the
- * bytes that were written; and when the spill said that it succeeded, the new one does. Leaks are
- * seen by the address sanitizer's build.
+ * After any failure at least one generation in the directory is committed, opens and verifies to
+ * the bytes that were written; and when the spill said that it succeeded, the new one does. Leaks
+ * are seen by the address sanitizer's build.
  */
 #include <dirent.h>
 #include <errno.h>

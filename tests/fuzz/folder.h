@@ -8,10 +8,10 @@
  *              expert-parallel ranks, else as it was
  *     then     files: "\n=== <path>\n", and what is in it up to the next of these lines
  *
- * Lines and not lengths, so that a longer file moves what comes behind it and breaks nothing. A
- * file whose name ends in ".pt" and that is no archive is the pickle of one (archive.h), and
+ * Lines and not lengths, so that a longer file moves what follows and breaks nothing. A
+ * file whose name ends in ".pt" and that is not an archive is the pickle of one (archive.h), and
  * "job.json" is what the user says of the job (--job). Where TMPDIR is set
- * the folder is in there: whoever set it removes it, also when a fuzzer ends without cleaning up.
+ * the folder is in there: the setter removes it, also when a fuzzer ends without cleaning up.
  */
 #ifndef CAIRN_TESTS_FUZZ_FOLDER_H
 #define CAIRN_TESTS_FUZZ_FOLDER_H
@@ -82,7 +82,7 @@ fuzz_folder_write(const char *path, const uint8_t *bytes, size_t bytes_len, bool
     return true;
 }
 
-/* Calls `each` for the path of every folder that a file lies in, the inner ones first or last. */
+/* Calls `each` for the path of every folder that a file lies in, inner folders first or last. */
 static inline void
 fuzz_each_parent(const char *path, bool inner_first, void (*each)(const char *folder))
 {

@@ -6,7 +6,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { SEQUENCES_MAX = 256, PIPELINES_MAX = 64 }; /* larger ones are slow, not different */
+enum { SEQUENCES_MAX = 256, PIPELINES_MAX = 64 }; /* larger is slow, not different */
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -4,7 +4,7 @@
  * stands between a node of another job and ours is what these bytes are taken for.
  *
  * The first byte chooses the kind of name that is expected. A certificate is accepted only if the
- * expected name stands in the bytes, and what is said about a refused one can be printed.
+ * expected name stands in the bytes, and the reason for a refusal can be printed.
  */
 #include "transport/certificate.h"
 

@@ -1,5 +1,5 @@
 /*
- * tests/fuzz/fuzz_checkpoint.c - any files in a folder as a checkpoint of whatever format they look
+ * tests/fuzz/fuzz_checkpoint.c - any files in a folder as a checkpoint of the format that they look
  * like: the indexes, markers, names of files and objects of all formats.
  */
 #include "tests/fuzz/folder.h"

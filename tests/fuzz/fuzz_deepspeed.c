@@ -57,7 +57,7 @@ clean_up(void)
 static void
 set_up(void)
 {
-    const char *folder = getenv("TMPDIR"); /* removed by whoever set it, however this ends */
+    const char *folder = getenv("TMPDIR"); /* its setter removes it, however this ends */
 
     if (base_fd >= 0)
         return;

@@ -105,7 +105,7 @@ tags_step(uint32_t node, const uint8_t *step, uint64_t number)
     fabric_pool[index][0]++;
     len = fabric_tags(cipher, tagged ? SEED : 0, index, bytes_len, number, frame);
     if (protection == CAIRN_PROTECTION_NONE && step[5])
-        return; /* nothing tells these bytes from right ones */
+        return; /* nothing tells these bytes from right bytes */
     if (step[4] & 1)
         fabric_pool[index][0] ^= step[5];
     else

@@ -1,6 +1,6 @@
 /*
  * tests/fuzz/fuzz_history.c - records of a history's store, and histories as a hostile peer may
- * send them: refused, or events within their bounds that pack to the same bytes; whatever they
+ * send them: refused, or events within their bounds that pack to the same bytes; in any case they
  * tell, they merge to no more entries than there are events, each node's in its own order, and the
  * report's parts add up.
  *

@@ -1,6 +1,6 @@
 /*
  * tests/fuzz/fuzz_journal.c - any bytes as the journal of a killed conversion: refused with a
- * complaint, or records that are found, one more of which can be added and is found the next time.
+ * complaint, or records that are found, and one more can be added and is found the next time.
  *
  * Bytes are tried as they are, and behind the header that the plan asks for, with the checksums of
  * records made right, since no mutation finds a CRC-64 by itself.

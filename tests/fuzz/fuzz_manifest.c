@@ -29,7 +29,7 @@ try_bytes(const uint8_t *bytes, size_t bytes_len)
         memcmp(again, bytes, bytes_len) != 0)
         abort();
     free(again);
-    /* Whatever was accepted makes a layout, too, and can be checked. */
+    /* An accepted manifest also makes a layout, and can be checked. */
     if (cairn_layout_create(&layout) != CAIRN_OK ||
         cairn_manifest_add_to_layout(&manifest, layout, NULL) != CAIRN_OK)
         abort();

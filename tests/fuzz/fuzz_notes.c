@@ -1,6 +1,7 @@
 /*
  * tests/fuzz/fuzz_notes.c - any bytes as the notes of a safetensors file: "__metadata__" in its
- * header, and what a checkpoint carries of it. Refused with a complaint, or carried and read again.
+ * header, and what a checkpoint keeps from there. Refused with a complaint, or carried and read
+ * again.
  *
  * Byte 0: 0 the rest is "__metadata__" of a file, 1 the value that is carried, 2 the index of a
  * checkpoint of several files.

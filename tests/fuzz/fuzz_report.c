@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { WORLD_MAX = 64 };
 
-/* Whatever a peer says of commands, of each entry one is run once, and none beside another. */
+/* Any words of a peer about commands run one command per entry, once, and never two at a time. */
 static void
 try_commands(struct cairn_ledger *ledger)
 {
@@ -84,7 +84,7 @@ try_reports(const uint8_t *data, size_t size)
             break;
         CAIRN_ASSERT(report.rank < report.world);
         now_ns += 1000000;
-        if (report.world <= WORLD_MAX) /* larger ones are as right, and slow */
+        if (report.world <= WORLD_MAX) /* larger worlds are valid, and slow */
             CAIRN_ASSERT(cairn_live_take(live, report.rank % 3, &report, now_ns, now_ns) ==
                          CAIRN_OK);
     }

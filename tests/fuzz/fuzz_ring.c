@@ -1,6 +1,6 @@
 /*
  * tests/fuzz/fuzz_ring.c - a ring of timing records that a hostile trainer writes to: any bytes,
- * also while it is read, give records within the ring's bounds, and whatever those say ends as
+ * also while it is read, give records within the ring's bounds, and those end as
  * reports that an analysis can take.
  *
  * The first byte is the size of the ring, the second which half of the ring's memory is overwritten

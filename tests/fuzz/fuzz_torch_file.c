@@ -1,7 +1,7 @@
 /*
- * tests/fuzz/fuzz_torch_file.c - any bytes as a file of torch.save: refused, or tensors of which no
- * element lies outside of the file. The archive's own records take much to guess, so that bytes
- * which are no file are also tried as the data.pkl of one.
+ * tests/fuzz/fuzz_torch_file.c - any bytes as a file of torch.save: refused, or tensors none of
+ * whose element lies outside of the file. The archive's own records take much to guess, so that
+ * bytes which are not a file are also tried as the data.pkl of one.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * tests/fuzz/fuzz_tree.c - any bytes as an agent's answer: refused, or a tree of which every value
+ * tests/fuzz/fuzz_tree.c - any bytes as an agent's answer: refused, or a tree whose every value
  * can be reached once, lies inside of the text, and can be asked for.
  */
 #include "tools/tree.h"

@@ -1,5 +1,5 @@
 /*
- * tests/fuzz/fuzz_zip.c - any bytes as an archive: refused, or entries that lie inside of it, apart
+ * tests/fuzz/fuzz_zip.c - any bytes as an archive: refused, or entries that lie inside, apart
  * from each other, and are found by name.
  */
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 agents that are attacked. The stranger runs on the agents' own address, without the job's key.
 
 libfabric's tcp provider (1.17) speaks in frames of its own: a request of 56 bytes opens a
-connection, and each frame behind it has a header of 16 bytes, or of 24 with a tag. Its messages
+connection, and each frame after it has a header of 16 bytes, or of 24 with a tag. Its messages
 begin with the header of the layer above (rxm), 64 bytes. An agent that listens through that
 provider parses all of these before it asks for a key.
 """

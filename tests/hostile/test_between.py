@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Somebody between two agents: changes bytes, and plays a recorded session again. Each test is an
-attack; whatever is changed is not accepted, and the job commits.
+attack; a changed frame is not accepted, and the job commits.
 
 HOSTILE_SCALE multiplies the number of changes. HOSTILE_SEED tries others.
 """

@@ -134,7 +134,7 @@ class Rank:
 
 
 def reopened(fd):
-    """The same file by its name, writable, whatever its mode was; None: not possible."""
+    """The same file by its name, writable in any mode; None: not possible."""
     try:
         os.fchmod(fd, 0o777)
         return os.open(f"/proc/self/fd/{fd}", os.O_RDWR)

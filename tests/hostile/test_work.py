@@ -35,7 +35,7 @@ class Work(unittest.TestCase):
         self.inspect(path)
 
     def test_many_notes(self):
-        """Each key of "__metadata__" is looked up among those before it."""
+        """Each key of "__metadata__" is looked up among all earlier keys."""
         notes = {f"k{i}": "" for i in range(OBJECTS)}
         tensor = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         header = json.dumps({"__metadata__": notes, "w": tensor}).encode()

@@ -4,8 +4,8 @@
 
 Each program runs without Cairn, then under `cairn run`, where all states and losses must be the
 same; then it is killed in the middle, and resumed. One line each says what was the same from the
-first update after the resumption on: the parameters before it (state), and the losses behind it.
-Exits 1 if a program differs from what is expected of it below. `make interop-apps` runs it in
+first update after the resumption on: the parameters before it (state), and the losses after it.
+Exits 1 if a program differs from its expectation below. `make interop-apps` runs it in
 build/venv-apps.
 """
 

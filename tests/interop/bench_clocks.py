@@ -25,7 +25,7 @@ class Clocks:
                 self._threads[task] = file.read().strip()
 
     def read(self) -> Dict[str, float]:
-        """trainer: this whole process; copy and client: threads of it that are Cairn's; children:
+        """trainer: this whole process; copy and client: its threads that are Cairn's; children:
         processes that it started."""
         threads = {"cairn-capture": 0.0, "cairn-client": 0.0}
         for task, name in self._threads.items():

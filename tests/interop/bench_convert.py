@@ -118,7 +118,7 @@ def measure(words: list[Any], **env: str) -> Run:
         own += len(text)
     if process.returncode != 0:
         sys.exit(f"bench_convert: {' '.join(map(str, words))} failed:\n{text[-4000:]}")
-    if poll_s == POLL_S:  # one process, of which the kernel knows the exact peak
+    if poll_s == POLL_S:  # one process, whose exact peak the kernel knows
         peak = max(peak, usage.ru_maxrss * 1024)
     return Run(seconds, peak, written_so_far() - before - own, text)
 
@@ -171,7 +171,7 @@ def make_state(python: Any, *words: Any, ranks: int = RANKS) -> None:
 
 
 class Case(NamedTuple):
-    """One checkpoint and two programs that make the same of it."""
+    """One checkpoint and two programs that make the same from it."""
 
     name: str
     source: pathlib.Path

@@ -59,7 +59,7 @@ class Ratio(NamedTuple):
     high: Optional[float]
 
     def is_at_most(self, bound: float) -> Optional[bool]:
-        """None: the scatter does not let it be said."""
+        """None: the scatter is too large to tell."""
         if self.high is not None and self.high <= bound:
             return True
         if self.low is not None and self.low > bound:

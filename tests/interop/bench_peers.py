@@ -75,7 +75,7 @@ class Size(NamedTuple):
     width: int
     tokens: int
     free_bytes: int  # that must be available
-    starts: int  # of which the median is given
+    starts: int  # the median is given
 
     def words(self) -> List[str]:
         return [str(self.layers), str(self.width), str(self.tokens)]
@@ -303,7 +303,7 @@ class Bench:
 
     def installed_bindings(self) -> str:
         """The binding as pip leaves it, with its bytecode: what is run from the tree may be
-        compiled anew by each process."""
+        compiled again by each process."""
         place = os.path.join(self.folder, "bindings")
         shutil.copytree(os.path.join(BINDINGS, "cairn"), os.path.join(place, "cairn"))
         compileall.compile_dir(place, quiet=1)

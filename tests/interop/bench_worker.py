@@ -1,4 +1,4 @@
-"""The trainer that bench_peers.py measures: one model with AdamW, and whatever saves its state.
+"""The trainer that bench_peers.py measures: one model with AdamW, and what saves its state.
 
     bench_worker.py train LAYERS WIDTH TOKENS FOLDER AGENT   obeys the lines on standard input,
     answers each with a line of JSON;

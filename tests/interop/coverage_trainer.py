@@ -1,9 +1,9 @@
-"""The trainer of test_coverage.py: a small model of which not everything can be covered.
+"""The trainer of test_coverage.py: a small model that cannot be covered whole.
 
     coverage_trainer.py WHAT SECONDS
 
 WHAT: whole (all is covered), buffer (a buffer of a type that cannot be captured), loose (a
-parameter of no module), lbfgs (an optimizer that keeps one state), extra (an extra that is no plain
+parameter of no module), lbfgs (an optimizer that keeps one state), extra (an extra not a plain
 data), other (an optimizer that cairn.attach was not given), between (a parameter is written to
 behind the optimizer's back), raise (a hook of ours fails in the middle), dcp (the script saves with
 torch.distributed.checkpoint and does not attach). With `plain-` before it the script does not call

@@ -61,7 +61,7 @@ class Job:
 
     def train(self, steps):
         for _ in range(steps):
-            # the same on all ranks: so is the result, whatever their number
+            # the same on all ranks: so is the result, for any number
             tokens = torch.arange(24) * (self.step + 1) % 32
             loss = F.cross_entropy(self.model(tokens), (tokens * 7 + 3) % 32)
             self.optimizer.zero_grad()

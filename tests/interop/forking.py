@@ -3,7 +3,7 @@ takes longer than these jobs do.
 
 Who starts the job sets RANK_OUTPUTS to the files for the ranks' standard outputs, joined by ':',
 and WORLD_SIZE and what else all ranks share; the trainer calls become_a_rank() after its imports,
-before it asks for its rank. Jobs whose ranks are to be started as torchrun starts them, each on its
+before it asks for its rank. Jobs whose ranks must be started as torchrun starts them, each on its
 own, leave RANK_OUTPUTS out.
 """
 import importlib

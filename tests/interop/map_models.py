@@ -73,7 +73,7 @@ def tokens() -> torch.Tensor:
 
 
 def hugging_face(family: str) -> torch.nn.Module:
-    """A model in float32 of which no two parameters are alike, norms and biases neither."""
+    """A model in float32 without two parameters alike, norms and biases neither."""
     import transformers
 
     config_class, model_class, arguments = FAMILIES[family]

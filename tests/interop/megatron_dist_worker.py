@@ -316,7 +316,7 @@ def save_ranks(job: dict[str, Any], wrapped: Any, optimizer: Any, folder: pathli
 
 
 def poison(wrapped: Any) -> None:
-    """Rows of the vocabulary that are no word become NaN."""
+    """Rows of the vocabulary without a word become NaN."""
     rank = parallel_state.get_tensor_model_parallel_rank()
     for name, parameter in wrapped.module.named_parameters():
         if "word_embeddings" in name or "output_layer" in name:
@@ -388,7 +388,7 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def clip_vocabulary(state: Any, padded: int) -> None:
-    """Takes the rows away that are no word: they are not the same on purpose. Only its matrices
+    """Takes the rows without a word away: they are not the same on purpose. Only its matrices
     have so many rows, and only their state so many elements where one rank has all of it."""
     items = list(
         state.items()
@@ -525,7 +525,7 @@ def run(command: dict[str, Any], folder: str) -> dict[str, Any]:
         os.waitpid(child, 0)
     answers = [json.loads(pathlib.Path(f"{names[1]}{rank}").read_text()) for rank in range(world)]
     errors = [answer["error"] for answer in answers if "error" in answer]
-    # which is only what the others see of it
+    # which is only what the others see
     errors.sort(key=lambda text: "gloo/transport" in text)
     return (
         {"error": errors[0]}

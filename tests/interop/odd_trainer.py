@@ -3,7 +3,7 @@ others do not.
 
     odd_trainer.py KIND STEPS
 
-KIND: group (an optimizer that counts in its groups, as schedule-free ones do), beside (one that
+KIND: group (an optimizer that counts in its groups, as schedule-free AdamW does), beside (one that
 keeps something beside its parameters' state), two (two models that take turns, each called first
 after the other was updated), half (the same, but the second is never called as a module: its
 layers' tensors are used), loose (a parameter of no module), compiled (a model compiled in place as

@@ -29,7 +29,7 @@ import harness  # noqa: E402
 SAMPLES = 40
 # from one part of the run to the next: what allocators keep settles, a leak does not
 GROWTH_BYTES_MAX = 2 << 20
-PAUSE_S = 0.005  # in each step, so that the agent may commit behind it
+PAUSE_S = 0.005  # in each step, so that the agent may commit meanwhile
 CLEAN = {
     name: value
     for name, value in os.environ.items()

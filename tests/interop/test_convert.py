@@ -99,8 +99,8 @@ def notes_of(path):
 
 
 def test_notes_and_names(source, tmp_path):
-    """Notes in a header go along, through what has a place for them, and are said to be left out
-    where there is none. One file is known by its first bytes, whatever its name is."""
+    """Notes in a header go along, through what has a place for them, and are reported as left out
+    where there is none. One file is known by its first bytes, with any name."""
     notes = {
         "format": "mlx",
         "license": "some",
@@ -164,7 +164,7 @@ def test_notes_and_names(source, tmp_path):
 
 
 def test_notes_of_several_files(tmp_path):
-    """Each file of a folder has notes; where two differ the first one's counts, and that is said,
+    """Each file of a folder has notes; where two differ the first one's counts, and that is logged,
     in words that cannot write on the terminal."""
     (tmp_path / "in").mkdir()
     for number, notes in enumerate([{"a": "1", "\x1b[31mb": "1"}, {"\x1b[31mb": "2", "c": "3"}]):
@@ -184,7 +184,7 @@ def test_notes_of_several_files(tmp_path):
 
 
 def test_notes_cannot_write_on_the_terminal(tmp_path):
-    """A note that is no text, which the format demands, is left out."""
+    """A note other than text, which the format demands, is left out."""
     data = b"\0" * 4
     header = (
         b'{"__metadata__":{"\\u001b[31mevil\\n\\rcairn: all fine":{"a":[1]}},'

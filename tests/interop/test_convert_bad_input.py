@@ -399,7 +399,7 @@ def test_damaged_elements(name: str, checkpoints: pathlib.Path, tmp_path: pathli
 @pytest.mark.parametrize("name", ["mesh", "flat"])
 def test_flipped_metadata(name: str, checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """`.metadata` has no checksum: a flipped bit is refused, or what it changed is a name, a kind,
-    or a tensor that is gone or new, all of which are said. Never are other elements taken for a
+    or a tensor that is gone or new, each reported. Never are other elements taken for a
     tensor's: names of files are where they might be."""
     source = tmp_path / name
     copy(checkpoints / name, source)

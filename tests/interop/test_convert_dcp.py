@@ -54,7 +54,7 @@ def test_resharded(
 
 
 def test_many(tmp_path: pathlib.Path) -> None:
-    """Enough tensors for several threads: each has its own elements, and of several damaged ones
+    """Enough tensors for several threads: each has its own elements, and of several damaged tensors
     the first in the file is named."""
     state = {f"layers.{i}.weight": torch.full((3, i % 4 + 1), float(i)) for i in range(1200)}
     torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / "many", no_dist=True)
@@ -176,7 +176,7 @@ def test_contradictions(
 def test_nothing_runs(
     checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
-    """A .metadata that would run a command when it is unpickled: nothing of it happens."""
+    """A .metadata that would run a command when it is unpickled: it never runs."""
     folder = broken(checkpoints(1, "nested"), tmp_path / "hostile")
     mark = tmp_path / "ran"
 

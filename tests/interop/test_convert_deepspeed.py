@@ -1,5 +1,5 @@
 """Checkpoints that DeepSpeed itself made, converted, and loaded by DeepSpeed itself: every
-parameter, master weight and moment is compared bit for bit, and what is no tensor with what was
+parameter, master weight and moment is compared bit for bit, and other state with what was
 saved.
 
 DeepSpeed has a virtual environment of its own beside that of the other programs, whose torch it
@@ -228,7 +228,7 @@ def test_own_files(
 
 def test_buffers_of_unknown_size(tmp_path: pathlib.Path) -> None:
     """ZeRO 3 with other buffers than its configuration's sub_group_size makes: they are written for
-    the number of ranks that they are of, refused for another, whatever form they came through, and
+    the number of ranks that they are of, refused for another, in any form, and
     DeepSpeed's universal form, which has none, is made for any."""
     config = {"zero_optimization": {"stage": 3, "sub_group_size": 180}}
     saved = run_job("save", 2, tmp_path / "a", tmp_path / "a.pt", stage=3, config=config)
@@ -372,7 +372,7 @@ def test_many_ranks(tmp_path: pathlib.Path, stage: int) -> None:
 
 def test_round_robin(tmp_path: pathlib.Path) -> None:
     """With round_robin_gradients the order in the buffers is that of the number of ranks: it is
-    read as it is, written for the same number, refused for another, whatever form it came through,
+    read as it is, written for the same number, refused for another, in any form,
     and the universal form has none. DeepSpeed's own accessors and its own loader of that form take
     the buffers for ordered as without the option, so what is in it is held against the weights and
     the live buffers."""
@@ -476,9 +476,9 @@ def held(folder: pathlib.Path, tensor_ranks: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("stage, ranks", [(1, 2), (3, 4)])
 def test_tensor(tmp_path: pathlib.Path, stage: int, ranks: int) -> None:
-    """Two tensor-parallel ranks, of one or two data-parallel ones each: what is read is what
+    """Two tensor-parallel ranks, of one or two data-parallel ranks each: what is read is what
     DeepSpeed's own converter makes of them, as are files made for four; DeepSpeed loads those for
-    two; and files are made without, and anew from safetensors."""
+    two; and files are made without, and again from safetensors."""
     run_ranks(ranks, TENSOR, "save", tmp_path / "a", stage, 2)
     (tag,) = [child for child in (tmp_path / "a").iterdir() if child.is_dir()]
     convert(tmp_path / "a", tmp_path / "four", "--to", "deepspeed", "--dp", 1, "--tp", 4)

@@ -171,7 +171,7 @@ def test_grouped_files(models: pathlib.Path, tmp_path: pathlib.Path, family: str
 
 
 def same_by_name(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
-    """Equal tensors, in whatever order."""
+    """Equal tensors, in any order."""
     same(dict(sorted(left.items())), dict(sorted(right.items())))
 
 

@@ -180,7 +180,7 @@ def test_other_parallelism(saved: pathlib.Path) -> None:
             assert canonical(cairn("diff", saved / name, back, "--bits").stdout) == []
             if (name, number) == ("interleaved", 0):
                 loads.append({"mode": "load", "dir": str(back), **job, "dp": 1})
-    for form in ("universal", "dcp"):  # of which the latter does not say the iteration itself
+    for form in ("universal", "dcp"):  # the latter lacks the iteration itself
         neutral, through = saved / f"neutral_{form}", saved / f"through_{form}"
         convert(saved / "experts", neutral, "--to", form)
         convert(neutral, through, "--to", "megatron", *flags(CASES["experts"][1][1]))
@@ -225,7 +225,7 @@ def test_through_torch_save(saved: pathlib.Path) -> None:
 
 
 def test_split_of_layers_is_read_strictly(saved: pathlib.Path) -> None:
-    """How layers were split is carried as text; what is no count of layers for each chunk is
+    """How layers were split is carried as text; what is not a count of layers for each chunk is
     refused with its name."""
     convert(saved / "uneven", saved / "split.pt", "--to", "torch")
     state = torch.load(saved / "split.pt", weights_only=True)
@@ -259,13 +259,13 @@ def test_split_of_layers_is_read_strictly(saved: pathlib.Path) -> None:
 
 def in_order_of_the_table(saved: pathlib.Path) -> list[Job]:
     """Checkpoints that do not know in which order modules register, and one that has nothing but
-    weights, are to be loaded as well."""
+    weights, must be loaded as well."""
     loads: list[Job] = []
     for name in ("interleaved", "experts", "experts_alone", "tied", "uneven"):
         convert(
             saved / name, saved / f"{name}_bare", "--to", "universal", "--drop", "megatron/keys"
         )
-        if name == "uneven":  # how the layers were split was said there
+        if name == "uneven":  # how the layers were split is stated there
             assert (
                 cairn(
                     "convert", saved / "uneven_bare", saved / "none", "--to", "megatron"
@@ -308,7 +308,7 @@ def in_order_of_the_table(saved: pathlib.Path) -> list[Job]:
 
 
 def plain_as_distributed(saved: pathlib.Path) -> Job:
-    """An optimizer that is not distributed becomes one where its settings are made anew; else only
+    """An optimizer that is not distributed becomes one where its settings are made again; else only
     its weights go to torch_dist."""
     refused = cairn("convert", saved / "plain", saved / "plain_dist", "--to", "megatron-dist")
     assert (

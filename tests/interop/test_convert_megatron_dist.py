@@ -1,9 +1,9 @@
-"""`cairn convert` against Megatron-Core's dist_checkpointing: what real ranks of it saved is read,
-whatever the optimizer's encoding, and what is written it loads at other parallelisms, every tensor
+"""`cairn convert` against Megatron-Core's dist_checkpointing: what its real ranks saved is read,
+with any encoding of the optimizer, and what is written it loads at other parallelisms, every tensor
 of every rank equal.
 
 Needs the command of a build (BUILD=folder, build/plain by default) and build/venv-megatron, a
-virtual environment with megatron-core that shares this one's PyTorch. One process of it makes and
+virtual environment with megatron-core that shares this one's PyTorch. One process there makes and
 loads all checkpoints (megatron_dist_worker.py).
 """
 
@@ -446,7 +446,7 @@ def test_bad_input(checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
 
 def test_buckets_that_do_not_fit(checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Arguments that are not the ones of the job that saved: refused, since the order of parameters
+    """Arguments other than those of the job that saved: refused, since the order of parameters
     would be wrong."""
     folder = broken(checkpoints / "dense_buckets", tmp_path / "wrong")
     common = torch.load(folder / "common.pt", weights_only=False)

@@ -117,7 +117,7 @@ class Trees:
 
 
 def blank(value: Any) -> Any:
-    """The structure of a state dict with other leaves. Keys are text: dcp.load puts what is no
+    """The structure of a state dict with other leaves. Keys are text: dcp.load puts what is not a
     tensor under the text of a number, beside the number."""
     if isinstance(value, torch.Tensor):
         return torch.full_like(value, 1) if value.dtype.itemsize > 1 else torch.ones_like(value)

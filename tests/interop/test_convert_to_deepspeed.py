@@ -238,7 +238,7 @@ def test_ways(tmp_path: pathlib.Path, trained: dict[str, Any], zero: str) -> Non
 
 
 def test_plain_steps(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
-    """Steps that are plain numbers, of parameters or of groups, are the optimizer's, whatever the
+    """Steps that are plain numbers, of parameters or of groups, are the optimizer's, in any
     job counts; where they differ, no file can say them."""
     state = torch.load(trained["folder"] / "a.pt", weights_only=False)
     numbered, moments = state["optimizer"], state["optimizer"]["state"]

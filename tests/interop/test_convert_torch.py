@@ -265,7 +265,7 @@ def test_numbers_are_digits(tmp_path: pathlib.Path) -> None:
 
 
 def test_numbered_plain(tmp_path: pathlib.Path) -> None:
-    """What is no tensor in state by numbers, a step that is a plain number, stays beside the
+    """State besides tensors in state by numbers, a step that is a plain number, stays beside the
     tensors; that of a second optimizer, and what only looks like it, does not get among them."""
     torch.manual_seed(4)
     model = Model()
@@ -301,7 +301,7 @@ def test_numbered_plain(tmp_path: pathlib.Path) -> None:
     )
     same(by_name(state), by_name(torch.load(tmp_path / "less.pt", weights_only=True)["optimizer"]))
     (group,) = state["param_groups"]
-    half = len(group["params"]) // 2  # two groups, of which nothing tells the names
+    half = len(group["params"]) // 2  # two groups without names
     state["param_groups"] = [
         {**group, "params": group["params"][:half]},
         {**group, "params": group["params"][half:]},
@@ -316,7 +316,7 @@ def test_numbered_plain(tmp_path: pathlib.Path) -> None:
 
 
 def test_groups_beside_state(tmp_path: pathlib.Path) -> None:
-    """Groups stay with the state, also where some of it is of parameters that the model does not
+    """Groups stay with the state, also where a part is of parameters that the model does not
     have, and that state is dropped."""
     state = {
         "state": {name: {"exp_avg": torch.randn(3)} for name in ("a_other", "w")},
@@ -337,7 +337,7 @@ def test_groups_beside_state(tmp_path: pathlib.Path) -> None:
 
 
 def test_directory_as_file(tmp_path: pathlib.Path) -> None:
-    """One file cannot be a directory, and that is said before anything is written."""
+    """One file cannot be a directory, and that is reported before anything is written."""
     torch.save({"a": torch.ones(2)}, tmp_path / "in.pt")
     (tmp_path / "there").mkdir()
     for target in (f"{tmp_path}/new/", f"{tmp_path}/there"):
@@ -368,7 +368,7 @@ def test_ambiguous_numbers(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("form", ["file", "dcp"])
 def test_checksums(tmp_path: pathlib.Path, form: str, summed: bool) -> None:
     """One bit of a tensor: refused where PyTorch took checksums, and where it was told not to, that
-    is said."""
+    is reported."""
     state = {f"layers.{i}.weight": torch.randn(size) for i, size in enumerate((3, 5000, 1 << 20))}
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(summed)

@@ -13,7 +13,7 @@ SCRIPT = str(ROOT / "tests" / "interop" / "coverage_trainer.py")
 
 @pytest.fixture
 def status(cluster, tmp_path):  # noqa: F811
-    """Runs the trainer, and gives the status as soon as `wanted` is true of it, with the run."""
+    """Runs the trainer, and gives the status as soon as it is `wanted`, with the run."""
     runs = []
 
     def look(what, wanted):
@@ -71,7 +71,7 @@ def test_everything_is_covered(status, cluster):  # noqa: F811
 
 def test_without_attach(status):
     """An unchanged script: its schedulers are not covered, nor data that come from no loader, which
-    is no warning; a parameter of no module is one. The reasons have the lines that cover it."""
+    is not a warning; a parameter of no module is one. The reasons have the lines that cover it."""
     found, run = status("plain-whole", lambda coverage: coverage["uncovered"])
     data, own = sorted(things(found).items(), reverse=True)
     assert data[0] == ("opaque", "the position in the data")
@@ -157,7 +157,7 @@ def test_dcp(status):
 
 @pytest.mark.parametrize("environment", [{}, {"CAIRN_AGENT": "/nonexistent/agent"}])
 def test_step_without_an_agent(tmp_path, environment):
-    """job.step is 0 then, and that is said once; the same where a resumption was asked for."""
+    """job.step is 0 then, and that is logged once; the same where a resumption was asked for."""
     for resume in ({}, {"CAIRN_RESUME": "1"}):
         run = Run(tmp_path, ["whole", 0.5], env={**environment, **resume}, script=SCRIPT)
         assert run.wait() == 0, run.errors()
@@ -170,7 +170,7 @@ def test_step_without_an_agent(tmp_path, environment):
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
 def test_python_that_does_not_load_us(cluster, flag):  # noqa: F811
-    """`cairn run` cannot get in: it says so at the end, and the exit code is the command's."""
+    """`cairn run` cannot get in: it reports that at the end, and the exit code is the command's."""
     site = next(path for path in __import__("sys").path if path.endswith("site-packages"))
     code = (
         f"import sys; sys.path.append({site!r}); import torch; m = torch.nn.Linear(2, 2)\n"

@@ -105,7 +105,7 @@ def test_many_saves(cluster, tmp_path):  # noqa: F811
 
 
 def test_what_is_not_finite(cluster, tmp_path):  # noqa: F811
-    """A script that saves by its own call gets back what it saved, whatever on_poison says."""
+    """A script that saves by its own call gets back what it saved, with any on_poison."""
     first = Dcp(tmp_path, "plain train 1 save sync nan train 1 save sync sleep", 1, under(cluster))
     first.await_said("saved", 2)
     first.kill(signal.SIGKILL)
@@ -115,7 +115,7 @@ def test_what_is_not_finite(cluster, tmp_path):  # noqa: F811
 
 
 def test_hooks_give_way(cluster, tmp_path):  # noqa: F811
-    """The snapshots after each update end with the first save, which is said; the run --resume
+    """The snapshots after each update end with the first save, with a line of log; the run --resume
     after it does not take DCP's for its own."""
     run = Dcp(tmp_path, "plain train 4 save sync train 3", 1, under(cluster)).done()
     assert "snapshots are taken by cairn.dcp from here on" in run.errors()
@@ -148,7 +148,7 @@ def test_bad_input(cluster, tmp_path):  # noqa: F811
 
 
 def test_state_of_the_hooks(cluster, tmp_path):  # noqa: F811
-    """What the hooks captured is no DCP checkpoint, and that is said."""
+    """What the hooks captured is not a DCP checkpoint, and that is logged."""
     Dcp(tmp_path, "plain train 4", 1, under(cluster)).done()
     run = Dcp(tmp_path, "plain load", 1, under(cluster)).done()
     assert "was not made by cairn.dcp.Writer; `cairn run --resume` restores it" in run.errors()

@@ -114,7 +114,7 @@ def test_other_number_of_ranks(cluster, tmp_path, kind):  # noqa: F811
     second.kill_at(11, cluster, 7)
     found = wholes(second)
     begun = min(found)
-    # a skipped step is no update, and no new generation
+    # a skipped step updates nothing, and no new generation
     assert f"the state after update {begun - ('inf' in job)}" in second.errors(), second.errors()
     assert found[begun] == wholes(first)[begun], second.errors()
     own = start(runs, {**job, "steps": 12, "tell": 5, "load": universal(tmp_path, saved, begun)}, 2)

@@ -41,7 +41,7 @@ def seen(cluster):
 
 def is_open(cluster):
     """Open verdicts on ranks that hang or are slow by what the tests do to them. A machine with
-    much to do makes ranks and transfers slower at random, which is said as well."""
+    much to do makes ranks and transfers slower at random, which is reported as well."""
     return [
         each
         for each in seen(cluster).get("verdicts", [])

@@ -45,7 +45,7 @@ def start(folder, job, steps, saved, wrapper=(), **options):
 
 def trained(folder, cluster, job, begin, end, more=None):  # noqa: F811
     """Goes on from update `begin`, and is killed when the newest snapshot is that after update
-    `end`, of which there is a checkpoint of Megatron-Core's, too."""
+    `end`, which Megatron-Core saves, too."""
     saved = folder / "saved"
     saved.mkdir(exist_ok=True)
     wrapper = under(cluster, *(["--resume"] if begin else []))
@@ -155,7 +155,7 @@ def test_unchanged_script(cluster, tmp_path):  # noqa: F811
 
 
 def test_what_is_refused(cluster, tmp_path):  # noqa: F811
-    """Of an optimizer that is unknown it is said that nothing is captured, once; it trains as
+    """Of an optimizer that is unknown it is logged that nothing is captured, once; it trains as
     ever."""
     saved = tmp_path / "saved"
     saved.mkdir()

@@ -69,7 +69,7 @@ class Run:
     """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that
     starts them. `start`: "warm", which is quicker (warm_start.py), or "cold", a new process of
     `python`; so does each rank, or, where `forks`, the one whose forks they are (forking.py).
-    Before the step `hold_at` all ranks stand still: a job that is to be killed does not end before
+    Before the step `hold_at` all ranks stand still: a job that will be killed does not end before
     a test that looks late."""
 
     started: List["Run"] = []

@@ -1,4 +1,4 @@
-"""What a PyTorch job can meet that cannot be protected: each is said, with what to do, and the
+"""What a PyTorch job can meet that cannot be protected: each is reported, with what to do, and the
 training is the same."""
 import re
 import socket
@@ -60,7 +60,7 @@ def test_agent_of_another_version(tmp_path, answer, said):
 
 
 def test_too_little_memory(cluster, tmp_path):  # noqa: F811
-    """The sum is said that the agent would need, and the model trains as ever."""
+    """The log has the sum that the agent would need, and the model trains as ever."""
     run = Run(tmp_path, ["large", 6], 1, under(cluster))
     assert finished(run) == finished(Run(tmp_path, ["large", 6]))
     assert (
@@ -98,7 +98,7 @@ def test_exec(cluster, tmp_path, resume):  # noqa: F811
 
 
 def test_refused_optimizer(cluster, tmp_path):  # noqa: F811
-    """One whose state cannot be told apart by parameters: the reason is said, and it trains as
+    """One whose state cannot be told apart by parameters: the reason is logged, and it trains as
     ever."""
     whole = Run(tmp_path, ["lbfgs", 4])
     run = Run(tmp_path, ["lbfgs", 4], 1, under(cluster))
@@ -138,8 +138,8 @@ def test_each_rank_has_its_own(cluster, tmp_path):  # noqa: F811
 
 @pytest.mark.parametrize("words", [[], ["--plain"]])
 def test_all_ranks_resume_or_none(cluster, tmp_path, words):  # noqa: F811
-    """A rank whose agent is gone begins anew, and no other may go on beside it from where the job
-    was: with attach all begin anew, and an unchanged script is stopped before its first update."""
+    """A rank whose agent is gone begins again, and no other may go on beside it from where the job
+    was: with attach all begin again, and an unchanged script is stopped before its first update."""
     run = Run(tmp_path, ["ddp", STEPS, *words], 2, under(cluster), hold_at=STEPS - 2)
     run.kill_at(8, cluster)
     step = newest(cluster)

@@ -313,7 +313,7 @@ def test_optimizer_in_backward(job):
     names = [name for name in capture.registered[-1] if "." in name and name[0].isdigit()]
     assert names[0].startswith("4.") and names[-1].startswith("0."), names
     waited = [changed for index, changed in capture.fences if 0 < index < _lib.FENCE_ALL]
-    # Ten parameters: at each one's fence those before it have been updated, with their three
+    # Ten parameters: at each one's fence all earlier parameters have been updated, with their three
     # moments.
     assert waited == [4 * i for i in range(10)] * 2, capture.fences
 

@@ -1,5 +1,5 @@
 """Sequences of different length shared among the ranks of a real PyTorch job: four ranks under
-DistributedDataParallel over gloo, one of which becomes half as fast. Each sequence of a step is
+DistributedDataParallel over gloo, one becoming half as fast. Each sequence of a step is
 computed once, and the gradients are those of one process that computes each sequence by itself."""
 import json
 import re
@@ -15,7 +15,7 @@ SLOW_RANK, SLOW_BY, SLOW_FROM, STEPS = 2, 2, 20, 90
 LAST = 20  # steps that are measured
 DEVIATION_MAX = 1e-9
 OVER_SHARES_MAX = 1.005  # beside the best for the speeds that the shares say
-OVER_BOUND_MAX = 1.1  # beside the best for the true ones, which the agents measure
+OVER_BOUND_MAX = 1.1  # beside the best for the true speeds, which the agents measure
 ASSIGN_MS_MAX = 5
 
 

@@ -63,7 +63,7 @@ def test_hugging_face(cluster, tmp_path):  # noqa: F811
 
 
 def test_grad_scaler(cluster, tmp_path):  # noqa: F811
-    """Steps that a scaler skips are no updates, and what comes back is from before or after them,
+    """Steps that a scaler skips do not update, and what comes back is from before or after them,
     never between."""
     whole = Run(tmp_path, ["scaler", STEPS])
     run = Run(

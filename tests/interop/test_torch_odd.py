@@ -1,5 +1,5 @@
 """What optimizers and scripts do that others do not: state beside the parameters, models that take
-turns, copies of parameters that the script updates itself. It comes back whole, or it is said that
+turns, copies of parameters that the script updates itself. It comes back whole, or the log says
 it does not; and no healthy job is hurt."""
 import re
 import sys
@@ -38,7 +38,7 @@ def killed(cluster, tmp_path, kind):  # noqa: F811
 @pytest.mark.parametrize("kind", ["group", "beside", "two", "compiled", "function", "late"])
 def test_all_of_it_comes_back(cluster, tmp_path, kind):  # noqa: F811
     """Unchanged scripts with counters in an optimizer's groups or beside its parameters; two
-    models, of which one is updated before the other is called; a model that is compiled in place as
+    models, one updated before the other is called; a model that is compiled in place as
     one graph, in which no hook may be; one that is called in a compiled function, from which hooks
     are called that are not to be compiled themselves; and one that attaches only after a forward,
     which has brought a part back by then."""
@@ -194,7 +194,7 @@ def test_tensors_without_memory_of_their_own():
 
 
 def test_state_beside_parameters_is_no_error():
-    """Also where it is a tensor, of which nobody can ask whether it is true."""
+    """Also where it is a tensor, which cannot be asked whether it is true."""
     layer = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     known = _known.Known(lambda: optimizer, 0)

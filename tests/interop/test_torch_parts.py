@@ -352,7 +352,7 @@ def test_unused_and_frozen_parameters():
     assert problems.lines == [] and "frozen.weight" in [entry.name for entry in layout.entries]
     model["unused"](torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    # its first moments: everything is looked at anew
+    # its first moments: everything is looked at again
     assert layout.grown([_known.Known(lambda: optimizer, 0)])
 
 
@@ -453,7 +453,7 @@ def test_what_ddp_does_not_keep_alike():
         layers.register_buffer("own", torch.zeros(1))
         return layers
 
-    def allreduce_hook(_state, bucket):  # as local SGD may have it, whatever its name
+    def allreduce_hook(_state, bucket):  # as local SGD may have it, under any name
         done = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
@@ -530,7 +530,7 @@ def test_what_ddp_does_not_keep_alike():
     ],
 )
 def test_replicas_are_compared_before_they_are_confirmed(change, moment, steps, alike):
-    """What two ranks share may be confirmed once both have told some of it, and it is the same;
+    """What two ranks share may be confirmed once both have told a part, and it is the same;
     else each has its own from then on."""
     ranks, places = [], [_ranks.Place(rank, 2, 2) for rank in range(2)]
     torch.distributed.init_process_group(
@@ -633,7 +633,7 @@ def test_plain_state_of_what_has_no_name_comes_back():
 
 
 def test_moments_of_long_names_are_found():
-    """Those of which the name is cut, be it only a moment's."""
+    """Tensors whose name is cut, be it only a moment's."""
     for length in (200, 250, 300):
         layer, name = torch.nn.Linear(4, 5, bias=False), "w" * length
         model = torch.nn.Module()
@@ -857,7 +857,7 @@ def test_how_a_process_ends(monkeypatch, what, failed):
 
 
 def test_the_agent_learns_how_a_process_ends(monkeypatch):
-    """Whoever takes the snapshots: how the client is closed is left to what is known at the end."""
+    """With any taker of snapshots: how the client is closed is left to what is known at the end."""
     from cairn import _job, dcp
 
     closed = []

@@ -1,5 +1,5 @@
 """Shares of micro-batches that move while a real PyTorch job trains: two ranks under
-DistributedDataParallel over gloo, one of which becomes slow. Each sample of a step is computed
+DistributedDataParallel over gloo, one becoming slow. Each sample of a step is computed
 once, and the losses are those of the run whose shares never moved."""
 import json
 import re
@@ -201,7 +201,7 @@ def test_what_a_question_costs(tmp_path, agents, policy):
     assert policy == "enforce" or changes(run) == []
 
 
-DEALT, EPOCH = 12, 50  # micro-batches in a step; in a loader, of which a step may have two epochs
+DEALT, EPOCH = 12, 50  # micro-batches in a step; in a loader, a step may have two epochs
 
 
 def dealt(run, world):

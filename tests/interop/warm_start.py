@@ -6,7 +6,7 @@ warm_client.py, which hands its arguments, environment, folder, process group an
 over. The fork takes them on, does what Python's start does with such an environment (so the hooks
 come in by PYTHONPATH and sitecustomize as ever), and runs the script as __main__. It ends when its
 client does, and the client ends as it did. What differs from a cold start: torch is there when
-sitecustomize runs, the trainer is no child of `cairn run`, and /proc/PID/cmdline and environ are
+sitecustomize runs, the trainer is not a child of `cairn run`, and /proc/PID/cmdline and environ are
 those of the server. So of each way to start some tests start cold.
 
     warm_start.py LISTENER MODULE...    the server, which imports the modules. LISTENER: the number
@@ -179,7 +179,7 @@ def serve(listener: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
 
 
 def become(main: types.ModuleType, request: Dict[str, Any], files: List[int]) -> Any:
-    """Makes this process what Python's start would have made of it, with `main` for __main__;
+    """Makes this process what Python's start would have made it, with `main` for __main__;
     returns the script's code."""
     try:
         os.setpgid(0, request["group"])

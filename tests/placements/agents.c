@@ -88,7 +88,7 @@ want_plans(struct world *world, struct agent *agent, const struct analyst_action
     agent->plans_ticks = (uint32_t)random_below(&world->random, 4);
 }
 
-/* Does what an event has led to. Returns what was done; the agent may have died of it. */
+/* Does what an event has led to. Returns what was done; it may have killed the agent. */
 static uint32_t
 step(struct world *world, uint32_t index, const struct analyst_event *event, uint32_t sender,
      bool is_decided, struct analyst_actions *actions)
@@ -107,7 +107,7 @@ step(struct world *world, uint32_t index, const struct analyst_event *event, uin
         stored.as.is_stored = !world_chance(world, world->trouble);
         if (stored.as.is_stored)
             agent->disk_bytes = proposal_pack(analyst_next(agent->analyst), agent->disk);
-        if (world_chance(world, world->trouble)) { /* it dies before anybody hears of it */
+        if (world_chance(world, world->trouble)) { /* it dies before anybody knows */
             agent_stop(world, index);
             return 0;
         }

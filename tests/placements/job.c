@@ -153,7 +153,7 @@ judge_taken(struct world *world, uint32_t index)
     if (!is_move)
         return;
     if (!rank->fill.is_entered)
-        judge_break(world, "P1: the present layers go before the next ones were filled");
+        judge_break(world, "P1: the present layers go before the next layers were filled");
     for (uint32_t i = 0; i < RANKS; i++)
         if (!world->ranks[i].fill.is_good)
             judge_break(world, "P1: the present layers go, and rank %u has not filled", i);

@@ -294,7 +294,7 @@ slow_now(const struct world *world)
     return slow;
 }
 
-/* Denials of which the evidence has differed for nearly a minute may end. */
+/* Denials whose evidence has differed for nearly a minute may end. */
 static void
 watch_evidence(struct world *world)
 {

@@ -1,6 +1,6 @@
 /*
  * tests/sim/intruder.c - the same job launched a second time: on some nodes, its trainers take the
- * place of the first ones', say another launch id, and train from another state. They step by
+ * place of the first trainers, name another launch id, and train from another state. They step by
  * themselves, do not wait for anybody, and copy at once.
  *
  * While both launches are registered nothing may be captured; a generation that mixes them would

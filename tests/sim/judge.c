@@ -1,8 +1,8 @@
 /*
  * tests/sim/judge.c - ground truth, and what must hold after every event.
  *
- *   LOST    A generation is committed from the instant at which an agent says so to anyone. Then
- *           every member must have stored its record, and not have let go of it since, unless a
+ *   LOST    A generation is committed from the instant at which an agent tells anyone. Then
+ *           every member must have stored its record, and have kept it since, unless a
  *           repair gave it back. From there until a later one is committed (or restored), complete
  *           copies may go only by a fault, and a restore may never end with less while no group
  *           misses more than its parity. All complete copies count: those of the owners, and those
@@ -222,7 +222,7 @@ judge_told(struct world *world, const struct node *node, struct cairn_generation
         if (truth->fates[m] != FATE_STORED)
             judge_fail(world, VERDICT_LOST,
                        "agent %u takes " GENERATION
-                       " for committed, of which member %u %s a complete part",
+                       " for committed, although member %u %s a complete part",
                        node->number, GENERATION_OF(generation), m,
                        truth->fates[m] == FATE_NONE ? "never had" : "has dropped");
     if (!world->over)

@@ -51,7 +51,7 @@ judge_plan(struct world *world, struct node *coordinator, const struct cairn_mes
     coordinator->plan_attempt = rebuild->attempt;
     coordinator->plan_judged = rebuild->plan;
     if (!judge_is_calm(world) || world->now_ns < coordinator->started_ns + 60 * SECOND_NS ||
-        /* what was said meanwhile is behind it in its queue */
+        /* newer reports wait in its queue */
         world->now_ns < coordinator->paused_until_ns + 5 * SECOND_NS ||
         world->now_ns < coordinator->wedged_until_ns + 5 * SECOND_NS)
         return;

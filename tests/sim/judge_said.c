@@ -5,7 +5,7 @@
  *   R1  an epoch is promised and activated only when it is stored; a run's number stands for one
  *       registration of every agent's trainers
  *   R2  DONE only for parts whose records are stored
- *   R4  nothing is said under an epoch older than the promise
+ *   R4  nothing is sent under an epoch older than the promise
  *   R9  no promise for another start of the agent
  *   and: a decision is one value per serial number; an epoch is activated with the promises of a
  *   majority; a generation is of one life, and beyond what the job holds.
@@ -42,7 +42,7 @@ said_decision(struct world *world, struct node *node, uint64_t epoch,
         return;
     if (seen->epoch == epoch && seen->serial == decision->serial && seen->hash != hash)
         judge_fail(world, VERDICT_OTHER,
-                   "agent %u says another decision %llx of epoch %llx than was said before",
+                   "agent %u says another decision %llx of epoch %llx than was sent before",
                    node->number, (unsigned long long)decision->serial, (unsigned long long)epoch);
     *seen = (struct decision_seen){epoch, decision->serial, hash};
     judge_told(world, node, decision->committed);
@@ -63,8 +63,8 @@ said_done(struct world *world, struct node *node, struct cairn_generation_id gen
         return;
     if (truth->fates[self] == FATE_DROPPED)
         judge_fail(world, VERDICT_OTHER,
-                   "agent %u says DONE of " GENERATION ", of which it has dropped its part",
-                   node->number, GENERATION_OF(generation));
+                   "agent %u says DONE of " GENERATION ", after dropping its part", node->number,
+                   GENERATION_OF(generation));
     for (uint32_t m = self; m < truth->member_count; m++)
         if (truth->fates[m] == FATE_NONE && tree_is_above(self, truth->member_count, m))
             judge_fail(world, VERDICT_OTHER,
@@ -86,7 +86,7 @@ said_promise(struct world *world, struct node *node, const struct cairn_message 
                    node->number, (unsigned long long)message->epoch);
     if (node->claim_epoch == message->epoch && node->claim_incarnation != node->incarnation)
         judge_fail(world, VERDICT_OTHER,
-                   "agent %u promises epoch %llx, whose coordinator knows another start of it",
+                   "agent %u promises epoch %llx, whose coordinator knows another of its starts",
                    node->number, (unsigned long long)message->epoch);
     seen = judge_epoch_seen(world, message->epoch);
     if (seen)

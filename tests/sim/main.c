@@ -278,7 +278,7 @@ run_all(uint64_t first, uint64_t seeds, bool hard, uint32_t agents_max)
     scales = scale_is_good(agents_max);
     bounded = memory_is_bounded();
     if (total.lost + total.torn + total.other == 0)
-        printf("sim: no failure in %llu independent schedules bounds the rate of failing ones "
+        printf("sim: no failure in %llu independent schedules bounds the rate of failures "
                "below %.2g (95 %%), of "
                "schedules drawn from this generator\n",
                (unsigned long long)total.schedules, 3.0 / (double)total.schedules);

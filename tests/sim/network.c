@@ -4,9 +4,9 @@
  *
  * What the transport promises is what is kept here. Between two agents there is a session or none.
  * A session is tried for ever while one side wants it. PEER_UP comes to both sides before any
- * message. Messages arrive once, and in order within their class: short ones without blocks among
- * themselves, all others among themselves. What grows with the job is long even where the world is
- * small. A session may break at any time: then what is under way
+ * message. Messages arrive once, and in order within their class: short messages without blocks
+ * among themselves, all others among themselves. What grows with the job is long even where the
+ * world is small. A session may break at any time: then what is under way
  * is lost, and each side learns it at its own time. A cut holds messages back, in order; a cut of
  * either direction breaks the session after a while, and no new one begins.
  *
@@ -92,7 +92,7 @@ remember_link(struct node *node, uint32_t index)
     node->links[node->link_count++] = index;
 }
 
-/* The link of two agents; UINT32_MAX if there is none, unless one is to be made. */
+/* The link of two agents; UINT32_MAX if there is none, unless one must be made. */
 static uint32_t
 find_link(struct world *world, uint32_t a, uint32_t b, bool make)
 {

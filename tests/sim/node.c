@@ -530,8 +530,8 @@ carry_out(struct world *world, struct node *node, const struct cairn_action *act
     return true;
 }
 
-/* Gives the core one event and does what it asks for; in some schedules the agent dies after a part
- * of it. */
+/* Gives the core one event and does what it asks for; in some schedules the agent dies halfway
+ * through. */
 void
 node_event(struct world *world, struct node *node, struct cairn_event *event,
            const uint8_t *payload)

@@ -1,7 +1,7 @@
 /*
- * tests/sim/operator.c - whoever runs the job: notices dead trainers, puts new machines in the
- * place of dead ones, asks some agent for a restore, asks again when told so, and starts the
- * trainers from what was restored.
+ * tests/sim/operator.c - the person who runs the job: notices dead trainers, puts new machines in
+ * the place of dead machines, asks some agent for a restore, asks again when told so, and starts
+ * the trainers from what was restored.
  */
 #include "tests/sim/sim.h"
 
@@ -80,7 +80,7 @@ leader_of(const struct world *world)
     return UINT64_MAX;
 }
 
-/* Whoever was asked may have forgotten it: it has died, or the trainers have begun anew. */
+/* The agent asked may have forgotten it: it died, or the trainers began again. */
 static bool
 snapshot_is_excused(const struct world *world)
 {
@@ -194,7 +194,7 @@ begin_restore(struct world *world)
     admin->attempts++;
     admin->until_ns =
         world->now_ns + 4 * world->setup.rebuild_timeout_ns + 4 * world->setup.claim_timeout_ns;
-    /* What is lost is lost: whoever has been told so twice gives it up and begins anew. Sometimes
+    /* What is lost is lost: an operator who was told twice gives up and begins again. Sometimes
      * somebody does so without need. */
     if ((admin->lost_answers >= 2 && !world->kept && random_chance(&world->random, 700)) ||
         (!world->healed && random_chance(&world->random, 15)))
@@ -221,7 +221,7 @@ looks_wrong(struct world *world)
            random_chance(&world->random, 50);
 }
 
-/* A restore ends in bounded time where the network is well, whoever else is wedged. */
+/* A restore ends in bounded time where the network is well, even with other agents wedged. */
 static void
 check_patience(struct world *world, const struct node *asked)
 {

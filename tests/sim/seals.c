@@ -4,8 +4,8 @@
  *
  * A session has a seal for each direction at either end. TLS gives them a key that no other session
  * has; here a key is the numbers of the agents, the direction, and the session's number. The judge
- * fails a schedule in which a sender's nonces under one key do not rise, whatever has crashed, is
- * adopted or is filled again in between.
+ * fails a schedule in which a sender's nonces under one key do not rise, no matter what has
+ * crashed, is adopted or is filled again in between.
  */
 #include "agent/core/env/planted.h"
 #include "tests/sim/sim.h"

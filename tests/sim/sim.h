@@ -197,7 +197,7 @@ struct sim_event {
     uint64_t order;  /* among events of one instant */
     enum event_kind kind;
     uint32_t node;
-    uint64_t incarnation; /* of the agent it is for; 0: whichever runs */
+    uint64_t incarnation; /* of the agent it is for; 0: the one that runs */
     uint64_t value;
     union {
         struct told *told;     /* owned */
@@ -437,7 +437,7 @@ enum layout_kind {
 enum fate {
     FATE_NONE = 0,
     FATE_STORED, /* once; a fault may have taken it since */
-    FATE_DROPPED /* its agent let go of it; stored again by a repair, it is FATE_STORED */
+    FATE_DROPPED /* its agent dropped the part; stored again by a repair, it is FATE_STORED */
 };
 
 /* One generation as it was captured. */
@@ -459,7 +459,7 @@ struct truth {
                        * nothing makes it a generation */
     bool committed;   /* somebody was told so */
     bool dropped;     /* some agent let go of its part */
-    bool passed_over; /* by an operator's restore that could not reach enough of it */
+    bool passed_over; /* by an operator's restore that could not reach enough parts */
 };
 
 struct flip {
@@ -546,7 +546,7 @@ struct admin {
     uint32_t snapshot_agent;   /* who was asked for it, */
     /* and what was so at that time */
     uint64_t snapshot_incarnation, snapshot_life, snapshot_commits, snapshot_epoch;
-    uint64_t snapshot_leader; /* incarnation of it, times agents, plus number */
+    uint64_t snapshot_leader; /* its incarnation, times agents, plus number */
 };
 
 /* FAULT_AWAY: who is away, and what comes next. */

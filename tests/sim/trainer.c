@@ -205,7 +205,7 @@ fence(struct world *world, struct node *node, uint32_t r)
     arrive(world, rank);
 }
 
-/* Copies a few blocks into the agent's memory, and says so. */
+/* Copies a few blocks into the agent's memory, and reports them. */
 static void
 copy_some(struct world *world, struct node *node, uint32_t r)
 {

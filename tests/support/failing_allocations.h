@@ -1,5 +1,5 @@
 /*
- * tests/support/failing_allocations.h - allocations that fail when a test says so. For fault tests,
+ * tests/support/failing_allocations.h - allocations that fail on request. For fault tests,
  * for which the linker wraps malloc, calloc and realloc.
  */
 #ifndef CAIRN_TESTS_FAILING_ALLOCATIONS_H

@@ -19,7 +19,7 @@
 
 enum kind { NONE, MEMORY, FILES };
 
-/* Call fail_at of the kind fails, and with for_good all later ones; files with this errno. Workers
+/* Call fail_at of the kind fails, and with for_good all later calls; files with this errno. Workers
  * count, too. */
 static _Atomic enum kind failing_kind;
 static _Atomic int64_t fail_at, calls, failures; /* calls and failures: since they were set to 0 */

@@ -137,7 +137,7 @@ fake_welcome(struct fake_agent *agent, struct fake_connection *connection)
     fake_check(cairn_session_put_welcome(&connection->writer, &welcome));
     connection->welcome_due = false;
     connection->greeted = true;
-    if (agent->raw) { /* whatever it is, without the checks of the writer */
+    if (agent->raw) { /* any frame, without the checks of the writer */
         if (cairn_session_writer_send(&connection->writer, connection->fd) == CAIRN_OK)
             (void)!send(connection->fd, agent->raw, agent->raw_bytes, MSG_NOSIGNAL);
     }

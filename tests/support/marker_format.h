@@ -114,7 +114,7 @@ marker_add_box(struct marker *marker, struct marker_side *side, uint32_t t, cons
     const struct cairn_tensor *tensor = &marker->tensors[t];
     uint32_t file = (uint32_t)marker_random(marker, MARKER_FILES);
     uint64_t stride[CAIRN_DIMS_MAX] = {0}, bytes = cairn_dtype_bytes(tensor->dtype);
-    /* Gaps, and places that are no multiple of the element. */
+    /* Gaps, and places off the multiples of the element. */
     uint64_t offset = side->file_bytes[file] + marker_random(marker, 3) * 7;
 
     for (uint32_t i = tensor->dims; i-- > 0;) {

@@ -21,7 +21,7 @@ A slow NIC whose node is crossed by the very channels that cross another node is
 no node. Jobs whose transfers are much longer now and then have rows of their own, `.. spiky`. Quiet
 jobs run for --quiet-steps steps in all, and a tenth of that each where transfers are spiky
 (`quiet_spikes`) and where the lengths of pipelines wander unreported (`quiet_kept`). --spikes gives
-all jobs a share of such transfers; 0: none. The exit status is 0 whatever the figures are.
+all jobs a share of such transfers; 0: none. The exit status is 0 at any figures.
 
 The whole takes hours on a small machine. With --log each trace's result is a line of that file as
 soon as it is known, and the same command begun again (with the same --seed) goes on behind what is
@@ -71,7 +71,7 @@ SECOND_CASES = [
     "lengths",
     "collector",
     "quiet",
-    # hard ones
+    # hard cases
     "nameless",
     "throttle",
     "overlapped",

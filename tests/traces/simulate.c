@@ -117,7 +117,7 @@ node_of(const struct job *job, uint32_t rank)
     return rank / job->ranks_per_node;
 }
 
-/* A time with a coefficient of variation, never below a fifth of it. */
+/* A time with a coefficient of variation, never below a fifth. */
 static double
 vary(struct world *world, double ns, double cov)
 {
@@ -648,7 +648,7 @@ draw_lengths(struct world *world)
             job->length_kept > 0 ? kept_length(world, i, spread) : vary(world, 1, spread);
 }
 
-/* Something has stopped: whoever was through with the step goes on until it waits for it too. */
+/* Something has stopped: ranks that had finished the step go on until they wait, too. */
 static void
 run_into_stop(struct world *world)
 {

@@ -53,7 +53,7 @@ def attach(
     microbatches: Optional[int] = None,
     rng: Optional[str] = None,
 ) -> "Job":
-    """Protects a job, and resumes it where `cairn run --resume` says so; returns the job:
+    """Protects a job, and resumes it under `cairn run --resume`; returns the job:
     `job.step` updates have been done.
 
     model: a module, or a mapping from names to modules. optimizer: one, or a sequence of them. Call
@@ -75,9 +75,9 @@ def attach(
 
     When resuming, all of it has its restored values on return, and `job.step` is the step of the
     snapshot; else it is 0 and nothing was touched. Moments on the CPU are still coming in then,
-    behind the first forward and backward: whoever looks at `optimizer.state` waits for them, and so
-    does the first update. A model that does not fit the snapshot is said, by name, and starts
-    afresh. Without an agent it returns a job that protects nothing, and says so. Raises TypeError
+    after the first forward and backward: code that looks at `optimizer.state` waits for them, so
+    does the first update. A model that does not fit the snapshot is logged, by name, and starts
+    afresh. Without an agent it returns a job that protects nothing, and logs that. Raises TypeError
     for a model or optimizer that is none, and RuntimeError when the snapshot turned out to be
     damaged after tensors had been overwritten (of moments: where they are first waited for).
 

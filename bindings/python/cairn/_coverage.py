@@ -1,7 +1,7 @@
 """What of the job no snapshot holds, and why none are taken where that is so: kept here, and told
 to the agent for its status.
 
-What is found when everything is looked at anew replaces what was found before; what shows itself
+What is found when everything is looked at again replaces what was found before; what shows itself
 while the script runs stays.
 """
 

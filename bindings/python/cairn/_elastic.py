@@ -4,7 +4,7 @@
 A move happens inside job.share(), between two steps:
 
     enter   all ranks have voted for other layers; each takes the snapshot of the last update
-    build   the script's function makes the next parts beside the present ones
+    build   the script's function makes the next parts beside the present parts
     tell    each rank tells the others which tensors its next parts have, or why they failed
     fill    tensors come from the snapshot, schedulers and settings from the present parts
     vote    TAKEN: all ranks have filled, the present parts go. ABANDONED: the next parts go
@@ -12,7 +12,7 @@ A move happens inside job.share(), between two steps:
 Invariants:
  1. The present parts are neither freed nor changed before the second vote. Modules that
     `old.take` has returned are in both; the fill writes the same bytes to them.
- 2. All ranks enter the same collectives, whichever rank fails. Every step that can fail lies
+ 2. All ranks enter the same collectives, even if a rank fails. Every step that can fail lies
     between two collectives, and the next one carries its result.
  3. Every tensor is in exactly one stage of each replica, with one shape.
  4. Gradients are summed unit by unit (`layers.7` is one) over the ranks that hold the unit, in

@@ -1,4 +1,4 @@
-"""One tensor of the job: its name, what this rank holds of it, and where that lies."""
+"""One tensor of the job: its name, this rank's part, and where that lies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Entry:
         self.replica = (0, 1)
         # by this rank; all ranks restore it
         self.captured = part is None or part.captured[0] < part.captured[1]
-        # A parameter that no optimizer has: may be captured from a copy; and which is no frozen one
+        # A parameter that no optimizer has: may be captured from a copy; and which is not frozen
         # of a model that trains, so that the script itself may update it (a copy in lower
         # precision, an average).
         self.stageable = self.aside = False
@@ -75,7 +75,7 @@ class Entry:
     def piece(
         self, place: Place, as_named: Optional[str] = None, into_staged: bool = True
     ) -> Optional[_lib.Piece]:
-        """What this rank holds of it; None where that is nothing. For a restore replicas only say
+        """This rank's part; None where that is nothing. For a restore replicas only say
         how little is captured."""
         if self.part is not None:
             return self._piece_of_part(self.part, as_named or self.name, not into_staged)

@@ -2,7 +2,7 @@
 no other is waited for.
 
 A tensor is *closed* when it has been seen unchanged since the snapshot began and its bytes are
-captured. Writes to it after that do not matter to the snapshot. Whoever writes to a tensor that is
+captured. Writes to it after that do not matter to the snapshot. A writer to a tensor that is
 not closed has written behind our back: its version counter tells so at the end, and the snapshot is
 refused. So a writer that is not fenced costs a snapshot, and never makes a torn one.
 
@@ -62,7 +62,7 @@ class Fence:
         self._captured = 0
 
     def watches(self) -> bool:
-        """Writes are still to be fenced, or their order is to be seen. What is captured by now is
+        """Writes must still be fenced, or their order seen. What is captured by now is
         closed with that."""
         if not self.has_captured_all():
             return True
@@ -131,7 +131,7 @@ class Fence:
 
     def _await(self, slices: Iterable[int]) -> None:
         # From the last: when that is captured so are the others, unless this rank captures nothing
-        # of it.
+        # further.
         for number in sorted(slices, reverse=True):
             if number < self._captured:
                 return

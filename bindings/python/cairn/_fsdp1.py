@@ -1,9 +1,9 @@
-"""FSDP1 (torch.distributed.fsdp.FullyShardedDataParallel): which part of which parameter lies in
+"""FSDP1 (torch.distributed.fsdp.FullyShardedDataParallel): where each parameter's part lies in
 this rank's shard.
 
-A unit of FSDP1 lays its parameters one after the other into a flat one, of which each rank keeps an
+A unit of FSDP1 lays its parameters one after the other into a flat one, and each rank keeps an
 equal range, its shard. An optimizer holds that flat parameter, or with use_orig_params=True one
-view of the shard per parameter, empty where the shard has nothing of it. Both ways each parameter,
+view of the shard per parameter, empty where the shard has no part. Both ways each parameter,
 and each moment, is captured under its own name as a flat range of its whole shape, so that a
 restore needs neither the same number of ranks nor FSDP1.
 

@@ -13,7 +13,7 @@ One update of a job (of all its optimizers, once each) is a round. The life of i
                     done
 
 An optimizer that is given a closure runs forward and backward inside its step: the update begins
-when the closure has returned. Where a round has no forward between two updates (models that are no
+when the closure has returned. Where a round has no forward between two updates (models that are not
 modules) it begins in after_step from then on. A forward without gradients (an evaluation) does not
 begin one: weights may be swapped for it.
 
@@ -156,13 +156,13 @@ class Job:
         self._coverage.add(kind, name, why)
 
     def refuse(self, why: str) -> None:
-        """Takes no snapshots while nothing changes, and says so."""
+        """Takes no snapshots while nothing changes, and logs that."""
         self._refused = True
         self.say(f"no snapshots are taken: {why}")
         self._coverage.refuse(why)
 
     def end(self, why: str) -> None:
-        """Stops protecting, and says so: training goes on. The session stays, so that `cairn
+        """Stops protecting, and logs that: training goes on. The session stays, so that `cairn
         status` shows it."""
         if self._ended:
             return
@@ -245,13 +245,13 @@ class Job:
             self.say(f"no snapshots are taken: {why}")
 
     def forget_layout(self) -> None:
-        """Something has changed: everything is looked at anew before the next snapshot."""
+        """Something has changed: everything is looked at again before the next snapshot."""
         self._layout = None
 
     # ---- the round ----
 
     def before_step(self, optimizer: Any, has_closure: bool) -> bool:
-        """The step of an optimizer begins. True: before_update is to be called when its closure has
+        """The step of an optimizer begins. True: call before_update when its closure has
         returned for the first time."""
         if self._ended:
             return False
@@ -589,7 +589,7 @@ class Job:
         return True
 
     def _register(self) -> None:
-        """Looks at everything anew, and declares it where it is complete."""
+        """Looks at everything again, and declares it where it is complete."""
         assert self.place is not None
         problems = Problems()
         in_turn = sorted(
@@ -652,7 +652,7 @@ class Job:
     # ---- another placement ----
 
     def layout_of(self, known: Known, module: Any) -> Layout:
-        """The layout of another module and optimizer, to replace the present ones. RuntimeError if
+        """The layout of another module and optimizer, to replace the present. RuntimeError if
         a part of it cannot be captured."""
         assert self.place is not None and self.holders is not None and self._layout is not None
         problems = Problems()

@@ -145,7 +145,7 @@ class Known:
         return found
 
     def plain(self, layout: "Layout") -> Dict[str, Any]:
-        """Hyperparameters of the groups, which of them are state, and the state that is no tensor,
+        """Hyperparameters of the groups, which of them are state, and the state besides tensors,
         by parameter name."""
         optimizer = self.optimizer()
         groups = [
@@ -177,7 +177,7 @@ class Known:
         self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int
     ) -> None:
         """What `plain` gave: the state of these parameters, and the hyperparameters of all groups
-        from that one on; of those before it what is state."""
+        from that one on; of earlier groups what is state."""
         holder = self.holder()
         for _number, _index, _group, parameter in _optimizers.grouped(holder):
             found = value["state"].get(fitting(names.get(id(parameter), "")))

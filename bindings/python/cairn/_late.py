@@ -1,7 +1,7 @@
 """Moments of parameters that no optimizer has yet: a script that adds a group in mid-training does
 so again when it has resumed.
 
-They wait here from cairn.attach to the first update. Whoever has been added by then gets its
+They wait here from cairn.attach to the first update. An optimizer added by then gets its
 moments, and its group the hyperparameters that it had.
 """
 
@@ -21,7 +21,7 @@ class Late:
     """What a snapshot has of named parameters that are in none of these optimizers; its tensors are
     still to be filled.
 
-    named: what an optimizer may hold. parts: which parts of which parameters these are, of those
+    named: what an optimizer may hold. parts: the parts of parameters that these are, of those
     that are FSDP1's.
     """
 

@@ -139,7 +139,7 @@ class Layout:
         self._versions = self._all_counters(self._look())
 
     def changed(self) -> List[Entry]:
-        """What of that which this rank captures was written to, or moved, since prepare."""
+        """What of this rank's captured state was written to, or moved, since prepare."""
         memory = self._look()
         if (
             self._all_counters(memory) == self._versions

@@ -395,7 +395,7 @@ def library() -> ctypes.CDLL:
 
 def ends_by_an_error() -> bool:
     """The process, or what a child of multiprocessing was made for, ends by an exception that the
-    script has not caught, or is at an exception now. False is no proof: of sys.exit in the main
+    script has not caught, or is at an exception now. False proves nothing: of sys.exit in the main
     script an exit handler sees nothing (see Client.close_with_the_process)."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):

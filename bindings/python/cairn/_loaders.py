@@ -78,7 +78,7 @@ class Pass:
         self.start = _sampling.start_of(loader, self.shape)
         self.advances = _sets_epochs(loader)
         self.skipped = 0  # batches of this replica that an earlier process has consumed,
-        self.base = 0  # or samples of all replicas, where it had other ones
+        self.base = 0  # or samples of all replicas, where it had others
         self.rest: Optional[List[Any]] = None  # what comes then
         self.total: Optional[int] = None  # batches that come, where it is known
         self.taken = 0  # batches that the loop has taken;

@@ -378,7 +378,7 @@ def parts_of(roots: Mapping[str, Any], optimizers: Sequence[Any]) -> Tuple[Parts
     return parts, problems
 
 
-# ---- what is no tensor ----
+# ---- state besides tensors ----
 
 
 def plain(optimizer: Any) -> Optional[Dict[str, Any]]:
@@ -421,7 +421,7 @@ def settings_for(
 
 
 def random_states() -> Optional[Dict[str, Any]]:
-    """The states of Megatron-Core's tracker of generators; None where it has none, or they are no
+    """The states of Megatron-Core's tracker of generators; None where it has none, or they are not
     tensors."""
     tracker = _tracker()
     states = {} if tracker is None else dict(tracker.get_states())

@@ -65,7 +65,7 @@ class Models:
         self._watch()
 
     def _add_zero(self, zero: Any, reference: Callable[[], Any]) -> None:
-        """One of DeepSpeed's: instead of that inside of it, which it steps."""
+        """One of DeepSpeed's: instead of the inner optimizer that it steps."""
         inner = self.alive.pop(id(zero.optimizer), None)
         number = len(self.known) if inner is None else inner.number
         known = Zero(reference, number, lambda: _deepspeed.engine_of(reference()))
@@ -96,7 +96,7 @@ class Models:
             self._stop_watching = None
 
     def refusals(self) -> List[str]:
-        """Why optimizers cannot be covered; to be said before the first step, for of one whose
+        """Why optimizers cannot be covered; logged before the first step, for of one whose
         steps are not seen it never would be."""
         world = _ranks.place().world
         return [why for why in (known.refusal(world) for known in self.live()) if why]

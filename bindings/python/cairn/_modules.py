@@ -82,7 +82,7 @@ def sharded_of(module: torch.nn.Module) -> Any:
 
 
 def unknown_hooks(module: torch.nn.Module) -> List[str]:
-    """The names of the communication hooks of a root under DDP of which nobody knows that they keep
+    """The names of the communication hooks of a root under DDP that are not known to keep
     the ranks alike."""
     parallel = parallel_of(module)
     hooks = [] if parallel is None else parallel._comm_hooks

@@ -2,7 +2,7 @@
 parameters alone.
 
 Nobody sees them half-filled. Until they are complete something else stands in the `state` of their
-optimizers; whoever uses that, waits. It then goes: no optimizer ever steps with it.
+optimizers; its user waits. It then goes: no optimizer ever steps with it.
 """
 
 from __future__ import annotations

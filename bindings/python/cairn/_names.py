@@ -13,7 +13,7 @@ from ._ranks import Place
 from ._state import plain_names
 
 NAMES_KEY, ALIKE_KEY = "names", "alike"
-COMPARED_MAX = 8  # parameters of which, and of whose moments, some elements are compared
+COMPARED_MAX = 8  # parameters whose elements, and moments', are compared
 OWN = b"own"  # told instead of what is compared: this rank shares nothing
 
 
@@ -32,9 +32,9 @@ class Names:
     def agree(self, layout: Layout, here: Place, step: int) -> None:
         """Which plain tensors are the same on which ranks: those share the copying.
 
-        Only DDP says so of plain tensors, and is not believed where may_be_confirmed finds
+        Only DDP declares plain tensors, and is not believed where may_be_confirmed finds
         otherwise. That they are equal now does not mean that they stay so, and a snapshot half from
-        one rank and half from another would be nobody's state: where nothing says so each rank
+        one rank and half from another would be nobody's state: without a declaration each rank
         keeps its own, under its rank's name.
         """
         if here.world == 1:
@@ -62,7 +62,7 @@ class Names:
                 some = alike[:: -(-len(alike) // COMPARED_MAX) or 1]
                 # which differ even after an update whose learning rate was 0
                 some += layout.states_of(some)
-                # Whoever is first to see a difference asks for the names, and may be waited for by
+                # The first rank to see a difference asks for the names, and may be waited for by
                 # those who have not looked yet.
                 self._publish(sorted(layout.plain_parameters()), here)
                 _ranks.publish(ALIKE_KEY, f"{step} {_tensors.sample_digest(some)}".encode(), here)

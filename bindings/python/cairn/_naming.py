@@ -47,7 +47,7 @@ def of_rank(name: str) -> Tuple[Optional[int], str]:
 
 def moment_name(key: Any, parameter: str) -> str:
     """The name of what an optimizer keeps of a parameter under a key: up to its first dot it is the
-    key, whatever that holds."""
+    key, with anything inside."""
     return f"{str(key).replace('%', '%25').replace('.', '%2E')}.{parameter}"
 
 
@@ -89,7 +89,7 @@ def positional_of(listed: Mapping[str, _lib.Listed], place: Place) -> List[str]:
 
 
 def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:
-    """Return (number of ranks of a snapshot, parameters of which several ranks have their own)."""
+    """Return (number of ranks of a snapshot, parameters that several ranks have their own of)."""
     ranks = sum(name.startswith("cairn.rank") for name in listed)
     params = (of_rank(name) for name, each in listed.items() if each.kind == _lib.PARAM)
     return ranks, sorted({name for rank, name in params if rank is not None})

@@ -29,7 +29,7 @@ def _preload() -> None:
             continue
         try:
             importlib.import_module(name)
-        except Exception as error:  # the script will import it, and say so if it must
+        except Exception as error:  # the script will import it, and report it if it must
             print(f"cairn: CAIRN_PRELOAD: {name}: {error!r}", file=sys.stderr, flush=True)
 
 

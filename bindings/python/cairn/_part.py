@@ -54,7 +54,7 @@ class Part(NamedTuple):
         return len(shape) == len(self.shape) and shape[1:] == self.shape[1:]
 
     def cut_to(self, shape: Tuple[int, ...]) -> "Part":
-        """What a whole of this shape, which it `takes`, has of it: it may have other padding."""
+        """What a whole of this shape, which it `takes`, holds: it may have other padding."""
         if shape == self.shape or not shape:
             return self
         offset, extent = self.box or ((0,) * len(self.shape), self.shape)

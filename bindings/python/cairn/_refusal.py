@@ -1,4 +1,4 @@
-"""Under `cairn run --relaunch`: a rank that cannot go on from the snapshot in the new shape says so
+"""Under `cairn run --relaunch`: a rank that cannot go on from the snapshot in the new shape tells
 and the job ends, instead of training from the beginning while everybody expects it back."""
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ _round.plan decides what follows. In a round:
 
  1. The leader has the agents restore, where the job has trained before, so that everything is
     rebuilt before a worker starts.
- 2. It opens a TCPStore on a port of its own, writes the seats there, and says so in its note.
+ 2. It opens a TCPStore on a port of its own, writes the seats there, and puts that in its note.
  3. Each node with a seat connects a line to the leader's door, then says in the store that it is
     here. When all are, the leader says go. The workers meet in this store, too: each round has a
     new one, so nothing is left of the workers before.

@@ -1,7 +1,7 @@
 """How a job comes back: what there is to restore, whether it fits and all ranks can, and the
 restore itself.
 
-It returns when a forward can run. Moments on the CPU come in behind it (_moments.py), and the first
+It returns when a forward can run. Moments on the CPU follow (_moments.py), and the first
 update waits for them. What an unchanged script's modules hold comes back when they are called
 first, and an optimizer's update waits for all that it has; where a part cannot come back that
 others have got, the process stops: nobody trains on a mixture. Either all ranks of a job resume
@@ -96,7 +96,7 @@ class Resume:
         return False
 
     def attempt(self, final: bool, asks: bool = False) -> None:
-        """Restores what is known by now and was not restored yet. Final: what differs is said, and
+        """Restores what is known by now and not restored yet. Final: what differs is logged, and
         nothing more is tried. Asks: only where all ranks can."""
         known = [*map(id, self._job.models.roots.values()), *map(id, self._job.models.known)]
         if not final and known == self._tried:
@@ -160,7 +160,7 @@ class Resume:
             known.forget_state()
 
     def _look_for_what_fits(self, final: bool) -> Tuple[Layout, Optional[List[Tuple[Entry, str]]]]:
-        """(layout, what of it is to be restored under which names); None, and said where it is
+        """(layout, what to restore under which names); None, and logged where it is
         final: the snapshot does not fit."""
         assert self._listed is not None and self._job.place is not None
         names, parts, _ = named(

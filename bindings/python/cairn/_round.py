@@ -135,7 +135,7 @@ def plan(
 ) -> Plan:
     """What launcher `me`, whose note is `own`, does now. jobs_seen: starts of the run that were
     seen running. may_complete: the first round still waits for more nodes than the least number,
-    and prefers those that are no spares."""
+    and prefers nodes that are not spares."""
     least, most = map(int, own.nodes.split(":"))
     ours = [
         (peer, peer.note)
@@ -231,7 +231,7 @@ def choose(
 ) -> Dict[int, Seat]:
     """The seats of a round, one of them the leader's. Nodes that trained before come first, and
     keep their ranks, since their agents hold those ranks' state; then nodes whose agents hold a
-    part, such as a standby on which it was rebuilt; then nodes that are no spares."""
+    part, such as a standby on which it was rebuilt; then nodes that are not spares."""
 
     def wish(peer: Peer) -> Tuple[bool, bool, bool, bool, int]:
         is_new = peer.node not in before

@@ -2,7 +2,7 @@
 replicas.
 
 A pass is one iteration over a loader. Its order is the list of samples that one replica alone would
-read. Each replica reads every n-th of it (DistributedSampler) or its part of each batch
+read. Each replica reads every n-th sample (DistributedSampler) or its part of each batch
 (accelerate), so after the same number of batches on each of them a prefix of the order is consumed.
 
 Invariants:
@@ -167,7 +167,7 @@ def start_of(loader: Any, shape: Shape) -> Dict[str, Any]:
 
 class Again:
     """While it is open the generators and the epoch are those with which a pass began. The script's
-    own generators stay where the pass leaves them; the global ones go back. A pass that is new
+    own generators stay where the pass leaves them; global generators go back. A pass that is new
     (start is None) has only its epoch set."""
 
     def __init__(
@@ -224,7 +224,7 @@ def without(indices: Iterator[Any], count: int) -> Iterator[Any]:
 
 def _order(sampler: Any, replicas: int, replica: int) -> List[Any]:
     """What one replica alone would read. ValueError where the sampler's replicas do not read every
-    n-th of it."""
+    n-th sample."""
     if not isinstance(sampler, DistributedSampler):
         return list(sampler)
     alone = copy.copy(sampler)
@@ -263,8 +263,8 @@ def run_to_its_end(loader: Any, seeds: bool) -> None:
 
 def divided(loader: Any, shape: Shape, prefix: int) -> List[Any]:
     """What the index sampler of this replica gives behind the first `prefix` samples of the order.
-    Where the rest is no multiple of the replicas, the order's first samples fill it up, or its last
-    ones are left out, as torch's sampler does it. ValueError where the sampler cannot be
+    Where the rest is not a multiple of the replicas, its first samples fill it up, or its last
+    samples are left out, as torch's sampler does it. ValueError where the sampler cannot be
     divided."""
     links = _links(loader)
     last = links[-1]

@@ -116,7 +116,7 @@ class Share:
         already.
 
         Each micro-batch's mean loss per token times its `scale` adds up to the mean over all tokens
-        of the step; a sum of losses is to be multiplied with ranks / all tokens instead. Assigned
+        of the step; a sum of losses must be multiplied with ranks / all tokens instead. Assigned
         by LPT and MULTIFIT on machines of different speed (docs/REPLANNING.md).
         """
         if self.done:

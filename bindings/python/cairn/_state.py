@@ -54,7 +54,7 @@ def _add_what_no_optimizer_has(
     problems: Problems,
     staged_always: Set[str],
 ) -> None:
-    """The other parameters of a root: frozen ones, and those that the script updates itself."""
+    """The other parameters of a root: frozen, or updated by the script."""
     trains = any(id(parameter) in added for _, parameter in _modules.named_parameters(root))
     for name, parameter in _modules.named_parameters(root):
         if id(parameter) in added:

@@ -221,7 +221,7 @@ def _has_numpy() -> bool:
 
 
 def is_training() -> bool:
-    """Gradients are recorded, whatever mode the modules are in."""
+    """Gradients are recorded, in any mode of the modules."""
     return torch.is_grad_enabled()
 
 

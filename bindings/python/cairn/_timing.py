@@ -8,7 +8,7 @@ end is seen through the work's future where the tensors are on the CPU. On a dev
 sees that the work was enqueued: there the first record is alone, and NCCL's profiler plugin sees
 the rest. So it is of sends, receives and other works without a future.
 
-What fails here ends the timing, is said once, and never reaches the collective.
+What fails here ends the timing, is logged once, and never reaches the collective.
 """
 from __future__ import annotations
 

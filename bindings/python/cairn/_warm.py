@@ -1,5 +1,5 @@
 """Workers that torchrun starts warm: processes that have imported PyTorch wait to become the next
-ones (_parked.py), so that a restart, or a standby, does not wait for imports.
+processes (_parked.py), so that a restart, or a standby, does not wait for imports.
 
 A parked worker is a child of the launcher in a session of its own, as torchrun would have started
 it: what torchrun does to its workers later works the same. It is taken only for a command and an

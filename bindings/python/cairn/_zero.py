@@ -2,8 +2,8 @@
 holds.
 
 ZeRO 1 and 2, and DeepSpeed's BF16_Optimizer, lay the parameters of each group one after the other
-into a flat one that all ranks of data parallelism have, and each of them updates an equal range of
-it: there it has masters in fp32, and the moments beside them. ZeRO 3 cuts every parameter into
+into a flat one that all ranks of data parallelism have, and each of them updates an equal
+range: there it has masters in fp32, and the moments beside them. ZeRO 3 cuts every parameter into
 equal ranges, and each rank keeps one; those of a group (or of a piece of one, a "sub-group")
 lie one after the other, and so do their masters and moments. So everything is captured under the
 parameter's name as a flat range of its whole shape: a parameter `<name>`, its master `fp32.<name>`,
@@ -56,7 +56,7 @@ class Fragment(NamedTuple):
     at: int  # where it begins there
     begin: int  # the range of the parameter
     end: int
-    holder: Numbered  # this rank among those that have any of it
+    holder: Numbered  # this rank among those that have a part
 
 
 def is_zero(optimizer: Any) -> bool:
@@ -126,7 +126,7 @@ def parts_of(root: Any, prefix: str) -> Parts:
     for name, parameter in named:
         if hasattr(parameter, "ds_tensor"):
             part = _cut_part(prefix + name, parameter)
-        elif groups:  # frozen ones are the same on all ranks, too
+        elif groups:  # frozen parameters are the same on all ranks, too
             part = _shared_part(
                 prefix + name, parameter, getattr(parameter, "_dp_group", groups[0])
             )
@@ -137,7 +137,7 @@ def parts_of(root: Any, prefix: str) -> Parts:
 
 
 def _cut_range(parameter: Any) -> Tuple[int, int, Numbered]:
-    """(begin, end, this rank among those that have any of it) of what ZeRO 3 keeps here."""
+    """(begin, end, this rank among those that have a part) of what ZeRO 3 keeps here."""
     count, each = int(parameter.ds_numel), int(parameter.ds_tensor.ds_numel)
     rank, _ = _place(parameter.ds_process_group)
     begin, end = min(rank * each, count), min((rank + 1) * each, count)

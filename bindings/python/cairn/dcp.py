@@ -4,9 +4,9 @@
     dcp.load(state, storage_reader=cairn.dcp.Reader())          # also in another number of ranks
 
 A save is one generation of the job: what DCP's planner gives this rank to write becomes pieces of
-the tensors of that name, an object that is no tensor an opaque blob as the planner made it, and
+the tensors of that name, an object other than a tensor an opaque blob as the planner made it, and
 DCP's metadata the blob `cairn.dcp`, written by the coordinator. So a load reads any part of any
-tensor, whatever the ranks of the save held. When save returns, or async_save's future is done, the
+tensor, in any split over the save's ranks. When save returns, or async_save's future is done, the
 generation is committed: it survives what the agents' parity survives.
 
 How the ranks go together, without a collective beyond DCP's own:
@@ -24,7 +24,7 @@ load, where given, must be the step of the snapshot that the agents hold.
 
 One thing takes the snapshots of a process: a Writer or Reader ends those after each update (`cairn
 run`, `cairn.attach`). Errors are raised, as RuntimeError, since the script asked; DCP carries them
-to all ranks as a CheckpointException. As in DCP itself an object that is no tensor is a pickle,
+to all ranks as a CheckpointException. As in DCP itself an object other than a tensor is a pickle,
 which the planner of a load executes; tensors and metadata are not.
 """
 from __future__ import annotations
@@ -375,7 +375,7 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
             problem = ""
             try:
                 _register(client, self._pieces(plan, planner, note["metadata_bytes"], results))
-            except Exception as error:  # the others must hear of it
+            except Exception as error:  # the others must be told
                 problem = str(error) or type(error).__name__
             _report(client, problem)
             self._meet(note["save"], problem, place)

@@ -1,4 +1,4 @@
-"""LoRA by peft: few parameters are trained beside many frozen ones."""
+"""LoRA by peft: few parameters are trained beside many frozen parameters."""
 import torch
 from peft import LoraConfig, get_peft_model
 from report import STEPS, Points, network, report, start

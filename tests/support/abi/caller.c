@@ -63,7 +63,7 @@ note(void *context, enum cairn_log_level level, const char *line)
     memcpy(log->text + used, line, line_bytes);
 }
 
-/* A struct of the caller's size, with a canary behind it; the caller frees it. */
+/* A struct of the caller's size, followed by a canary; the caller frees it. */
 static void *
 with_canary(size_t bytes)
 {

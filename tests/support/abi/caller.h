@@ -2,7 +2,7 @@
  * tests/support/abi/caller.h - a trainer that loads libcairn at run time, compiled twice: with
  * today's headers, and with the headers of a later version (larger.py).
  *
- * No public struct crosses this header: its two sides may know different ones.
+ * No public struct crosses this header: its two sides may know different versions.
  */
 #ifndef CAIRN_TESTS_CALLER_H
 #define CAIRN_TESTS_CALLER_H

@@ -4,7 +4,7 @@ struct_bytes has more fields at its end.
 
     larger.py SOURCE_FOLDER TARGET_FOLDER
 
-A library and a caller that are compiled with them stand for newer ones (test_abi.c).
+A library and a caller that are compiled with them stand for newer versions (test_abi.c).
 """
 import os
 import re

@@ -4,7 +4,7 @@
  * Device memory is a memfd mapped twice: the device pointer is a PROT_NONE mapping, so that a CPU
  * access faults as on hardware, and the driver's own copies go through the other one. Blocks lie
  * side by side, as PyTorch's do on hardware, where no copy may go over the end of one. A copy out
- * to pinned memory fills its target with FAKE_POISON until it has run, so that whoever reads too
+ * to pinned memory fills its target with FAKE_POISON until it has run, so that a reader who is too
  * early reads that. Host memory that is neither registered nor allocated here is copied
  * synchronously, as the real driver does with pageable memory.
  */

@@ -10,7 +10,7 @@
 
 static _Atomic uint64_t speed_bytes_per_s, speed_delay_us;
 static atomic_bool held;
-static struct fake_stream *streams[FAKE_HANDLES_MAX]; /* all that live, default ones too */
+static struct fake_stream *streams[FAKE_HANDLES_MAX]; /* all that live, default streams too */
 static struct fake_event *events[FAKE_HANDLES_MAX];
 
 static void

@@ -41,7 +41,7 @@ struct fake_operation {
     bool timed; /* NCCL's mask asked for its kernels */
 };
 
-/* How an operation is to be unlike an ordinary one. */
+/* How an operation differs from an ordinary one. */
 struct fake_task {
     const char *func;
     const char *datatype;
@@ -55,7 +55,7 @@ struct fake_task {
 /* The plugin's path in the build folder; `name` such as "cairn". */
 const char *fake_nccl_path(const char *name);
 
-/* Opens a plugin as an NCCL that knows `version` and older ones. */
+/* Opens a plugin as an NCCL that knows `version` and older versions. */
 void fake_nccl_open(struct fake_nccl *nccl, const char *path, int version);
 void fake_nccl_close(struct fake_nccl *nccl);
 
@@ -75,7 +75,7 @@ void fake_kernel_stop(struct fake_comm *comm, void *handle, uint64_t device_ns);
 void fake_kernel(const struct fake_operation *operation, int channels, uint64_t start_ns,
                  uint64_t stop_ns);
 
-/* The plugin's five calls, whatever the version. */
+/* The plugin's five calls, of any version. */
 void *fake_start(const struct fake_nccl *nccl, void *context, void *descriptor);
 void fake_stop(const struct fake_nccl *nccl, void *handle);
 void fake_record(const struct fake_nccl *nccl, void *handle, int state, void *arguments);
@@ -92,7 +92,7 @@ uint32_t fake_read(struct cairn_ring *ring, struct cairn_timing_record *records,
 uint32_t fake_read_operations(struct cairn_ring *ring, struct cairn_timing_record *records,
                               uint32_t records_max);
 
-/* Opens the plugin and one communicator: 0xabc, of 8 ranks, of which this is the sixth. */
+/* Opens the plugin and one communicator: 0xabc, the sixth of 8 ranks. */
 void fake_open_one(struct fake_nccl *nccl, struct fake_comm *comm, int version);
 
 /* Runs a body in a process of its own, as rank 37 of a job, since the plugin's state lives as long

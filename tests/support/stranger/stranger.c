@@ -190,7 +190,7 @@ on_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
     self.agents[node].incarnation = incarnation;
 }
 
-/* ---- what is said ---- */
+/* ---- messages ---- */
 
 static void
 open_transport(void)

@@ -221,7 +221,7 @@ def finish(ranks: Ranks) -> None:
 
 
 def run(ranks: Ranks) -> List[int]:
-    """Makes the steps, and does what is to be done; the times of its begin and end in ns."""
+    """Makes the steps, and does the task; the times of its begin and end in ns."""
     job, times = ranks.job, []
     ranks.confine()
     if job.action in ("busy", "limit", "stutter", "hang", "pause"):

@@ -1,5 +1,5 @@
 """Reads the timing records of a process from outside, laid out as base/ring.c says. It only looks:
-an agent may take records out meanwhile, and they stay in their slots until newer ones need them."""
+an agent may take records out meanwhile, and they stay in their slots until newer need them."""
 
 import mmap
 import os

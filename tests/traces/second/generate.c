@@ -3,7 +3,7 @@
  *
  *     generate --seed N --case NAME [--steps N] [--drift F] --trace FILE --labels FILE
  *
- * Ordinary cases have a fault or none, and moderate noise; hard ones have one difficulty each, and
+ * Ordinary cases have a fault or none, and moderate noise; hard cases have one difficulty each, and
  * every fourth trace of them has no fault. --drift gives the slow drift of each rank's speed (0:
  * none). Labels are as the first generator writes them, with one more key: "tolerated" lists kinds
  * of verdicts that are neither asked for nor false.

@@ -145,7 +145,7 @@ model_write_header(const struct run *run)
     fputs("}}\n", out);
 }
 
-/* Signs of life of a job that stands still, on whoever's node still lives. */
+/* Signs of life of a job that stands still, from nodes that still live. */
 void
 model_write_life(struct run *run)
 {

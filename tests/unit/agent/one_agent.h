@@ -211,7 +211,7 @@ hello_of(uint32_t rank, uint32_t local_ranks)
     return hello;
 }
 
-/* False where no agent listens; nothing is to be closed then. */
+/* False where no agent listens; nothing must be closed then. */
 HELPER bool
 dial_once(const struct node *node, struct trainer *trainer)
 {
@@ -237,7 +237,7 @@ HELPER void
 dial(const struct node *node, struct trainer *trainer)
 {
     for (uint64_t end = now_ms() + TIMEOUT_MS; !dial_once(node, trainer); usleep(5000))
-        assert_true(now_ms() < end); /* an agent that starts anew is not there at once */
+        assert_true(now_ms() < end); /* an agent that starts again is not there at once */
 }
 
 HELPER void
@@ -466,7 +466,7 @@ await_ready(const struct node *node, uint64_t step)
             fail_msg("the generation of step %u is never committed", (unsigned)step);
 }
 
-/* True when this process is to be the keeper, and was; sets `executable` otherwise. */
+/* True when this process had to be the keeper, and was; sets `executable` otherwise. */
 HELPER bool
 keeper_main(int argc, char **argv, int *exit_code)
 {

@@ -441,7 +441,7 @@ ask(const struct node *node, const char *question, char *text, size_t text_bytes
 
 /*
  * A trainer of before a restore hears nothing of the new epoch, by whose number the next agent
- * would take it for one that belongs to it, and does not push aside whoever has its rank now.
+ * would take it for one that belongs to it, and does not push aside the present holder of its rank.
  */
 static void
 test_left_overs_of_a_restore(void **state)

@@ -1,4 +1,4 @@
-/* tests/unit/base/test_array.c - an array has room for one more element, whatever its count. */
+/* tests/unit/base/test_array.c - an array has room for one more element, at any count. */
 #include "base/array.h"
 #include "tests/support/cmocka.h"
 

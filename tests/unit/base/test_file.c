@@ -134,7 +134,7 @@ test_directories(void **state)
         (void)snprintf(name, sizeof(name), "n%02d", 99 - i);
         assert_int_equal(cairn_file_save(fd, name, name, 3), CAIRN_OK);
     }
-    for (int twice = 0; twice < 2; twice++) { /* the descriptor's own position stays out of it */
+    for (int twice = 0; twice < 2; twice++) { /* the descriptor's own position plays no part */
         assert_int_equal(cairn_dir_list(fd, &names, &count), CAIRN_OK);
         assert_int_equal(count, 102);
         assert_string_equal(names[0], "deeper");
@@ -157,7 +157,7 @@ test_directories(void **state)
 
 /* ---- what others planted ---- */
 
-/* "made" is a link to "outside": nothing below root_fd goes through it, whatever the call. */
+/* "made" is a link to "outside": nothing below root_fd goes through it, in any call. */
 static void
 test_planted_links(void **state)
 {
@@ -326,7 +326,7 @@ test_the_first_errno_is_kept(void **state)
     assert_int_equal(cairn_file_load(root_fd, "none", 9, &bytes, &bytes_len), CAIRN_NOT_FOUND);
     assert_int_equal(cairn_file_errno_take(), EROFS);
     assert_int_equal(cairn_file_load(root_fd, "none", 9, &bytes, &bytes_len), CAIRN_NOT_FOUND);
-    assert_int_equal(cairn_file_errno_take(), 0); /* an answer is no failure */
+    assert_int_equal(cairn_file_errno_take(), 0); /* an answer is not a failure */
 }
 
 static void

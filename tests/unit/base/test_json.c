@@ -239,7 +239,7 @@ test_depth(void **state)
     assert_string_equal(reader.why, "nested too deep");
 }
 
-/* Whatever the writer makes of a byte string, the reader reads back as valid UTF-8, equal where it
+/* Any byte string that the writer writes, the reader reads back as valid UTF-8, equal where it
  * was valid. */
 static void
 test_round_trip(void **state)

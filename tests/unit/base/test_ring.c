@@ -143,7 +143,8 @@ later_reader_goes_on_where_the_last_one_stopped(void **state)
     munmap(memory, cairn_ring_bytes(8));
 }
 
-/* The reader gives a slot back before it says so: a death in between must not stop the next one. */
+/* The reader gives a slot back before it reports that: a death in between must not stop the next
+ * one. */
 static void
 reader_that_died_before_saying_so_is_survived(void **state)
 {
@@ -202,7 +203,7 @@ wrong_memory_is_refused(void **state)
         }
 }
 
-/* Whatever the other side writes into the shared words, both sides stay inside the mapping. */
+/* The other side may write anything into the shared words: both sides stay inside the mapping. */
 static void
 hostile_words_never_lead_outside(void **state)
 {

@@ -29,7 +29,7 @@ test_vectors(void **state)
     cairn_sha256_update(sha, "abc", 3);
     expect(sha, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     for (size_t cut = 0; cut <= strlen(abc);
-         cut++) { /* final starts anew, and updates may be cut anywhere */
+         cut++) { /* final starts again, and updates may be cut anywhere */
         cairn_sha256_update(sha, abc, cut);
         cairn_sha256_update(sha, abc + cut, strlen(abc) - cut);
         expect(sha, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");

@@ -45,7 +45,7 @@ test_clean(void **state)
     assert_string_equal(out, "");
 }
 
-/* Whatever two bytes it is made of, what is cleaned is plain, and what was plain stays as it is. */
+/* Any two bytes are plain once cleaned, and what was plain stays as it is. */
 static void
 test_every_pair(void **state)
 {

@@ -37,7 +37,7 @@ test_open_refuses(void **state)
     cairn_client_close(NULL);
 }
 
-/* A trainer's whole life without an agent: every call returns, and it is said once. */
+/* A trainer's whole life without an agent: every call returns, with one line of log. */
 static void
 train_without(struct cairn_client *client, cairn_err restore)
 {
@@ -88,7 +88,7 @@ test_no_agent_answers(void **state)
     (void)state;
     options.connect_timeout_ms = SHORT_MS;
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
-    train_without(client, CAIRN_PEER); /* it would be wrong to start anew: there may be a state */
+    train_without(client, CAIRN_PEER); /* not from nothing: there may be a state */
     assert_int_equal(count_lines("unprotected"), 1);
     assert_true(fake_now_ms() - start_ms < options.restore_timeout_ms);
 }
@@ -587,8 +587,7 @@ test_fence_before_grant(void **state)
     agent->hold_grants = 1;
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
     assert_true(fake_reaches(&agent->begins, 1));
-    assert_int_equal(cairn_snapshot_fence(client, 3),
-                     CAIRN_OK); /* nothing of it is captured here */
+    assert_int_equal(cairn_snapshot_fence(client, 3), CAIRN_OK); /* this rank captures nothing */
     assert_int_equal(cairn_snapshot_fence(client, 0), CAIRN_AGAIN);
     assert_int_equal(cairn_snapshot_fence(client, 1), CAIRN_AGAIN);
     assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_AGAIN);
@@ -804,7 +803,7 @@ test_register_wrong(void **state)
     model_fini(&model);
 }
 
-/* Registering anew in the middle of a snapshot gives that one up; the next is of the new tensors.
+/* Registering again in the middle of a snapshot gives that one up; the next is of the new tensors.
  */
 static void
 test_register_again(void **state)

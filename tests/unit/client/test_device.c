@@ -109,7 +109,7 @@ struct trainer {
     struct fake_agent *agent;
     struct cairn_client *client;
     void *contexts[2];
-    void *streams[2]; /* on which it computes: not the default ones */
+    void *streams[2]; /* on which it computes: not the defaults */
     uint64_t small;   /* on device 0: SMALL tensors */
     uint64_t large[2];
     uint8_t *host;
@@ -490,7 +490,7 @@ test_graph_capture(void **state)
     end(&trainer);
 }
 
-/* The n-th call of each entry point fails: registration or a snapshot fails, which is said in at
+/* The n-th call of each entry point fails: registration or a snapshot fails, which is logged in at
  * most one line of cause and one of effect; the steps go on; nothing is left behind, and no torn
  * snapshot. */
 static void
@@ -547,7 +547,7 @@ test_every_driver_error(void **state)
         }
 }
 
-/* A device that failed is opened anew by itself: two lines when it fails, one when it works
+/* A device that failed is opened again by itself: two lines when it fails, one when it works
  * again. */
 static void
 test_failed_device_comes_back(void **state)
@@ -582,7 +582,7 @@ test_failed_device_comes_back(void **state)
     end(&trainer);
 }
 
-/* Tensors that are registered while a device fails are refused with its reason, which was said
+/* Tensors that are registered while a device fails are refused with its reason, which was logged
  * before. */
 static void
 test_registered_while_a_device_fails(void **state)
@@ -663,7 +663,8 @@ store(struct fake_agent *agent, uint32_t index, uint8_t *matrix, uint64_t from, 
 /*
  * What two ranks captured comes into one rank with three parts on two devices. The streams have
  * still to initialise the targets when the restore is asked for: what is restored comes after that.
- * Every driver call of the restore may fail: then it says so, and another try brings everything.
+ * Every driver call of the restore may fail: then it reports that, and another try brings
+ * everything.
  */
 static void
 test_restored_into_other_ranks(void **state)

@@ -515,8 +515,8 @@ test_given_up_while_waiting(void **state)
     teardown(&trainer);
 }
 
-/* A held snapshot is known as good when the trainer says so, whether the copy has ended by then or
- * not, and never otherwise. */
+/* A held snapshot is known as good when the trainer confirms it, whether the copy has ended by then
+ * or not, and never otherwise. */
 static void
 test_held(void **state)
 {
@@ -589,7 +589,7 @@ test_last(void **state)
 }
 
 /* Two slices of one memory: it is read twice, and may be overwritten after the second time alone,
- * whichever of them is asked for. */
+ * in any order of asking. */
 static void
 test_slices_that_share_memory(void **state)
 {

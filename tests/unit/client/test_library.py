@@ -257,7 +257,7 @@ class Install(unittest.TestCase):
             for name in self.OTHERS:
                 os.remove(os.path.join(self.place, name))
             os.makedirs(os.path.join(self.place, "bin"), exist_ok=True)
-            self.make("uninstall")  # a second time is no error, and takes the empty folders
+            self.make("uninstall")  # a second time is not an error, and takes the empty folders
             left = {os.path.relpath(parent, self.place) for parent, _, _ in os.walk(self.place)}
             left = {name for name in left if not name.startswith("share")}
             self.assertEqual(left, {".", "bin", "lib", "lib/pkgconfig", "include"})

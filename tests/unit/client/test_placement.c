@@ -1,6 +1,6 @@
 /*
  * tests/unit/client/test_placement.c - shares and layers that change while training goes on: the
- * rank's state machine by itself, and many ranks of it around a model collective, with offers that
+ * rank's state machine by itself, and many ranks around a model collective, with offers that
  * are late, lost, damaged or differ, agents that die, fills that fail, and a collective that breaks
  * with some ranks informed.
  */
@@ -240,7 +240,7 @@ struct job {
     enum planted planted;
     struct client_placement ranks[RANKS];
     bool has_agent[RANKS];
-    struct cairn_session_shares offers[4]; /* the last ones, that may still arrive */
+    struct cairn_session_shares offers[4]; /* the last, which may still arrive */
     uint64_t number;
     uint32_t changes, moves, abandoned;
     bool is_broken; /* an invariant is */
@@ -264,7 +264,7 @@ start_ranks(struct job *job)
     }
 }
 
-/* Some analyst makes an offer; now and then two make different ones of one number, or one is
+/* Some analyst makes an offer; now and then two make different offers of one number, or one is
  * wrong. */
 static void
 make_offer(struct job *job)

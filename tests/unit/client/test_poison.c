@@ -68,7 +68,7 @@ open_job(struct job *job)
     assert_int_equal(cairn_client_register(job->client, job->slices, PARTS), CAIRN_OK);
 }
 
-/* Takes the next step, and a snapshot of it. */
+/* Takes the next step, and its snapshot. */
 static void
 take_step(struct job *job)
 {
@@ -122,7 +122,7 @@ nan_is_told(void **state)
     assert_int_equal(poison->tensors, 1);
     assert_int_equal(poison->generation.step, 2);
     assert_false(poison->is_rejected);
-    take_step(job); /* it stays as it is, and is said once */
+    take_step(job); /* it stays as it is, and is logged once */
     expect(job, 1, 2);
     assert_int_equal(count_lines("is poisoned"), 1);
     job->weight[ELEMENTS - 1] = BF16_ONE;
@@ -201,7 +201,7 @@ only_good_snapshots_teach(void **state)
 }
 
 /* A step is rejected before its snapshot begins, while the grant is awaited, and while it is held,
- * whatever is confirmed; after DONE it is too late. */
+ * even once confirmed; after DONE it is too late. */
 static void
 steps_are_rejected(void **state)
 {

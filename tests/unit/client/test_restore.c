@@ -614,7 +614,8 @@ test_answers(void **state)
     stored_fini(&stored);
 }
 
-/* While the job's own restore is under way the agent cannot say what is held: that is no answer. */
+/* While the job's own restore is under way the agent cannot say what is held: that is not an
+ * answer. */
 static void
 test_waits_for_an_answer(void **state)
 {
@@ -784,7 +785,7 @@ count_inherited(void *argument)
     return count;
 }
 
-/* What the trainer starts meanwhile gets nothing of it: not the agent's memory, which it would keep
+/* What the trainer starts meanwhile inherits nothing: not the agent's memory, which it would keep
  * alive. */
 static void
 test_nothing_is_inherited(void **state)

@@ -298,7 +298,7 @@ test_leave(void **state)
     cairn_session_writer_fini(&writer);
 }
 
-/* A ring's frame has one descriptor and an index within bounds, whatever else its sender says. */
+/* A ring's frame has one descriptor and an index within bounds, or it is refused. */
 static void
 test_timing(void **state)
 {
@@ -517,7 +517,7 @@ take_mixed(struct cairn_session_frame *frame, void *context)
     expected->seen++;
 }
 
-/* Descriptors arrive with their own frame, whatever the socket cuts and joins. */
+/* Descriptors arrive with their own frame, however the socket cuts and joins. */
 static void
 test_descriptors(void **state)
 {
@@ -717,7 +717,7 @@ take_count(struct cairn_session_frame *frame, void *context)
     (*(int *)((void **)context)[1])++;
 }
 
-/* A frame much larger than the socket and the kept buffers; memory is given back behind it. */
+/* A frame much larger than the socket and the kept buffers; memory is given back afterwards. */
 static void
 test_large(void **state)
 {
@@ -788,7 +788,7 @@ test_peer_gone(void **state)
                      CAIRN_OK);
     assert_int_equal(cairn_session_writer_send(&writer, fds[0]), CAIRN_OK);
     close(fds[0]);
-    /* What was said before the end is still heard. */
+    /* Frames sent before the end are still read. */
     assert_int_equal(cairn_session_reader_receive(&reader, fds[1]), CAIRN_OK);
     assert_int_equal(cairn_session_reader_receive(&reader, fds[1]), CAIRN_PEER);
     assert_int_equal(reader.os_error, 0);
@@ -856,7 +856,7 @@ test_headers(void **state)
                      CAIRN_CORRUPT);
 }
 
-/* A COVERAGE of one thing with these texts, as whoever does not use our writer may send it. */
+/* A COVERAGE of one thing with these texts, as a peer without our writer may send it. */
 static cairn_err
 take_coverage_of(const char *text, uint32_t text_bytes, int field, uint32_t kind, uint32_t count)
 {

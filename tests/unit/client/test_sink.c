@@ -25,7 +25,7 @@ pages_there(uint8_t *memory)
     return count;
 }
 
-/* Puts bytes[bytes_len] at `offset` into memory of which the first `touched` bytes were touched. */
+/* Puts bytes[bytes_len] at `offset` into memory whose first `touched` bytes were touched. */
 static void
 put(uint64_t offset, uint64_t bytes_len, size_t touched)
 {

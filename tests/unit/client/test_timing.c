@@ -103,7 +103,7 @@ test_reader_finds_the_records(void **state)
     assert_int_equal(find_ring(), -1);
 }
 
-/* A signal while the ring is made is no want of memory. */
+/* A signal while the ring is made does not count as out of memory. */
 static void
 test_opens_while_signals_come(void **state)
 {

@@ -21,7 +21,7 @@ test_agent_dies_and_comes_back(void **state)
         agent->close_at_grant = 1; /* dies with a capture running */
         begin_soon(client, (uint64_t)round * 10);
         fake_reaches(&agent->begins, 2 * round - 1);
-        (void)cairn_snapshot_fence(client, CAIRN_FENCE_ALL); /* whatever it is, it returns */
+        (void)cairn_snapshot_fence(client, CAIRN_FENCE_ALL); /* with any result, it returns */
         fake_agent_stop(agent);
         wait_attached(client, 0);
         for (uint64_t step = 0; step < 5; step++) {
@@ -47,7 +47,7 @@ test_agent_dies_and_comes_back(void **state)
     model_fini(&model);
 }
 
-/* kill -9 at whatever moment of a snapshot, and SIGSTOP: no call takes longer than it may. */
+/* kill -9 at any moment of a snapshot, and SIGSTOP: no call takes longer than it may. */
 static void
 test_agent_killed(void **state)
 {
@@ -91,7 +91,7 @@ test_agent_killed(void **state)
     fake_agent_kill(agent, SIGCONT);
     agent->dones = 0;
     for (uint64_t step = 70; agent->dones == 0;
-         step++) { /* it has ten cancelled ones to read first */
+         step++) { /* it has ten cancelled snapshots to read first */
         assert_true(step < 100000);
         if (cairn_snapshot_begin(client, step) == CAIRN_OK)
             nanosleep(&(struct timespec){0, 5000000}, NULL);
@@ -142,7 +142,7 @@ test_agent_silent(void **state)
     model_fini(&model);
 }
 
-/* Whatever bytes the agent sends, the trainer lives, and attaches again when they are right. */
+/* The agent may send any bytes: the trainer lives, and attaches again when they are right. */
 static void
 test_hostile_agent(void **state)
 {
@@ -195,7 +195,7 @@ test_damage_is_asked_again_rarely(void **state)
     start_ms = fake_now_ms();
     agent->raw = nonsense;
     agent->raw_bytes = sizeof nonsense;
-    agent->stop = 1; /* the connection ends, and all later ones are damaged at once */
+    agent->stop = 1; /* the connection ends, and all later connections are damaged at once */
     pthread_join(agent->thread, NULL);
     agent->connections = 0;
     fake_agent_start(agent);
@@ -289,8 +289,8 @@ test_forked_child(void **state)
     model_fini(&model);
 }
 
-/* Why nothing is protected is said once, and again to who registers anew: what is refused then may
- * be another tensor. */
+/* Why nothing is protected is logged once, and again after registering again: what is refused then
+ * may be another tensor. */
 static void
 test_refusal_is_said(void **state)
 {

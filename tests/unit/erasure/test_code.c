@@ -41,7 +41,7 @@ one_over(uint8_t a)
     return 0;
 }
 
-/* Cauchy, scaled so that row 0 and column 0 are ones, straight from the definition in code.h. */
+/* Cauchy, scaled so that row 0 and column 0 are all 1, straight from the definition in code.h. */
 static uint8_t
 generator(uint32_t k, uint32_t r, uint32_t j)
 {

@@ -1,5 +1,5 @@
 /*
- * tests/unit/replan/counted_job.h - a job of which NCCL's plugin alone writes: operations are
+ * tests/unit/replan/counted_job.h - a job that only NCCL's plugin records: operations are
  * entered, none is seen to end, no step is named. Records go through each rank's reducer, its
  * reports through their bytes, into one analysis.
  */
@@ -32,7 +32,7 @@ struct job {
     bool is_mute[WORLD]; /* its node is not heard of */
     uint64_t now_ns;
     uint64_t entered[WORLD][0x100][16]; /* by communicator and operation */
-    uint64_t begun_ns;                  /* when the verdict that was said last was opened */
+    uint64_t begun_ns;                  /* when the last reported verdict was opened */
     uint32_t opened, closed;
 };
 
@@ -188,7 +188,7 @@ pass(struct job *job, uint64_t for_ns)
 }
 
 /* What a step enters on a rank, up to the operation number `until`, before which it hangs; -1: all
- * of it. The numbers of operations differ by communicator. */
+ * of the operation. The numbers of operations differ by communicator. */
 static inline void
 step_of(struct job *job, uint32_t rank, int until)
 {

@@ -94,7 +94,7 @@ test_not_dumped(void **state)
     cairn_arena_destroy(arena);
 }
 
-/* With huge pages or without, whatever the machine has, an arena comes out, and it is said once. */
+/* With huge pages or without, an arena is made, with one line of log. */
 static void
 test_hugepages_are_tried(void **state)
 {

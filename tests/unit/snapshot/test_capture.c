@@ -202,7 +202,7 @@ prepare_devices(void)
         assert_int_equal(cairn_capture_prepare(capture, d, region, REGION_BYTES_MAX), CAIRN_OK);
 }
 
-/* Adds a run and what must come of it. from: offset in the source of that device. */
+/* Adds a run and its expected result. from: offset in the source of that device. */
 static void
 add_run(int32_t device, uint64_t from, uint64_t bytes, uint64_t offset)
 {
@@ -278,7 +278,7 @@ spoil(uint32_t run, uint64_t element, const void *bytes, size_t bytes_len)
     memcpy(expected + runs[run].offset + at, bytes, bytes_len);
 }
 
-/* Which runs hold values that are not finite is told, of the host and of devices, of large ones and
+/* Which runs hold values that are not finite is reported, on host and devices, for large runs and
  * of small ones that share a block, and of no others. */
 static void
 test_failing_runs(void **state)
@@ -708,7 +708,8 @@ test_destroy_cancels(void **state)
     assert_int_equal(seen.result, CAIRN_AGAIN);
 }
 
-/* A device error ends the capture, is said once; the device works again when prepared again. */
+/* A device error ends the capture, with one line of log; the device works again when prepared
+ * again. */
 static void
 test_device_error(void **state)
 {

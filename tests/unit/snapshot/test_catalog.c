@@ -122,7 +122,7 @@ exercise(const struct cairn_store_ops *ops, const char *path)
                      CAIRN_OK);
     assert_string_equal(text, "b=TWO bb=three ");
 
-    /* One batch: the later change of a key wins, in both directions, and deleting nothing is no
+    /* One batch: the later change of a key wins, in both directions, and deleting nothing is not an
      * error. */
     assert_int_equal(cairn_batch_create(&batch), CAIRN_OK);
     cairn_batch_put(batch, CAIRN_TABLE_PLANS, "x", 1, "1", 1);
@@ -280,7 +280,7 @@ complete_or_refused(const char *name)
     err = cairn_catalog_open(&cairn_store_rocksdb, path_of(name), &catalog);
     if (err) {
         assert_true(err == CAIRN_CORRUPT || err == CAIRN_IO);
-        assert_non_null(strstr(last_line, ": ")); /* and it was said */
+        assert_non_null(strstr(last_line, ": ")); /* and it was logged */
         return false;
     }
     assert_int_equal(cairn_catalog_scan(catalog, CAIRN_TABLE_FACTS, NULL, 0, count, &seen),

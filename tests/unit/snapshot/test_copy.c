@@ -54,7 +54,7 @@ check(uint64_t seed, size_t to, size_t from, size_t bytes)
         check_with(kernel, seed, to, from, bytes);
 }
 
-/* The fastest is used, whatever was used before, and it copies. */
+/* The fastest is used, after any other, and it copies. */
 static void
 test_the_fastest_is_used(void **state)
 {
@@ -238,7 +238,7 @@ check_places(const struct patterns *patterns, size_t to, size_t from, size_t ele
     }
 }
 
-/* Every value that is not finite is found, of each type, wherever it lies and whatever the copy's
+/* Every value that is not finite is found, of each type, at any place and for any
  * head, rows and tail are; the largest finite values never are. */
 static void
 test_what_is_not_finite_is_found(void **state)

@@ -267,7 +267,7 @@ test_refused_copy_of_a_batch(void **state)
     cairn_mem_close(mem);
 }
 
-/* Refused registration: the same bytes arrive through the ring, and it is said once. */
+/* Refused registration: the same bytes arrive through the ring, with one line of log. */
 static void
 test_copy_through_the_ring(void **state)
 {
@@ -566,7 +566,7 @@ test_every_driver_error(void **state)
     assert_int_equal(whole_session(), CAIRN_OK);
 }
 
-/* An error of the trainer's own kernels (sticky) ends the copy, is said once, and stays. */
+/* An error of the trainer's own kernels (sticky) ends the copy, is logged once, and stays. */
 static void
 test_asynchronous_error(void **state)
 {

@@ -177,7 +177,7 @@ test_every_call_fails_once(void **state)
                 expect_pattern(arena);
                 failed = true;
             }
-        failed |= calls > at; /* a page that is not given back is no error */
+        failed |= calls > at; /* a page that is not given back is not an error */
         fail_at = -1;
         failures += failed;
         expect_pattern(arena);

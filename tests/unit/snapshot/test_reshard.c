@@ -737,7 +737,7 @@ test_refused(void **state)
 }
 
 /*
- * Pieces whose hulls meet and whose rows are no rectangles, so that only their runs show that
+ * Pieces whose hulls meet and whose rows are not rectangles, so that only their runs show that
  * they share nothing.
  */
 static void
@@ -791,7 +791,7 @@ new_bytes(bool with_piece)
     return layout;
 }
 
-/* Adds `rows` x 2 bytes of it, from column `column` on, to container 0. */
+/* Adds `rows` x 2 bytes, from column `column` on, to container 0. */
 static void
 add_columns(struct cairn_layout *layout, uint64_t column, uint64_t rows, uint64_t offset,
             uint64_t stride)

@@ -63,7 +63,7 @@ teardown(void **state)
     return munmap(memory, MEMORY_BYTES) || munmap(progress, 4096);
 }
 
-/* A record of which every byte and the length follow from its number. */
+/* A record whose length and bytes follow from its number. */
 static uint64_t
 make_record(uint64_t number, uint8_t payload[PAYLOAD_BYTES])
 {

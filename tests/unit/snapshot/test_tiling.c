@@ -278,7 +278,7 @@ take_out_and_put_in(struct job *job)
     }
 }
 
-/* Replicas that do not say so. */
+/* Undeclared replicas. */
 static void
 double_tensor(struct job *job)
 {
@@ -291,8 +291,8 @@ double_tensor(struct job *job)
                 add(job, p, &before.parts[p].entries[i].slice);
 }
 
-/* One part says something else of all that it has of a tensor; where it has all there is, that is
- * no defect. */
+/* One part says something else of all that it has of a tensor; where it has all there is, that
+ * is not a defect. */
 static void
 disagree(struct job *job, bool shape)
 {
@@ -689,7 +689,7 @@ hostile_pieces(void **state)
         cairn_tiling_pieces_fini(&pieces);
         bytes[at / 8] ^= (uint8_t)(1u << at % 8);
     }
-    /* What has no room is said to be missing. */
+    /* What has no room is reported as missing. */
     struct cairn_tiling_pieces pieces = {0};
 
     len = cairn_tiling_pack_pieces(tilings[0], prefix, small, sizeof small);

@@ -184,7 +184,7 @@ test_plan(void **state)
     assert_int_equal(seen, MEMBERS);
     for (int n = 0; n < NODES; n++)
         assert_in_range(written[n], total / NODES * 4 / 5, total / NODES * 6 / 5);
-    assert_true(local >= 4 * 64 * 192 * 4); /* the larger ones of those that one node holds */
+    assert_true(local >= 4 * 64 * 192 * 4); /* the larger of those that one node holds */
     cairn_universal_fini(&universal);
 }
 

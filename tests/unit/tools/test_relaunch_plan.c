@@ -30,7 +30,7 @@ struct node {
 };
 
 static struct node job[NODES];
-static uint64_t done_job; /* a command of it has ended with success */
+static uint64_t done_job; /* one of its commands has ended with success */
 static uint64_t finished; /* name of the round that has come to its end */
 static uint64_t now;      /* looks since the begin */
 static uint64_t asked;    /* when an operator asked for a relaunch; 0: never */
@@ -171,7 +171,7 @@ end_command(uint32_t self, int exit_code, bool was_ended)
     tell(self);
 }
 
-/* What the agents do in a restore: spares take the parts of dead nodes, blank ones get theirs. */
+/* What the agents do in a restore: spares take the parts of dead nodes, blank nodes get theirs. */
 static void
 rebuild(void)
 {

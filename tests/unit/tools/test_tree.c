@@ -70,7 +70,7 @@ refuses_what_is_no_json(void **state)
     assert_int_equal(cairn_tree_parse(deep, 40, &tree), CAIRN_CORRUPT);
 }
 
-/* Every cut and every changed byte of a text: nothing but an answer may come of it (the sanitizers
+/* Every cut and every changed byte of a text: nothing but an answer may result (the sanitizers
  * watch). */
 static void
 survives_damage(void **state)

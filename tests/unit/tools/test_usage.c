@@ -139,7 +139,7 @@ helps(void **state)
     assert_non_null(strstr(said, "-n, --dry-run"));
 }
 
-/* The columns of the longest line of what was said. */
+/* The columns of the longest printed line. */
 static size_t
 widest(void)
 {

@@ -52,7 +52,7 @@ pair_prepare(const struct leaf *shown, const char *pattern)
         ends[i].options.certificate = &certificates[i];
 }
 
-/* Node 0 lets node 1 in, whoever calls. */
+/* Node 0 lets node 1 in, no matter which calls. */
 static void
 accepted(const struct leaf *shown)
 {
@@ -67,8 +67,9 @@ accepted(const struct leaf *shown)
     }
 }
 
-/* Node 0 refuses node 1, whoever calls, and its log has this. The caller learns it. By another
- * pattern node 1 refuses node 0, too, where it calls and so is the first to see a certificate. */
+/* Node 0 refuses node 1, no matter which calls, and its log has this. The caller learns it. By
+ * another pattern node 1 refuses node 0, too, where it calls and so is the first to see a
+ * certificate. */
 static void
 refused(const struct leaf *shown, const char *pattern, const char *line)
 {
@@ -235,7 +236,7 @@ wrong_names(void **state)
     }
 }
 
-/* A certificate that is no node's, by what it says of itself. */
+/* A certificate that names itself something other than a node's. */
 static void
 wrong_use(void **state)
 {
@@ -468,7 +469,7 @@ bad_one_keeps_the_old(void **state)
 }
 
 /* A job goes from a key to certificates: first all get a certificate, then the key goes. Sessions
- * begin at every step, whoever of the two is further. */
+ * begin at every step, no matter which of the two is further. */
 static void
 from_a_key_to_certificates(void **state)
 {

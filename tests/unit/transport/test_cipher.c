@@ -126,7 +126,7 @@ test_vectors(void **state)
         }
 }
 
-/* Where lengths and heads are no multiples of what the kernels take at once. */
+/* Where lengths and heads are not multiples of what the kernels take at once. */
 static void
 cross(bool encrypt, size_t head_len, size_t block_len)
 {
@@ -177,7 +177,7 @@ test_each_against_each(void **state)
 static void
 test_nonces(void **state)
 {
-    static const uint8_t key[CAIRN_CIPHER_KEY_BYTES] = "one key, thirty-two bytes of it";
+    static const uint8_t key[CAIRN_CIPHER_KEY_BYTES] = "one key, thirty-two bytes in it";
     uint8_t first[CAIRN_CIPHER_NONCE_BYTES] = {0}, second[CAIRN_CIPHER_NONCE_BYTES] = {1};
     uint8_t plain[64] = {0}, outs[2][64], tags[2][CAIRN_CIPHER_TAG_BYTES];
     struct cairn_cipher_block how = {.block_len = sizeof plain};

@@ -1,5 +1,5 @@
-/* libfabric is loaded when a transport is opened and not before, and what is wrong with it is
- * said. */
+/* libfabric is loaded when a transport is opened and not before, and a failure is
+ * logged. */
 #include "transport/fabric.h"
 
 #include "base/log.h"

@@ -1,6 +1,6 @@
 /*
  * What others do to a transport: frames lost, damaged and stuck on the loop backend, and strangers
- * that send whatever they like, on the loop and over libfabric.
+ * that send anything, on the loop and over libfabric.
  */
 #include "ends.h"
 
@@ -179,7 +179,7 @@ forge(uint8_t *bytes, uint8_t kind, uint64_t token, uint64_t sequence, uint32_t 
     return CAIRN_FRAME_HEADER_BYTES + body_len;
 }
 
-/* Whatever is put in front of a receiver: nothing is delivered, no session ends, memory stays. */
+/* A receiver may be sent anything: nothing is delivered, no session ends, memory stays. */
 static void
 test_hostile_frames(void **state)
 {
@@ -232,7 +232,7 @@ test_hostile_frames(void **state)
     TURN_UNTIL(ends[1].messages == messages + 1, 5);
 }
 
-/* A whole handshake that is replayed brings no session up, and the messages behind it nothing. */
+/* A whole handshake that is replayed brings no session up, and the messages after it nothing. */
 static void
 test_replayed_handshake(void **state)
 {

@@ -34,8 +34,8 @@ bad_patterns(void **state)
         const char *pattern, *job;
     } bad[] = {
         {"", "a"},
-        {"spiffe://example.org/cairn/{node}", "a"}, /* of which job? */
-        {"spiffe://example.org/cairn/{job}", "a"},  /* of which node? */
+        {"spiffe://example.org/cairn/{node}", "a"}, /* no job */
+        {"spiffe://example.org/cairn/{job}", "a"},  /* no node */
         {"spiffe://example.org/{job}/{node}/{node}", "a"},
         {"spiffe://example.org/{job}{node}", "a"},
         {"spiffe://example.org/{node}{job}", "a"},

@@ -49,7 +49,7 @@ child_run(uint32_t node)
 }
 
 /*
- * Starts this program anew as a peer, with none of the descriptors of the transport that is open
+ * Starts this program again as a peer, with none of the descriptors of the transport that is open
  * here: "child node incarnation provider key address …".
  */
 static void
@@ -168,7 +168,7 @@ test_killed_while_receiving(void **state)
             ends_turn();
         }
         child_kill(1);
-        downs = ends[0].downs; /* more than one per life where the endpoint was opened anew */
+        downs = ends[0].downs; /* more than one per life where the endpoint was opened again */
         sent += pour(1, 8);    /* into the gap */
         started_ns = clock_now_ns();
         while (ends[0].downs == downs && clock_now_ns() - started_ns < PATIENCE * 6000000000u) {
@@ -225,7 +225,7 @@ test_stopped_while_receiving(void **state)
                                      CAIRN_TRANSPORT_BODY_BYTES_MAX, NULL, 0, 0) == CAIRN_OK;
         before = ends[0].ended_of[2];
         begin_ns = clock_now_ns();
-        /* Down for a moment where the whole endpoint is opened anew: providers without rxm. */
+        /* Down for a moment where the whole endpoint is opened again: providers without rxm. */
         while (end_send(0, 2, 0, payloads[0], 65536) != CAIRN_OK &&
                clock_now_ns() - begin_ns < PATIENCE * 5000000000u)
             ends_turn();

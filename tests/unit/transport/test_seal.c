@@ -1,5 +1,5 @@
 /* Blocks of payloads: what is changed, repeated, left out, moved or brought from another
- * connection is found, whichever library each of the two sides uses. */
+ * connection is found, with either library on each of the two sides. */
 #include "transport/seal.h"
 #include "tests/support/cmocka.h"
 
@@ -127,7 +127,7 @@ test_another_connection(void **state)
     }
 }
 
-/* Tags of blocks in clear. Either side computes the same, whichever library it uses; a bit of the
+/* Tags of blocks in clear. Either side computes the same, with either library; a bit of the
  * block, its length, its place or its connection changes the tag. */
 static void
 test_tags(void **state)

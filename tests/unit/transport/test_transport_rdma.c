@@ -197,7 +197,7 @@ another_protection_is_refused(void **state)
     assert_int_equal(fabric.broken_count[2], 1);
 }
 
-/* What node 0 sends: its offer first, then a payload once both may write, and its tags behind it,
+/* What node 0 sends: its offer first, then a payload once both may write, and its tags after that,
  * under nonces that never come twice. */
 static void
 a_payload_on_its_way_out(void **state)

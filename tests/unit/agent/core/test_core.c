@@ -534,7 +534,7 @@ a_step_that_one_has_passed_is_aborted(void **unused)
     assert_int_equal(job.nodes[0].committed.step, 7);
 }
 
-/* Members that let steps pass make the leader choose later ones. No step comes after the last. */
+/* Members that let steps pass make the leader choose later steps. No step comes after the last. */
 static void
 the_last_step_is_committed_whatever_the_margin(void **unused)
 {

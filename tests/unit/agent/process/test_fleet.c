@@ -46,7 +46,7 @@ changes_add_up(void **state)
     assert_int_equal(told_count, 1);
     assert_int_equal(told[0], 1);
     assert_string_equal(told_first.nodes[1].address, "127.0.0.9:2002");
-    /* the same again is no change */
+    /* the same again changes nothing */
     assert_int_equal(cairn_fleet_apply(&told_first, bytes, len, tell, NULL), CAIRN_OK);
     assert_int_equal(told_count, 1);
     free(bytes);

@@ -660,7 +660,7 @@ keeper_lingers_only_without_an_agent(void **state)
     assert_int_equal(cairn_keeper_ping(keeper), CAIRN_OK);
     cairn_keeper_close(keeper);
     left_ms = now_ms();
-    silent = connect_raw(&place); /* who says nothing is no agent */
+    silent = connect_raw(&place); /* a silent client is not an agent */
     await_gone(place.path);
     assert_true(now_ms() - left_ms >= 1900);
     close(silent);

@@ -100,7 +100,7 @@ test_output_is_bounded(void **state)
     assert_int_equal(command.output[CAIRN_COMMAND_OUTPUT_BYTES - 1], 'x');
 }
 
-/* All that it says is in the pieces, each of which a line of the log has room for. */
+/* The pieces hold all of the output, and each fits in a line of the log. */
 static void
 test_pieces(void **state)
 {
@@ -135,7 +135,7 @@ test_pieces(void **state)
     assert_string_equal(joined + used - 8, "\303\274|last|");
 }
 
-/* What is no text is cut where it must be. */
+/* Bytes that are not text are cut where it must be. */
 static void
 test_pieces_of_no_text(void **state)
 {
@@ -152,7 +152,7 @@ test_pieces_of_no_text(void **state)
 }
 
 /* The process of that number, from the command's output, is gone; one that nobody waits for may be
- * left of it for a moment. */
+ * left for a moment. */
 static void
 await_gone(const char *text)
 {

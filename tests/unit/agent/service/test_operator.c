@@ -171,7 +171,7 @@ one_loss_more_is_critical(void **state)
     assert_non_null(check_of(health, "not-restorable"));
     assert_null(check_of(health, "no-majority")); /* four of six */
     lose(scene, 0);
-    assert_non_null(check_of(look(scene), "no-majority")); /* half is no majority */
+    assert_non_null(check_of(look(scene), "no-majority")); /* half is not a majority */
 }
 
 static void
@@ -675,7 +675,7 @@ hostile_coverage_is_refused(void **state)
     operator_node_fini(&out);
 }
 
-/* What a newer agent says beside what this one knows is passed over, whatever it is. */
+/* Additions of a newer agent are passed over. */
 static void
 newer_views_are_read(void **state)
 {
@@ -942,8 +942,8 @@ enforcement_is_shown(void **state)
     free(text);
 }
 
-/* What the analyst advises about the plan; numbers of another version that mean nothing here are no
- * advice. */
+/* What the analyst advises about the plan; numbers of another version that mean nothing here are
+ * not advice. */
 static void
 advice_is_shown(void **state)
 {
@@ -1001,7 +1001,7 @@ offered_shares_are_reported(void **state)
     char *text;
 
     scene->nodes[0].offer_number = scene->nodes[2].offer_number = 7;
-    scene->nodes[1].offer_number = 6; /* has not heard of it yet */
+    scene->nodes[1].offer_number = 6; /* does not know the offer yet */
     for (uint32_t i = 0; i < 3; i++)
         scene->nodes[i].offer_askers = scene->nodes[i].offer_takers = 2;
     scene->nodes[2].offer_takers = 1;

@@ -80,7 +80,7 @@ test_wrong(void **state)
     for (uint32_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(load(wrong[i].text, &has_adviser, error), CAIRN_CONFIG);
         assert_false(has_adviser);
-        if (strncmp(error, "cairn.yaml:2: problem /tmp/cairn-problem-", 41) != 0 ||
+        if (strncmp(error, "cairn.yaml:2: problem: /tmp/cairn-problem-", 42) != 0 ||
             !strstr(error, wrong[i].why))
             fail_msg("%s", error);
     }

@@ -1,6 +1,6 @@
 /*
  * tests/unit/agent/service/test_proposal.c - the book of placements: each transition and refusal by
- * itself. tests/placements runs many schedules of it.
+ * itself. tests/placements runs many schedules.
  */
 #include "agent/service/proposal.h"
 #include "agent/service/proposal_plan.h"
@@ -17,7 +17,7 @@
 #define DAY (UINT64_C(86400) * S)
 enum { REPLICAS = 2 };
 
-/* 10 micro-batches, of which replica 0 has `first`. */
+/* 10 micro-batches; replica 0 has `first`. */
 static struct proposal
 placing(uint32_t first, double rate)
 {
@@ -247,7 +247,7 @@ test_a_denial_holds_for_its_evidence(void **state)
     assert_int_equal(book.denied_count, 2);
     assert_int_equal(plan_anew(&book, 8, 4, 108 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
     assert_int_equal(book.denied_count, 0);
-    for (uint32_t i = 0; i < 3 * PROPOSAL_DENIED_MAX; i++) { /* only the last ones are kept */
+    for (uint32_t i = 0; i < 3 * PROPOSAL_DENIED_MAX; i++) { /* only the last are kept */
         struct proposal home = placing(5, 4), wanted = placing(8, 4);
         struct proposal_round round = round_of(&home, &wanted, true, 110 * S);
 
@@ -284,7 +284,7 @@ test_an_operator_goes_back(void **state)
     /* no placement is proposed or offered while the same ranks are slow */
     assert_int_equal(plan(&book, 7, 2, true, 101 * S), 0);
     assert_int_equal(plan(&book, 6, 2, false, 101 * S), 0);
-    assert_int_equal(plan(&book, 6, 9, false, 102 * S), 0); /* nor other ones for a moment */
+    assert_int_equal(plan(&book, 6, 9, false, 102 * S), 0); /* nor others for a moment */
     assert_int_equal(plan_anew(&book, 6, 9, 103 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
     assert_int_equal(book.waiting.placement.number, 4);
 }
@@ -315,7 +315,7 @@ test_without_approval_the_budget_counts(void **state)
     scene.home = NULL;
     assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
     assert_refused(77, "plans nothing; set problem and plan_policy");
-    for (uint32_t i = 0; i < PROPOSAL_AWAY_MAX + 3; i++) { /* whatever operators approve is kept */
+    for (uint32_t i = 0; i < PROPOSAL_AWAY_MAX + 3; i++) { /* what operators approve is kept */
         (void)plan(&book, 7 + i % 2, 2, true, 93 * S);
         (void)decide(&book, PROPOSAL_APPROVE, book.last_number, 20 + i, &answer);
     }
@@ -346,7 +346,7 @@ test_an_offer_that_brings_nothing_is_taken_back(void **state)
     assert_true(story->after_ms > 194 && story->before_ms > 199);
     assert_int_equal(proposal_story_of(&book, 2)->withdraws, 1);
     assert_null(proposal_story_of(&book, 3));
-    /* it is denied, whatever is slow; others wait for an operator for a day */
+    /* it is denied, no matter what is slow; others wait for an operator for a day */
     assert_int_equal(plan_anew(&book, 8, 4, 100 * S), 0);
     assert_int_equal(plan(&book, 7, 2, false, 101 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
     assert_int_equal(plan(&book, 8, 2, false, 2000 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);

@@ -102,7 +102,7 @@ test_share(void **state)
     assert_true(course.passes >= 3);
 }
 
-/* Nothing to read is no pass; lengths change under the course. */
+/* Nothing to read counts as no pass; lengths change under the course. */
 static void
 test_changes(void **state)
 {

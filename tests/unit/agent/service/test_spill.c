@@ -73,7 +73,7 @@ add_source(struct cairn_layout *layout, struct memory *memory, uint32_t containe
     memory->used[container] = at + extent[0] * extent[1] + random_below(200);
 }
 
-/* Does what a fetcher does, and checks what is asked of it. */
+/* Does what a fetcher does, and checks what it was asked for. */
 static uint64_t
 fetch(const struct memory *memory, const struct fetcher_run *runs, uint32_t count)
 {
@@ -258,7 +258,7 @@ a_buffer_may_need_more_blocks_than_the_window(void **state)
     memory_fini(&memory);
 }
 
-/* Where source and target run alike, no block is read twice, whatever the buffers. */
+/* Where source and target run alike, no block is read twice, with any buffers. */
 static void
 neighbouring_buffers_share_their_blocks(void **state)
 {

@@ -1,5 +1,5 @@
 /* tests/unit/agent/service/test_timing.c - rings of timing records handed to a real agent: good
- * ones are read, others cost nothing. */
+ * rings are read, others cost nothing. */
 #include "tests/unit/agent/rings.h"
 
 #include "replan/trace/topology.h"
@@ -251,7 +251,7 @@ test_a_death_at_equal_counts(void **state)
 }
 
 /* The socket of a trainer that has ended is still open in a child of its: what it said last is read
- * to the end, over all that came with descriptors, behind each of which the kernel ends a read. Of
+ * to the end, over all that came with descriptors, after each the kernel ends a read. Of
  * that the last is what makes the agent say something. */
 static void
 test_what_was_said_last(void **state)
@@ -323,7 +323,7 @@ test_a_ring_that_was_full(void **state)
         hand_over(&trainers[rank], files[rank].fd);
     }
     await_status(*state, "\"records\":457,\"records_lost\":5");
-    usleep(2000000); /* in which a hang would be said */
+    usleep(2000000); /* in which a hang would be reported */
     ask_status(*state, text, sizeof text);
     assert_null(strstr(text, "hang_compute"));
     for (uint32_t rank = 0; rank < 2; rank++) {

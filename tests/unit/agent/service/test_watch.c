@@ -11,7 +11,7 @@
 
 enum { AGENTS = 5, QUEUE = 4096, MS = 1000000 };
 
-/* A report of these tests: which stream of its agent it was said in, and its number there; 0
+/* A report of these tests: which stream of its agent sent it, and its number there; 0
  * announces. */
 struct said {
     uint32_t agent, stream, number;
@@ -218,7 +218,7 @@ turn(struct net *net, bool reports)
     deliver(net, net->loss_percent ? 70 : 100);
 }
 
-/* Everything that was said last has arrived at this analyst. */
+/* All newest reports have arrived at this analyst. */
 static void
 all_arrived(struct net *net, uint32_t analyst)
 {
@@ -301,7 +301,7 @@ test_taken_over(void **state)
 }
 
 /* It restarts so quickly that nobody saw it gone: it does not know the streams, and asks for new
- * ones. */
+ * reports. */
 static void
 test_forgotten(void **state)
 {

@@ -124,11 +124,11 @@ ours_ends(int version)
     CHECK(other->started[BIT_COLL] == OPERATIONS + 1 && other->wrong == 0);
 }
 
-/* More events than entries, none of which ends: those that run are not overwritten. */
+/* More events than entries, and none ends: those that run are not overwritten. */
 static void
 entries_run_out(int version)
 {
-    /* every entry is met again, the first ones twice */
+    /* every entry is met again, the first twice */
     enum { RUNNING = 40, MANY = (1 << 16) + 1000 };
     struct recording *other = open_recording();
     struct nccl_descriptor_v5 event;

@@ -118,7 +118,7 @@ names_and_sizes(int version)
         task.datatype = expected[i].datatype;
         fake_enqueue(&comm, &task);
     }
-    task.func = "Invalid"; /* and whatever a later NCCL may invent */
+    task.func = "Invalid"; /* and any name of a later NCCL */
     fake_enqueue(&comm, &task);
     CHECK(fake_read_operations(&ring, records, RECORDS_MAX) == COUNT);
     for (size_t i = 0; i < COUNT; i++) {

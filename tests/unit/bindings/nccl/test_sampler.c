@@ -105,7 +105,7 @@ test_settings(void **state)
         assert_true(cairn_sampler_next(&some, 3000, now_ns, now_ns + 1));
     }
     now_ns += 1;
-    for (uint64_t i = 0; i < 1000; i++) { /* not for ever, and a clock that goes back is no harm */
+    for (uint64_t i = 0; i < 1000; i++) { /* not for ever; a clock that goes back does no harm */
         timed += cairn_sampler_next(&some, 3000, now_ns, UINT64_MAX);
         now_ns -= i % 2;
     }

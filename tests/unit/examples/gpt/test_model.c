@@ -2,7 +2,7 @@
  * tests/unit/examples/gpt/test_model.c - forward and backward of examples/gpt/model.c.
  *
  * The gradient of every tensor is held against central differences of an independent loss in double
- * precision (reference.h), in a shape whose sizes are no multiples of a vector's width.
+ * precision (reference.h), in a shape whose sizes are not multiples of a vector's width.
  */
 #include <stdio.h>
 

@@ -186,7 +186,7 @@ offer_two(struct cairn_adviser *adviser)
     cairn_adviser_offered(adviser, number, &offers);
 }
 
-/* Advice that nobody follows neither hides better advice, nor makes whatever comes later wait for
+/* Advice that nobody follows neither hides better advice, nor makes what comes later wait for
  * longer. */
 static void
 test_not_followed(void **state)
@@ -334,7 +334,7 @@ test_rates(void **state)
     assert_int_equal(cairn_adviser_rates(adviser, NULL, NULL, 0, rates), 0);
     for (uint32_t i = 0; i < DEVICES; i++)
         assert_true(rates[i] <= 1 && rates[i] >= 1);
-    /* rank 9 is no device; rank 3 has the larger of its two rates */
+    /* rank 9 is not a device; rank 3 has the larger of its two rates */
     assert_int_equal(cairn_adviser_rates(adviser, slow_ranks, slow_rates, 4, rates), 1);
     assert_true(fabs(rates[0] - 1) + fabs(rates[1] - 1) + fabs(rates[2] - 2.5) +
                     fabs(rates[3] - 2) <

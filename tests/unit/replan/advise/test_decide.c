@@ -12,7 +12,7 @@
 enum { DEVICES = 16, ROUNDS = 10000, STEPS_PER_ROUND = 5 };
 #define PAUSE_MS 2000.0
 
-/* Roughly a normal number: twelve equal ones. */
+/* Roughly a normal number: the sum of twelve uniform draws. */
 static double
 random_normal(uint64_t *state)
 {
@@ -178,7 +178,7 @@ test_flicker(void **test_state)
     end(&job);
 }
 
-/* Rate 3 in every third round alone is no change. */
+/* Rate 3 in every third round alone does not count as a change. */
 static void
 test_spikes(void **test_state)
 {

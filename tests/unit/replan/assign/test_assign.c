@@ -146,7 +146,7 @@ test_small(void **test_state)
         free(assignment.pipelines);
     }
     print_message(
-        "%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f of it; %u times refused\n",
+        "%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f; %u times refused\n",
         solved, best, sum / solved, worst, refused);
     assert_true(refused > tried / 4);
     assert_true(solved > tried / 2 && sum / solved < 1.001 && worst < 1.01);

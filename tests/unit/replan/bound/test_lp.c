@@ -1,12 +1,12 @@
-/* tests/unit/replan/bound/test_lp.c - linear programs with known solutions, and random ones that
- * prove theirs by their prices. */
+/* tests/unit/replan/bound/test_lp.c - linear programs with known solutions, and random programs
+ * that prove theirs by their prices. */
 #include <math.h>
 
 #include "replan/bound/lp.h"
 #include "tests/support/cmocka.h"
 #include "tests/unit/replan/small.h"
 
-/* Says so when it has been asked that often. */
+/* True once it has been asked that often. */
 static bool
 after(void *context)
 {

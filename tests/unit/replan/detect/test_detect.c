@@ -13,7 +13,7 @@
 enum { WORLD = 8, NODE_RANKS = 2, MS = 1000000 };
 
 /* Ranks 2i and 2i + 1 are the tensor-parallel pair of replica i, on node i; dp0 has the even, dp1
- * the odd ones. */
+ * the odd ranks. */
 static const char header[] = "{\"cairn_trace\":1,\"world\":8,\"nodes\":[0,0,1,1,2,2,3,3],\"comms\":"
                              "{\"tp0\":[0,1],\"tp1\":[2,3],\"tp2\":[4,5],"
                              "\"tp3\":[6,7],\"dp0\":[0,2,4,6],\"dp1\":[1,3,5,7]}}";
@@ -396,8 +396,8 @@ test_hang_link(void **state)
     end(&job);
 }
 
-/* One rank's whole trace after the other's gives what interleaved ones give, and a missing rank is
- * counted. */
+/* One rank's whole trace after the other's gives what interleaved traces give, and a missing rank
+ * is counted. */
 static void
 test_any_order(void **state)
 {
@@ -447,7 +447,7 @@ test_any_order(void **state)
     end(&job);
 }
 
-/* Rings over the same nodes of which the first `slow_rings` are slow from step 40 to 70. */
+/* Rings over the same nodes, whose first `slow_rings` are slow from step 40 to 70. */
 static const struct cairn_verdicts *
 run_rings(struct job *job, uint32_t slow_rings, double noise)
 {
@@ -486,7 +486,7 @@ test_rings_together(void **state)
     end(&job);
 }
 
-/* Whatever numbers a rank reports for its operations, nobody keeps room for what lies between
+/* A rank may report any numbers for its operations: nobody keeps room for what lies between
  * them. */
 static void
 test_numbers_far_apart(void **state)

@@ -26,8 +26,8 @@ normal(uint32_t *seed)
     return radius * cos(6.283185307179586 * unit(seed));
 }
 
-/* Series of noise 0.1, of which each value is kept of the one before by so much, and a share is 0.6
- * higher. */
+/* Series of noise 0.1, each of whose values is kept of the one before by so much, and a share is
+ * 0.6 higher. */
 static void
 fill(struct cairn_history *history, uint32_t seed, double kept, double share, double reach)
 {

@@ -174,7 +174,8 @@ test_hidden(void **state)
     RUN(jobs);
 }
 
-/* Who waits for its own sends before the next step, or the norm of the gradients, is no culprit. */
+/* A rank that waits for its own sends before the next step, or for the gradients' norm, is
+ * innocent. */
 static void
 test_awaited_sends(void **state)
 {

@@ -41,7 +41,7 @@ test_found(void **state)
     assert_true(fabs(exp(found.size) - 1.3) < 0.05);
 }
 
-/* Steps that are a little too long, or a few long ones, before a shift beyond the clip do not move
+/* Steps that are a little too long, or a few long steps, before a shift beyond the clip do not move
  * its begin. */
 static void
 test_disturbed_before(void **state)

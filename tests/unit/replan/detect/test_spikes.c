@@ -1,5 +1,5 @@
 /*
- * tests/unit/replan/detect/test_spikes.c - transfers of which one in seven takes up to three times
+ * tests/unit/replan/detect/test_spikes.c - every seventh transfer takes up to three times
  * as long, by congestion: no link is called slow for that, and one that is slow is named all the
  * same; so is a NIC that is slow nearly from the first steps, or again.
  */

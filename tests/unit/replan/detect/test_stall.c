@@ -135,7 +135,7 @@ dump(struct counts *counts, const char *group, uint32_t rank, uint64_t entered, 
 }
 
 /* Rank 1 never comes to operation 9 of the world; 3, behind in pair "b", waits for it inside "b"
- * itself and is no culprit. */
+ * itself and is not a culprit. */
 static void
 dumps_name_who_is_inside_nothing(void **state)
 {

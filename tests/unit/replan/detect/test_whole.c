@@ -1,7 +1,7 @@
 /*
  * tests/unit/replan/detect/test_whole.c - pipelines whose sequences vary unreported, each on a
  * node of its own: a node that becomes slow is named, one that is not slow is not, and pauses that
- * happen to meet on a rank are no slow rank.
+ * happen to meet on a rank do not make it slow.
  */
 #include <math.h>
 #include <string.h>
@@ -151,7 +151,7 @@ test_lengths_alone(void **state)
 }
 
 /* In every fifth step of a pipeline its sequences are by up to a third longer. A node's steps that
- * are that long by chance are no slow node, and one that is slow is named all the same. */
+ * are that long by chance are not a slow node, and one that is slow is named all the same. */
 static void
 test_few_long_sequences(void **state)
 {

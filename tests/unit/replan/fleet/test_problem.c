@@ -1,5 +1,5 @@
-/* tests/unit/replan/fleet/test_problem.c - problem, plan and assignment files: good ones, and what
- * is refused, with the reason. */
+/* tests/unit/replan/fleet/test_problem.c - problem, plan and assignment files: valid files, and
+ * what is refused, with the reason. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ test_read(void **state)
         fail_msg("%s", fault.text);
     assert_int_equal(problem.layers, 3);
     assert_int_equal(problem.size_count, 2);
-    assert_int_equal(problem.sizes[0].size, 1); /* ascending, whatever the file's order */
+    assert_int_equal(problem.sizes[0].size, 1); /* ascending, in any order of the file */
     assert_int_equal(problem.device_count, 2);
     assert_int_equal(problem.devices[0].id, 1);
     assert_true(problem.devices[0].rate <= 0 && problem.devices[1].rate > 2.4);

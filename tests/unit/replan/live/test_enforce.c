@@ -83,7 +83,7 @@ test_once(void **state)
     assert_false(cairn_enforce_end(&ledger, &here, 1, CAIRN_ENFORCEMENT_EXITED, 0, 13 * S));
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 13 * S), 2);
     assert_true(cairn_enforce_end(&ledger, &here, 2, CAIRN_ENFORCEMENT_EXITED, 0, 14 * S));
-    /* each had its turn, whatever came of it */
+    /* each had its turn, with any result */
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 15 * S), 0);
     cairn_enforce_count(&ledger, counts);
     assert_int_equal(counts[CAIRN_ENFORCED_SUCCEEDED], 1);
@@ -162,7 +162,7 @@ test_cost_of_a_rate_that_changes(void **state)
     read_again.entries[0].run = by.run; /* confirmed since */
     assert_int_equal(cairn_enforce_next(&read_again, &by, 2, 209 * S), 0);
     assert_int_equal(cairn_enforce_next(&read_again, &by, 2, 211 * S), 1);
-    ledger.entries[0].rate = 1; /* nothing is lost any more, whatever was */
+    ledger.entries[0].rate = 1; /* nothing is lost any more, even if it was */
     assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 300 * S), 0);
 }
 
@@ -285,7 +285,7 @@ test_deaths(void **state)
     cairn_ledger_init(&ledger);
     add(&ledger, 1, TWO_KINDS, 10 * S);
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 1);
-    /* its own, whatever clocks say */
+    /* its own, with any clocks */
     assert_false(cairn_enforce_settle(&ledger, &at_it, all_alive, NODES, 200 * S));
     ledger.entries[0].run = 300;
     add(&ledger, 1, TWO_KINDS, 10 * S)->run = 300;
@@ -335,7 +335,7 @@ test_two_lists(void **state)
     assert_true(newer.version > version);
     assert_false(cairn_enforce_keep(&newer, &older));
     newer.entries[0].enforcement.state = CAIRN_ENFORCEMENT_UNKNOWN;
-    assert_false(cairn_enforce_keep(&newer, &older)); /* running is no news */
+    assert_false(cairn_enforce_keep(&newer, &older)); /* running is not new */
     assert_true(cairn_enforce_end(&older, &here, 1, CAIRN_ENFORCEMENT_EXITED, 0, 11 * S));
     assert_true(cairn_enforce_keep(&newer, &older));
     assert_int_equal(newer.entries[0].enforcement.state, CAIRN_ENFORCEMENT_EXITED);

@@ -215,7 +215,7 @@ test_never_begins(void **state)
     end(&job);
 }
 
-/* A hang is over when those that waited go on, whatever stands still besides. */
+/* A hang is over when those that waited go on, even if something else stands still. */
 static void
 test_over_while_others_stand(void **state)
 {
@@ -238,7 +238,7 @@ test_over_while_others_stand(void **state)
     end(&job);
 }
 
-/* An agent that starts anew in the middle of it knows nothing of those that wait, and so it is not
+/* An agent that starts again in the middle knows nothing of those that wait, and so it is not
  * over. */
 static void
 test_agents_begin_anew(void **state)
@@ -264,7 +264,7 @@ test_agents_begin_anew(void **state)
     end(&job);
 }
 
-/* Those that wait may be killed for it, or not be heard of for a while: that is no end of it. */
+/* Those that wait may be killed, or be silent for a while: the hang goes on. */
 static void
 test_victims_unheard(void **state)
 {
@@ -287,7 +287,7 @@ test_victims_unheard(void **state)
     end(&job);
 }
 
-/* A job of another size has taken the place of one that hung, and of which nobody has said that it
+/* A job of another size has taken the place of one that hung, and nobody has reported that it
  * is gone. */
 static void
 test_another_job(void **state)

@@ -328,7 +328,7 @@ test_budget(void **state)
     assert_non_null(strstr(advice, "exchange the rank's device"));
 }
 
-/* What ill ones had exchanged counts for a day, also when their entries have made room for
+/* What ill ranks had exchanged counts for a day, also when their entries have made room for
  * others. */
 static void
 test_budget_of_many(void **state)
@@ -468,8 +468,8 @@ test_recorded_computation(void **state)
     end(&job);
 }
 
-/* Ranks whose sequences differ by step, and say so, are not slow for that, also where one says it
- * of two steps in turn, and one not for a while; one that is slow besides is found. */
+/* Ranks whose sequences differ by step, and report it, are not slow for that, also where one says
+ * it of two steps in turn, and one not for a while; one that is slow besides is found. */
 static void
 test_work(void **state)
 {
@@ -518,8 +518,8 @@ test_work(void **state)
     end(&job);
 }
 
-/* The agent of one that waits begins anew, and knows of nothing that it waits in: it is not the one
- * who never arrives. */
+/* The agent of one that waits begins again, and knows of nothing that it waits in: it is not the
+ * one who never arrives. */
 static void
 test_agent_begins_in_a_wait(void **state)
 {
@@ -575,8 +575,8 @@ test_stopped(void **state)
     end(&job);
 }
 
-/* A rank that saves a checkpoint while the others wait is called hanging once; the same again is no
- * news. A longer wait is. */
+/* A rank that saves a checkpoint while the others wait is called hanging once; the same again is
+ * not news. A longer wait is. */
 static void
 test_checkpoints(void **state)
 {
@@ -602,7 +602,7 @@ test_checkpoints(void **state)
     end(&job);
 }
 
-/* Whoever does something else while the others wait is not gone; whoever is not heard of at all
+/* A rank that does something else while the others wait is not gone; one that is silent
  * is. */
 static void
 test_busy_elsewhere(void **state)
@@ -743,7 +743,7 @@ test_links(void **state)
 }
 
 /* Somebody is suspected while a verdict on a device or a link lasts; an uneven plan lasts for ever,
- * and is no such. */
+ * and is not one. */
 static void
 test_suspects(void **state)
 {
@@ -762,7 +762,7 @@ test_suspects(void **state)
     assert_true(cairn_ledger_suspects(&ledger));
 }
 
-/* Another analyst knows the ledger alone, and hears the communicators anew. */
+/* Another analyst knows the ledger alone, and hears the communicators again. */
 static void
 test_taken_over(void **state)
 {
@@ -941,7 +941,7 @@ test_other_world(void **state)
     end(&job);
 }
 
-/* What a ring may hold besides: nothing of it is taken, all of it is counted. */
+/* What a ring may hold besides: none is taken, all is counted. */
 static void
 test_lies(void **state)
 {
@@ -1049,7 +1049,7 @@ test_ends_not_seen(void **state)
     cairn_reduce_destroy(reduce);
 }
 
-/* Sends whose ends nobody sees may be what the rank waited in: nothing is said of computation.
+/* Sends whose ends nobody sees may be what the rank waited in: computation is not blamed.
  * Where some show ends, it is. */
 static void
 test_sends_without_ends(void **state)

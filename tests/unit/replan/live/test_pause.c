@@ -1,5 +1,5 @@
-/* tests/unit/replan/live/test_pause.c - what is no hang, though ranks stand still and their counts
- * of operations may differ. */
+/* tests/unit/replan/live/test_pause.c - pauses that are not a hang, though ranks stand still and
+ * their counts of operations may differ. */
 #include "tests/unit/replan/counted_job.h"
 
 #include "replan/live/tally.h"
@@ -27,8 +27,8 @@ test_pauses(void **state)
 }
 
 /* One rank saves for a minute while all others wait in one collective. Until it goes on nobody can
- * tell that from a hang: it is said, taken back with what it was, and not said again of as long a
- * pause; a longer one is. */
+ * tell that from a hang: it is reported, taken back with what it was, and not reported again of as
+ * long a pause; a longer one is. */
 static void
 test_one_rank_saves(void **state)
 {
@@ -85,8 +85,8 @@ test_long_steps(void **state)
     end(&job);
 }
 
-/* A communicator that some gave up in the middle is no reason to wait; neither are others of other
- * lengths. */
+/* A communicator that some gave up in the middle counts as no reason to wait; neither are others of
+ * other lengths. */
 static void
 test_given_up(void **state)
 {
@@ -105,7 +105,7 @@ test_given_up(void **state)
     end(&job);
 }
 
-/* Somebody who does something else meanwhile is not the cause, and whoever waits for him
+/* A rank that does something else meanwhile is not the cause, and one that waits for it
  * neither. */
 static void
 test_busy_elsewhere(void **state)

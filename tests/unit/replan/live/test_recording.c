@@ -182,7 +182,7 @@ test_whole_steps_alone_are_kept(void **state)
     end(&job);
 }
 
-/* A lost operation would read as computation: the trace of that rank begins behind it. */
+/* A lost operation would read as computation: the trace of that rank begins after that. */
 static void
 test_nothing_before_a_loss(void **state)
 {

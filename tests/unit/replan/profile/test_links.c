@@ -13,7 +13,7 @@
 #include "tests/traces/job.h"
 
 /* A problem of so many devices, on nodes numbered from 100. Nothing is known of its links, but for
- * slow ones that are added. */
+ * slow links that are added. */
 static struct cairn_problem
 problem_of(uint32_t devices, uint32_t per_node)
 {
@@ -419,8 +419,8 @@ add_pair(struct made *made, uint32_t rank, double ms)
 }
 
 /* Two of three pairs of nodes are slow, and what is left is too little to know what a link should
- * carry: no bandwidth is made up for the slow ones, and what the problem says of them stays. With a
- * bandwidth in the problem they are told by it. */
+ * carry: no bandwidth is made up for the slow links, and what the problem says of them stays. With
+ * a bandwidth in the problem they are told by it. */
 static void
 test_slow_by_an_unknown_factor(void **state)
 {

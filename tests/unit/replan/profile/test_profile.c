@@ -134,7 +134,7 @@ test_single_devices(void **state)
         assert_int_equal(profiled.vocabulary_kept, stages == 3);
         assert_int_equal(profiled.first_open, stages == STAGES);
         assert_int_equal(profiled.last_open, stages == STAGES);
-        /* either the last device is slow, the vocabulary being what was said, or the vocabulary
+        /* either the last device is slow, the vocabulary being as given, or the vocabulary
          * weighs 3 layers */
         assert_true(fabs(job.problem.head_layers - (stages == 3 ? 1 : 3)) < 0.1);
         assert_true(fabs(job.devices[stages - 1].rate - (stages == 3 ? 1.18 : 1)) < 0.01);

@@ -89,7 +89,7 @@ test_micro_batches_alone(void **state)
     cairn_problem_fini(&problem);
 }
 
-/* A slow device in one pipeline: whatever is taken has its price, and no plan that moves less is as
+/* A slow device in one pipeline: each plan has its price, and no plan that moves less is as
  * near. */
 static void
 test_a_move_has_its_price(void **state)

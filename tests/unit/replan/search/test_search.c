@@ -246,7 +246,7 @@ test_small(void **test_state)
     free(table);
 }
 
-/* Slow devices in four nodes of eight, one of which holds half of the model: whoever counts
+/* Slow devices in four nodes of eight, one of them with half of the model: a planner that counts
  * fractions of micro-batches, or a slow group as a help for the single healthy devices, ends 3 % or
  * more below what can be done. */
 static void
@@ -327,7 +327,7 @@ test_bound_of_pipelines(void **test_state)
 }
 
 /* Layers that take no memory still need the reserve: a device that lacks it is in no plan, and
- * where that is all that lacks, it is said. */
+ * where that is all that lacks, it is reported. */
 static void
 test_reserve_alone(void **test_state)
 {
@@ -371,7 +371,7 @@ test_reserve_alone(void **test_state)
     free(table);
 }
 
-/* Says so from the ask on that it was set to. */
+/* True from the ask on that it was set to. */
 struct patience {
     uint64_t asked, until;
 };
@@ -474,7 +474,7 @@ test_all_are_sounded(void **test_state)
     cairn_problem_fini(&problem);
 }
 
-/* Looking at all pipelines for one set of prices takes long where many are to be looked at: it ends
+/* Looking at all pipelines for one set of prices takes long where there are many: it ends
  * where it is told to. */
 static void
 test_prices_cut_short(void **test_state)
@@ -541,7 +541,7 @@ test_infeasible(void **test_state)
     assert_true(short_of_memory > 50 / CASE_STRIDE && dead > 10 / CASE_STRIDE);
 }
 
-/* Whoever asks why something does not fit that does is not told that 0 bytes more would do. */
+/* Asking why a plan that fits does not fit never gives "0 bytes more". */
 static void
 test_nothing_lacks(void **test_state)
 {

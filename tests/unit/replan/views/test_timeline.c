@@ -1,6 +1,6 @@
 /*
  * tests/unit/replan/views/test_timeline.c - the last steps on one clock: starts are where they were
- * in true time whatever the ranks' clocks show, parts of operations find each other, and the ideal
+ * in true time with any clocks of the ranks, parts of operations find each other, and the ideal
  * leaves out what one rank is slow by.
  */
 #include <math.h>
@@ -182,7 +182,7 @@ test_ideal(void **state)
     (void)run_steps(&job, 0, false);
     assert_true(fabs(last_of(&job, true) - last_of(&job, false)) < 1000);
     end(&job);
-    start(&job); /* rank 3 takes 30 ms more in each step: none of it is left */
+    start(&job); /* rank 3 takes 30 ms more in each step: none is left */
     (void)run_steps(&job, 30, false);
     check_starts(&job);
     assert_true(fabs(last_of(&job, false) - last_of(&job, true) - KEPT * 30.0 * MS) < 0.2 * MS);

@@ -179,7 +179,7 @@ fields_come_back(void **unused)
     assert_int_equal(back.as.data.count, 2);
 }
 
-/* Shorter or longer by any number of bytes is no message; `out` stays as it was. */
+/* Shorter or longer by any number of bytes is not a message; `out` stays as it was. */
 static void
 truncated(void **unused)
 {

@@ -174,7 +174,7 @@ each_attempt_verifies_once(void **state)
 
 /* ---- which parts go ---- */
 
-/* One part, alone with the retention: what becomes of it. */
+/* One part, alone with the retention: what happens to it. */
 struct kept {
     const char *what;
     struct cairn_generation_id generation;

@@ -1,7 +1,7 @@
 /*
  * tests/unit/agent/core/part/test_save.c - capture, seals and parity of one group: all parts become
- * complete with the right parity, whatever is damaged, lost with its session or repeated on the
- * way.
+ * complete with the right parity, even with blocks damaged, lost with its session or repeated on
+ * the way.
  */
 #include "tests/unit/agent/core/group.h"
 
@@ -126,7 +126,7 @@ a_new_session_goes_on(void **state)
     }
 }
 
-/* Members wait for the slowest when they are a ring ahead of it, and not for ever. */
+/* Members wait for the slowest when they are a ring ahead, and not for ever. */
 static void
 the_ring_holds_members_back(void **state)
 {

@@ -1,6 +1,6 @@
 /*
  * tests/unit/agent/core/repair/test_repair.c - lost and damaged parts are rebuilt with the right
- * bytes, in whatever order the agents hear of the plan, and whatever is damaged or lost on the
+ * bytes, in any order in which the agents hear of the plan, with blocks damaged or lost on the
  * way.
  */
 #include "tests/unit/agent/core/group.h"
@@ -64,7 +64,7 @@ tell(struct group *group, const struct plan *plan, uint32_t to)
     carry_out(group, agent, NULL);
 }
 
-/* All hear of it, `first` before the others and `between` messages before them. */
+/* All hear the news, `first` before the others and `between` messages before them. */
 static void
 repair_all(struct group *group, struct plan *plan, uint32_t first, size_t between)
 {

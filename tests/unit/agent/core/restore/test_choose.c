@@ -268,12 +268,12 @@ excluded(void **unused)
     assert_taken(10, 0);
     assert_true(choice.goes_back);
     assert_non_null(strstr(text, "step 20: not restorable: damaged beyond repair\n"));
-    hold(6, at(20), 0, 0); /* more of it is here than when that was proved */
+    hold(6, at(20), 0, 0); /* more parts are here than when that was proved */
     choose();
     assert_taken(20, 0);
 }
 
-/* A later epoch is newer whatever its run and step, and a later run whatever its step. */
+/* A later epoch is newer at any run and step, and a later run at any step. */
 static void
 order(void **unused)
 {
@@ -313,7 +313,7 @@ holders(void **unused)
     assert_int_equal(choose_holder(inventories, AGENTS, g, 3), 0);
 }
 
-/* More generations than are considered: the newest ones are. Text that does not fit is cut. */
+/* More generations than are considered: only the newest are. Text that does not fit is cut. */
 static void
 many(void **unused)
 {

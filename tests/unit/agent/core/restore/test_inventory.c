@@ -1,6 +1,6 @@
 /*
  * tests/unit/agent/core/restore/test_inventory.c - inventories go over the wire whole; damaged
- * ones are refused; the pin follows its rules.
+ * chunks are refused; the pin follows its rules.
  */
 #include "agent/core/restore/answer.h"
 #include "tests/support/cmocka.h"
@@ -276,7 +276,7 @@ a_release_comes_first(void **unused)
     assert_int_equal(answered(2), 7);
     assert_true(parts.pinned);
     answer_peer_down(&env, &answering, 2);
-    ask(2, 5, CAIRN_ASK_VERIFY); /* another session counts anew */
+    ask(2, 5, CAIRN_ASK_VERIFY); /* another session counts from the start */
     assert_int_equal(answered(2), 5);
     assert_true(parts.pinned);
     answer_unpin(&env, &answering);

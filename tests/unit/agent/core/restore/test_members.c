@@ -148,7 +148,7 @@ assert_agents(const struct cairn_roster *actual, uint32_t count, const uint32_t 
 }
 
 /* An operator's restore: those that answered, spares that hold a lost member's part, no unused
- * ones. */
+ * members. */
 static void
 answering(void **unused)
 {

@@ -4,7 +4,7 @@
  * as it is told to. Agents die, stop answering, come back, forget, refuse; the checks are the
  * record that all activate, what the operator reads, and that every restore ends in time.
  *
- * Five agents in groups of five with m = 2, agent 4 a spare where nothing else is said. Time goes
+ * Five agents in groups of five with m = 2, agent 4 a spare by default. Time goes
  * in steps of 100 ms.
  */
 #include "agent/core/restore/answer.h"
@@ -361,7 +361,7 @@ make(uint32_t a, const struct record *record)
     agent->requests = 1000 * (a + 1);
 }
 
-/* Members 0 to 3 (and 4, if it is no spare) hold their parts of g1, which is committed. */
+/* Members 0 to 3 (and 4, unless it is a spare) hold their parts of g1, which is committed. */
 static void
 start(bool with_spare)
 {
@@ -466,7 +466,8 @@ an_operator_restores(void **unused)
         assert_int_equal(agents[0].membership.record.holders[m], m);
 }
 
-/* The newest is in memory. Its files are older than the epoch, and so are those of later ones. */
+/* The newest is in memory. Its files are older than the epoch, and so are those of later
+ * generations. */
 static void
 an_operator_goes_back_to_files(void **unused)
 {
@@ -572,7 +573,7 @@ the_first_epoch(void **unused)
     assert_epoch(0x10000, (struct cairn_generation_id){0}, true);
     assert_int_equal(agents[0].membership.record.roster->member_count, 3);
     done(NULL);
-    start_new(); /* again, but the silent ones may be in an epoch that the others have forgotten */
+    start_new(); /* again, but silent agents may be in an epoch that the others forgot */
     kill_agent(2);
     kill_agent(4);
     agents[0].options.incarnation = 7 * (uint64_t)CAIRN_INCARNATION_STEP;
@@ -598,7 +599,7 @@ forgotten_promises(void **unused)
     start(false);
     for (uint32_t a = 3; a < AGENTS; a++)
         agents[a].membership.knows = false;
-    agents[4].options.incarnation = 9; /* of which nobody else has heard */
+    agents[4].options.incarnation = 9; /* unknown to all others */
     begin(0, CAIRN_OP_RESTORE, true);
     (void)run(0);
     assert_epoch(0x20000, g1, false);
@@ -796,7 +797,7 @@ no_way_back(void **unused)
     assert_epoch(0x20003, g1, true);
 }
 
-/* Members that forgot everything prove nothing: the silent ones may know of a commit. */
+/* Members that forgot everything prove nothing: the silent members may know of a commit. */
 static void
 no_witness(void **unused)
 {
@@ -879,7 +880,7 @@ a_newcomer(void **unused)
     assert_epoch(0x20000, g1, true);
 }
 
-/* A generation that was in flight when a member died is no reason to wait. */
+/* A generation that was in flight when a member died does not delay. */
 static void
 in_flight(void **unused)
 {

@@ -1,6 +1,6 @@
 /*
  * tests/unit/agent/core/run/test_audit.c - the audit of layouts, message by message: good and bad
- * ones, verdicts that are remembered, late, lost and malformed answers, and members behind a head.
+ * parts, verdicts that are remembered, late, lost and malformed answers, and members behind a head.
  */
 #include "agent/core/run/audit.h"
 #include "agent/core/epoch/tree.h"

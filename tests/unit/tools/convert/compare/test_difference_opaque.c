@@ -59,7 +59,7 @@ other_bytes_are_not(void **state)
     (void)state;
     assert_int_equal(COMPARE("a", LIST, LIST_WITH_MEMO), CAIRN_OTHER_SHAPE);
     assert_int_equal(COMPARE("a.pickle", LIST, "no pickle"), CAIRN_OTHER_SHAPE);
-    /* a pickle says nothing of what stands behind it */
+    /* a pickle says nothing of the bytes after its end */
     assert_int_equal(COMPARE("a.pickle", LIST, LIST_WITH_MEMO "more"), CAIRN_OTHER_SHAPE);
     assert_int_equal(COMPARE("a.pickle", LIST "more", LIST_WITH_MEMO "less"), CAIRN_OTHER_SHAPE);
 }

@@ -75,7 +75,7 @@ check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece 
     (void)close(fd);
 }
 
-/* Every marked tensor is there, and each element of it once. */
+/* Every marked tensor is there, with each element once. */
 static void
 check_markers(const char *path, const char *format)
 {

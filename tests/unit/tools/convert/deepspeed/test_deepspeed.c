@@ -119,8 +119,8 @@ writes_any_number_of_ranks(void **state)
     }
 }
 
-/* What ZeRO 3's buffers are split by is read back from a note, whose place no one guards: what is
- * no number is refused, with file and note. */
+/* What ZeRO 3's buffers are split by is read back from a note, whose place no one guards: a note
+ * that is not a number is refused, with file and note. */
 static void
 refuses_a_size_that_is_no_number(void **state)
 {
@@ -261,7 +261,7 @@ refuses_objects_without_a_rank(void **state)
     cairn_checkpoint_close(&checkpoint);
 }
 
-/* Files that are made anew have nothing of a rank's own of the files before. */
+/* Files that are made again have nothing of a rank's own of the files before. */
 static void
 refuses_objects_that_are_left(void **state)
 {
@@ -669,7 +669,7 @@ refuses_what_does_not_fit_together(void **state)
     expect_refusal(path, CAIRN_CORRUPT, "latest: expected");
 }
 
-/* Whatever bytes are changed: an error, or a checkpoint; never anything else. */
+/* Any changed bytes give an error, or a checkpoint; never anything else. */
 static void
 survives_changed_bytes(void **state)
 {

@@ -1,5 +1,5 @@
 /* tests/unit/tools/convert/deepspeed/test_make.c - files of DeepSpeed made of what has forgotten
- * that it came from there: every element is looked up by what it says; what is said of the job, and
+ * that it came from there: every element is looked up by what it says; the job's settings, and
  * how tensor parallelism cut parameters. */
 #include "tools/convert/core/output.h"
 #include "tools/convert/engine/conversion.h"
@@ -59,7 +59,7 @@ tear_down(void **state)
     return system(command);
 }
 
-/* zero 0: the source's own objects are left out, and nothing is said of the target. */
+/* zero 0: the source's own objects are left out, without settings of the target. */
 static cairn_err
 convert(const char *source, const char *target, const char *format, enum cairn_zero zero,
         uint32_t dp, struct cairn_complaint *complaint)
@@ -249,7 +249,7 @@ counts_the_first_optimizers_steps(void **state)
     }
 }
 
-/* ---- what is said of the job ---- */
+/* ---- settings of the job ---- */
 
 static void
 reads_json(void **state)

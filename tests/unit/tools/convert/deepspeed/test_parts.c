@@ -140,7 +140,7 @@ dict_of(struct cairn_pickle *tree, struct cairn_pickle_node *key, struct cairn_p
     return dict;
 }
 
-/* What newer versions say of up.weight, of which rank 1 of 2 has the last two rows: scaled (0:
+/* What newer versions say of up.weight, whose the last two rows: scaled (0:
  * not), of a version. */
 static struct cairn_pickle_node *
 build_affine(struct cairn_pickle *tree, int64_t offset, double scale, int64_t version)

@@ -225,7 +225,7 @@ a_source_that_changes_is_refused(void **state)
     assert_false(is_there("DONE"));
 }
 
-/* A read of a file that is written and has its other times set back behind it. */
+/* A read of a file that is written and has its other times set back afterwards. */
 static ssize_t
 read_before_a_change(int fd, const struct iovec *parts, int count, off_t at)
 {

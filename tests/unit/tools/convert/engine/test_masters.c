@@ -38,7 +38,7 @@ find(const char *name)
     return tensor;
 }
 
-/* What a tensor is an alias of, "" for nothing; its dtype is said, and it has a piece where it is
+/* What a tensor is an alias of, "" for nothing; its dtype is stated, and it has a piece where it is
  * none. */
 static const char *
 tied_to(const char *name, enum cairn_dtype dtype)

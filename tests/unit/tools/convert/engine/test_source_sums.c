@@ -1,5 +1,5 @@
 /* tests/unit/tools/convert/engine/test_source_sums.c - checksums of a source held against what was
- * read of it: whole, in parts, twice, and otherwise than it is. */
+ * read: whole, in parts, twice, and otherwise than it is. */
 #include <string.h>
 
 #include "base/crc.h"
@@ -109,7 +109,7 @@ check(struct cairn_source_sums *sums, struct cairn_complaint *complaint)
 
 static const enum cairn_crc_kind kinds[] = {CAIRN_CRC_ZIP, CAIRN_CRC_ECMA};
 
-/* Whatever is read of it, and however often. */
+/* Any part is read, any number of times. */
 static void
 what_is_right_passes(void **state)
 {
@@ -152,7 +152,7 @@ damage_is_found(void **state)
         }
 }
 
-/* The file is right, and what was read of it is not: it is in the output. */
+/* The file is right, and what was read is not: it is in the output. */
 static void
 what_was_read_decides(void **state)
 {

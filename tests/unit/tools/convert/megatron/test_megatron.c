@@ -124,7 +124,7 @@ check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece 
     (void)close(fd);
 }
 
-/* Every tensor of the model and the optimizer is there, and each element of it. */
+/* Every tensor of the model and the optimizer is there, with each element. */
 static void
 check_markers(const char *path, uint32_t parameters)
 {
@@ -357,8 +357,8 @@ say_local(const char *folder)
     (void)close(fd);
 }
 
-/* A distributed checkpoint has norms where Megatron-Core looks for them, whatever spec the model
- * was of; and what comes from there has them where that spec does. */
+/* A distributed checkpoint has norms where Megatron-Core looks for them, for every spec that the
+ * model was of; and what comes from there has them where that spec does. */
 static void
 norms_are_where_each_spec_has_them(void **state)
 {
@@ -602,7 +602,7 @@ refuses_what_does_not_fit_together(void **state)
     assert_non_null(strstr(complaint.text, "4 layers cannot be split evenly over --pp 3"));
 }
 
-/* Whatever bytes are changed: an error, or a checkpoint; never anything else. */
+/* Any changed bytes give an error, or a checkpoint; never anything else. */
 static void
 survives_changed_bytes(void **state)
 {

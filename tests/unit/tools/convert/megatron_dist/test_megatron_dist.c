@@ -105,7 +105,7 @@ finds_flat(void **unused)
     finds_every_element("flat", "fp32.");
 }
 
-/* The settings of the optimizer are in the same place, whatever its encoding was. */
+/* The settings of the optimizer are in the same place, in every encoding. */
 static void
 joins_settings(void **unused)
 {
@@ -256,7 +256,7 @@ cuts_experts_as_the_rest(void **unused)
     struct cairn_output output = {.format = &cairn_format_megatron};
     struct cairn_output_options options = {.parallelism = {0}};
     struct cairn_checkpoint checkpoint;
-    const char *const state = "exp_avg.*"; /* of which there is too little for an optimizer */
+    const char *const state = "exp_avg.*"; /* too little for an optimizer */
     uint32_t halves = 0, dropped = 0;
 
     (void)unused;
@@ -279,7 +279,7 @@ cuts_experts_as_the_rest(void **unused)
     cairn_checkpoint_close(&checkpoint);
 }
 
-/* What is small is one chunk, whatever the count of ranks: a thousand make no more work than
+/* What is small is one chunk, for any count of ranks: a thousand make no more work than
  * one. */
 static void
 cuts_by_bytes_and_not_by_ranks(void **unused)

@@ -47,7 +47,7 @@ says_the_same_in_other_bytes(void **state)
                                                     "aX\x01\x00\x00\x00"
                                                     "aM\x01\x00u.")
                     .same);
-    /* a list that holds one list twice, and one that holds two equal ones */
+    /* a list that holds one list twice, and one that holds two equal lists */
     assert_true(COMPARE("\x80\x02]q\x00(]q\x01h\x01"
                         "e.",
                         "\x80\x02](]]e.")
@@ -89,16 +89,16 @@ says_where_it_differs(void **state)
         {"I1\n.", "I01\n.", ""},
         {"(dVx\nI1\nsVy\n(lI1\nas.", "(dVy\n(lI2\nasVx\nI1\ns.", "y[0]"},
         {"(dVm\ncos\nsystem\ns.", "(dVm\ncos\nsysten\ns.", "m"},
-        /* what is said twice on one side does not stand for what is missing there */
+        /* a duplicate on one side does not stand for what is missing there */
         {"(dVa\nI1\nsVa\nI1\ns.", "(dVa\nI1\nsVb\nI2\ns.", "a"},
         {"(dVa\nI1\nsVb\nI2\ns.", "(dVa\nI1\nsVa\nI1\ns.", "b"},
         {"(dVa\nI2\nsVb\nI5\nsVb\nI5\ns.", "(dVa\nI2\nsVb\nI5\nsVa\nI1\ns.", "b"},
         {"\x80\x04\x8f(K\x01K\x01K\x02\x90.", "\x80\x04\x8f(K\x01K\x02K\x03\x90.", "[1]"},
         {"c__builtin__\nset\n((lVa\naVb\natR.", "c__builtin__\nset\n((lVb\naVc\natR.", "[0]"},
-        /* a list of which a set is made is a list elsewhere: [set([a, b]), the same list] */
+        /* a list that a set is made from is a list elsewhere: [set([a, b]), the same list] */
         {"(lc__builtin__\nset\n((lVa\naVb\nap1\ntRag1\na.",
          "(lc__builtin__\nset\n((lVb\naVa\nap1\ntRag1\na.", "[1][0]"},
-        /* the order of an OrderedDict is said, that of a dict is not */
+        /* the order of an OrderedDict counts, that of a dict does not */
         {"ccollections\nOrderedDict\n(tRVa\nI1\nsVb\nI1\ns.",
          "ccollections\nOrderedDict\n(tRVb\nI1\nsVa\nI1\ns.", "a"},
     };

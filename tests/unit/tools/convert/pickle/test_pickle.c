@@ -2,7 +2,7 @@
  * tests/unit/tools/convert/pickle/test_pickle.c - pickles of real Python in all protocols
  * (tests/fixtures/make_torch.py) read and written again; every opcode; and pickles that mean harm.
  *
- * For tests/interop it is a program, too: --rewrite FROM TO reads a pickle and writes it anew.
+ * For tests/interop it is a program, too: --rewrite FROM TO reads a pickle and writes it again.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -74,7 +74,7 @@ protocol_2_is_written_byte_for_byte(void **state)
     }
 }
 
-/* What comes of another protocol is a pickle of which nothing more comes. */
+/* A pickle of another protocol, once rewritten, stays the same. */
 static void
 other_protocols_become_protocol_2(void **state)
 {

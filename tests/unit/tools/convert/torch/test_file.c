@@ -4,8 +4,8 @@
  *
  * For tests/interop it is a program, too:
  *   --list FILE            one line per tensor, as make_torch.py writes it
- *   --rewrite FROM TO      reads a file and writes it anew, in the form since 1.6
- *   --sparse FILE GIB      a file with a storage of GIB GiB of zeroes, of which the last element is
+ *   --rewrite FROM TO      reads a file and writes it again, in the form since 1.6
+ *   --sparse FILE GIB      a file with a storage of GIB GiB of zeroes, whose last element is
  *                          1
  *   --make FILE            a state dict of every dtype, from nothing
  */
@@ -582,7 +582,7 @@ storages_must_be_there_and_whole(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-/* A tree of 60 lists, each of which holds the next one twice, has 2^60 paths to its tensor. */
+/* A tree of 60 lists, each with the next one twice, has 2^60 paths to its tensor. */
 static void
 endless_paths_are_refused(void **state)
 {

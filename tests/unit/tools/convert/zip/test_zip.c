@@ -115,7 +115,7 @@ damaged_data_has_another_checksum(void **state)
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);
 }
 
-/* Three entries of which the second is larger, and the third begins later, than 32 bits can say. */
+/* Three entries; the second is larger, and the third begins later, than 32 bits can say. */
 static void
 sizes_and_places_beyond_32_bits_are_kept(void **state)
 {
@@ -241,7 +241,7 @@ refused(const char *why)
 static void
 contradictions_are_refused(void **state)
 {
-    /* a record of the good archive, a place in it, what is put there, and what is said */
+    /* a record of the good archive, a place in it, what is put there, and the complaint */
     static const struct {
         uint32_t signature;
         int which;
