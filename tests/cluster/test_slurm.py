@@ -43,10 +43,15 @@ ReturnToService=2
 KillWait=5
 PrologFlags=Alloc
 JobRequeue=1
+RequeueExit=75
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
 Prolog={dir}/prolog
 Epilog={dir}/epilog
 {nodes}
-PartitionName=all Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP
+PartitionName=all Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP GraceTime=120
+PartitionName=urgent Nodes=n[1-{count}] MaxTime=INFINITE State=UP PriorityTier=10
 """
 
 # The folder of a real node is its own; here they share a file system.
@@ -66,15 +71,21 @@ repair_after_ms: 4000
 keeper_linger_s: 240
 """
 
+# With the lines on preemption of examples/deploy/README.md.
 JOB = """\
 #!/bin/bash
 #SBATCH --nodes=4 --requeue --open-mode=append --output={dir}/user/job-%j.out
+#SBATCH --signal=B:TERM@60
 export PATH={dir}/bin:$PATH LD_LIBRARY_PATH={dir}/bin
 export BARRIER={dir}/user/barrier-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
 export CAIRN_AGENT={dir}/run/$SLURMD_NODENAME/job-$SLURM_JOB_ID/agent/agent.sock
-cairn run --resume -- srun --label sh -c 'exec trainer --rank $SLURM_PROCID --world 4 --parts 4 \
-    --resume --steps {steps} --step-us 40000 --restore-ms 60000 --barrier $BARRIER \
-    --agent {dir}/run/$SLURMD_NODENAME/job-$SLURM_JOB_ID/agent/agent.sock'
+cairn run --grace 45s --resume -- srun --label sh -c 'exec trainer --rank $SLURM_PROCID --world 4 \
+    --parts 4 --resume --steps $(cat {dir}/user/steps) --step-us 40000 --restore-ms 60000 --timing \
+    --barrier $BARRIER --agent {dir}/run/$SLURMD_NODENAME/job-$SLURM_JOB_ID/agent/agent.sock' &
+pid=$!
+trap 'kill -TERM $pid' TERM
+wait $pid
+wait $pid
 code=$?
 echo "the trainers ended with $code"
 [ $code -eq 0 ] && srun sh -c 'touch {dir}/run/$SLURMD_NODENAME/job-$SLURM_JOB_ID/agent/over'
@@ -123,9 +134,10 @@ class Slurm(unittest.TestCase):
         try:
             wait_for("all nodes are idle", lambda: self.idle() == NODES, 20)
         except AssertionError:
-            for daemon, name in zip(self.slurm, ("slurmctld", *NAMES)):
+            for daemon, host in zip(self.slurm, ("control", *(f"n{i + 1}" for i in range(NODES)))):
                 if daemon.poll() is not None:
-                    text = text_of(os.path.join(self.dir, f"{name}.out")).strip()
+                    text = text_of(os.path.join(self.dir, f"{host}.out")).strip()
+                    self.assertNotIn("onfiguration", text)
                     self.skipTest(f"Slurm does not start here: {text.splitlines()[-1:]}")
             raise
 
@@ -160,7 +172,8 @@ class Slurm(unittest.TestCase):
         for name, text in (
             ("hosts", "\n".join(hosts) + "\n"),
             ("slurm.conf", SLURM_CONF.format(dir=self.dir, nodes="\n".join(nodes), count=NODES)),
-            ("job", JOB.format(dir=self.dir, steps=STEPS)),
+            ("job", JOB.format(dir=self.dir)),
+            ("user/steps", str(STEPS)),
             ("etc/agent.yaml.in", AGENT),
             ("etc/site.key", os.urandom(16).hex()),
             *(
@@ -207,8 +220,8 @@ class Slurm(unittest.TestCase):
         return int(found[1]) if found else 0
 
     def kill_node(self, number):
-        for pid in ip("netns", "pids", NAMES[number - 1]).stdout.split():
-            os.kill(int(pid), signal.SIGKILL)
+        for pid in self.pids(number):
+            os.kill(pid, signal.SIGKILL)
 
     def end_all(self):
         for i in range(NODES):
@@ -220,8 +233,8 @@ class Slurm(unittest.TestCase):
         for name in (*NAMES, CONTROL):
             ip("netns", "del", name)
 
-    def submit(self):
-        answer = self.command("sbatch", f"{self.dir}/job", user=USER)
+    def submit(self, *words, user=USER):
+        answer = self.command("sbatch", *(words or (f"{self.dir}/job",)), user=user)
         self.assertRegex(answer, r"job \d+")
         return int(re.search(r"job (\d+)", answer)[1])
 
@@ -250,6 +263,101 @@ class Slurm(unittest.TestCase):
                 say(f"== {path}\n{text_of(path)[-3000:]}")
             raise
 
+    def wait_requeued(self, job):
+        """Until the job waits, and goes on as soon as it can: Slurm would let it wait for two
+        minutes, and runs no prolog for a job that begins in the second in which its epilog ended.
+        """
+        self.wait(
+            job,
+            "the job waits",
+            lambda: "PENDING" in self.command("scontrol", "show", "job", str(job)),
+            60,
+        )
+        self.command("scontrol", "update", f"job={job}", "starttime=now+3seconds")
+
+    def option(self, text):
+        """More options of the agents of jobs to come."""
+        with open(f"{self.dir}/etc/agent.yaml.in", "a") as file:
+            file.write(text)
+
+    def test_preempted(self):
+        """A job of higher priority takes the nodes. What the preempted job did is in files before
+        it gives them up, and it goes on from there, though all memory is gone."""
+        spill = f"{self.dir}/user/spill"
+        self.option(f"spill_dir: {spill}\n")
+        job = self.submit()
+        self.wait(job, "a generation", lambda: self.newest(job, 1) > 20)
+        committed = self.newest(job, 1)
+        self.submit("-p", "urgent", f"-N{NODES}", "-o", "/dev/null", "--wrap", "sleep 2")
+        said = self.wait(
+            job,
+            "it says what it keeps",
+            lambda: re.search(r"preempted; step (\d+) is on shared storage", self.out(job)),
+        )
+        self.wait(job, "its code", lambda: "the trainers ended with 75" in self.out(job))
+        kept = int(said[1])
+        self.assertGreater(kept, committed, "a snapshot at the next step")
+        for node in range(1, NODES + 1):
+            self.wait(
+                job,
+                "its agent has ended",
+                lambda node=node: not pids_with(f"{self.dir}/run/n{node}/job-{job}/agent.yaml"),
+            )
+            for pid in pids_with(
+                "keeper", f"{self.dir}/run/n{node}/job-{job}/agent/state/keeper.sock"
+            ):
+                os.kill(pid, signal.SIGKILL)
+        self.wait(job, "the urgent job has ended", lambda: self.idle() == NODES, 60)
+        self.wait_requeued(job)
+        self.wait(job, "the trainers go on", lambda: len(self.resumed(job)) == 4, 60)
+        say(f"preempted: step {kept} is kept, resumed after {set(self.resumed(job))}")
+        self.assertEqual(set(self.resumed(job)), {kept})
+        self.wait(job, "the job ends", lambda: "ended with 0" in self.out(job), 60)
+
+    def test_slow_node_is_drained(self):
+        """enforce_command runs the script of docs/DETECTION.md: the node gets no new work, and the
+        job trains on. Root's job, as its agents have root's rights."""
+        page = text_of(os.path.join(ROOT, "docs", "DETECTION.md"))
+        script = re.search(r"```sh\n(#!/bin/sh -e\n# \S*/drain-nodes.*?)```", page, re.S)[1]
+        with open(f"{self.dir}/drain-nodes", "w") as file:
+            file.write(script)
+        os.chmod(f"{self.dir}/drain-nodes", 0o755)
+        with open(f"{self.dir}/user/steps", "w") as file:
+            file.write("100000")
+        self.option(
+            "verdict_policy: enforce\nexchanges_per_day: 100\n"
+            f"enforce_command: [{self.dir}/drain-nodes]\n"
+        )
+        job = self.submit(user="root")
+        self.wait(job, "a generation", lambda: self.newest(job, 1) > 20)
+        socket = f"{self.dir}/run/n1/job-{job}/agent/agent.sock"
+
+        def detection():
+            return (cairn("status", "--agent", socket)[1] or {}).get("detection") or {}
+
+        self.wait(job, "the ranks' normal is known", lambda: detection().get("calibrated"), 60)
+        (slow,) = [p for p in pids_with("--rank", "2", "--world") if p in self.pids(3)]
+        os.kill(slow, signal.SIGUSR1)
+        self.wait(
+            job,
+            "the node drains",
+            lambda: re.search(r"Reason=cairn verdict \d+", self.node(3)),
+            120,
+        )
+        self.assertRegex(self.node(3), r"State=\S*DRAIN")
+        for other in (1, 2, 4, 5):
+            self.assertNotIn("DRAIN", self.node(other))
+        done = [v for v in detection()["verdicts"] if v["ranks"] == [2] and v["enforcement"]]
+        self.assertEqual({v["enforcement"]["result"] for v in done}, {"succeeded"}, done)
+        newest = self.newest(job, 1)
+        self.wait(job, "it trains on", lambda: self.newest(job, 1) > newest + 5)
+
+    def node(self, number):
+        return self.command("scontrol", "show", "node", f"n{number}")
+
+    def pids(self, number):
+        return [int(pid) for pid in ip("netns", "pids", NAMES[number - 1]).stdout.split()]
+
     def test_node_is_lost(self):
         """Slurm requeues the job, on the nodes that are left and a new one; it goes on after the
         newest generation, from memory."""
@@ -258,15 +366,8 @@ class Slurm(unittest.TestCase):
         committed = self.newest(job, 1)
         self.kill_node(3)
         self.command("scontrol", "update", "nodename=n3", "state=down", "reason=killed")
-        self.wait(
-            job,
-            "the job waits",
-            lambda: "PENDING" in self.command("scontrol", "show", "job", str(job)),
-        )
         self.wait(job, "the epilogs have run", lambda: self.idle() == NODES - 1)
-        # Slurm lets a requeued job wait for two minutes, and runs no prolog for one that begins in
-        # the second in which its epilog ended.
-        self.command("scontrol", "update", f"job={job}", "starttime=now+3seconds")
+        self.wait_requeued(job)
         self.wait(job, "the trainers go on", lambda: len(self.resumed(job)) == 4, 60)
         steps = set(self.resumed(job))
         say(f"killed after step {committed} was committed, resumed after {steps}")
