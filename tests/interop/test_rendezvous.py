@@ -144,11 +144,14 @@ class Job:
         self.cluster.agents[node].wait()
         return at
 
-    def await_step(self, after_step, since, seconds=30):
+    def wait_for(self, what, condition, seconds=30):
         try:
-            harness.wait_for("training goes on", lambda: self.step(since) > after_step, seconds)
+            return harness.wait_for(what, condition, seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}; said:\n{self.all_said()}") from None
+
+    def await_step(self, after_step, since, seconds=30):
+        self.wait_for("training goes on", lambda: self.step(since) > after_step, seconds)
         return min(float(each[5]) for each in self.lines() if float(each[5]) > since)
 
     def close(self):
@@ -206,7 +209,7 @@ def job(tmp_path):
 def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
     """Rank 0's node loses power; then the standby that took over dies, and too few agents are left
     to restore until a machine is back, without a launcher."""
-    harness.wait_for("a commit", lambda: job.step() > 8 and job.cluster.committed() >= (1, 5), 60)
+    job.wait_for("a commit", lambda: job.step() > 8 and job.cluster.committed() >= (1, 5), 60)
     before = job.step()
     fault = job.lose_power(0, is_cut=True)
     first = job.await_step(before + 5, fault, 60)
@@ -216,9 +219,11 @@ def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
     assert re.search(r"round 2: 3 nodes, rank 0 on node 3, rank 1 on node 1", job.said(3))
 
     before = job.step()
+    job.wait_for("that step is committed", lambda: job.cluster.committed()[1] >= before)
     fault = job.lose_power(3, is_cut=False)
-    harness.wait_for("they say what they wait for", lambda: "2 of the job's 4" in job.said(1), 30)
-    assert job.step(fault + 2) == 0
+    reached = job.step()
+    job.wait_for("they say what they wait for", lambda: "2 of the job's 4" in job.said(1), 30)
+    assert job.step(fault) <= reached + 1  # the update that was under way
     back = time.time()
     assert ip("-n", SPACES[0], "link", "set", "dev", "link0", "up").returncode == 0
     job.cluster.start(0)
@@ -233,7 +238,7 @@ def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
     assert job.step() == last
     expected = reference(tmp_path, last)
     step, state = int(begins[0][2]), begins[0][4]
-    assert step >= before - 1 and state == expected[1, step][1] == begins[1][4]
+    assert step >= before and state == expected[1, step][1] == begins[1][4]
     for rank, world, step, loss, state, _ in job.lines():
         if world == "3":
             assert (loss, state) == expected[int(rank), int(step)], (rank, step)
