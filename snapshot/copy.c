@@ -62,8 +62,8 @@ cairn_copy_crc_with(const struct cairn_copy_kernel *kernel, uint64_t seed, void 
 
     if (bytes < head + kernel->row_bytes)
         return cairn_copy_crc_portable(seed, dest, source, bytes, look);
-    /* a row would begin inside an element, or its type is too small for the kernels */
-    if (look && (head % look->type->element_bytes || look->type->element_bytes == 1))
+    /* a row would begin inside an element */
+    if (look && head % look->type->element_bytes)
         return copy_looked_at(kernel, seed, dest, source, bytes, look);
     rows_bytes = (bytes - head) / kernel->row_bytes * kernel->row_bytes;
     seed = cairn_copy_crc_portable(seed, to, from, head, look);

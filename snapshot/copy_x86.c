@@ -10,9 +10,9 @@
  *   at every page. On others it costs nearly half of the speed, as on an Intel Xeon with AVX-512
  *   (docs/PERFORMANCE.md).
  *
- * Each has a second body that looks for values that are not finite as well (finite.h), of types of
- * 16 bits or more: it keeps the largest exponent of each 16 bits, which is two instructions per
- * vector. An exponent of all ones is the largest there is.
+ * Each has two more bodies that look for values that are not finite as well (finite.h): they keep
+ * the largest exponent of each 16 bits, or of each 8 for types of 8 bits, which is two instructions
+ * per vector. An exponent of all ones is the largest there is.
  */
 #include "snapshot/copy.h"
 
@@ -28,6 +28,7 @@ static const struct cairn_copy_kernel none = {0};
 #include <immintrin.h>
 
 enum { VECTORS = CAIRN_FOLD_VECTORS, LINE_BYTES = 64, AHEAD_BYTES = 3072 };
+enum looks { NO_LOOK, BY_8_BITS, BY_16_BITS };
 
 /*
  * Asks for the line that the kernel reads AHEAD_BYTES later. It is read once, so it need not
@@ -40,7 +41,7 @@ prefetch_line(const uint8_t *source, size_t offset_in_row, bool ahead)
         _mm_prefetch((const char *)source + AHEAD_BYTES, _MM_HINT_NTA);
 }
 
-/* What the largest exponents of each 16 bits say: see finite.h. */
+/* What the largest exponents say: see finite.h. */
 static bool
 is_failing(const struct cairn_finite *type, const uint8_t *largest, size_t bytes)
 {
@@ -51,6 +52,13 @@ is_failing(const struct cairn_finite *type, const uint8_t *largest, size_t bytes
         carries |= word + type->unit;
     }
     return (carries & type->sign) != 0;
+}
+
+__attribute__((target("avx512bw,vpclmulqdq"), always_inline)) static inline __m512i
+larger_avx512(__m512i largest, __m512i exponents, enum looks looks)
+{
+    return looks == BY_8_BITS ? _mm512_max_epu8(largest, exponents)
+                              : _mm512_max_epi16(largest, exponents);
 }
 
 __attribute__((target("avx512bw,vpclmulqdq"), always_inline)) static inline void
@@ -65,7 +73,7 @@ put_avx512(uint8_t *dest, __m512i vector, bool stream)
 /* Inlined, so that `stream`, `ahead` and `looks` are constants. */
 __attribute__((target("avx512bw,vpclmulqdq"), always_inline)) static inline uint64_t
 copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
-                 struct cairn_copy_look *look, bool stream, bool ahead, bool looks)
+                 struct cairn_copy_look *look, bool stream, bool ahead, enum looks looks)
 {
     const long long low_factor = CAIRN_FOLD_4096_LOW, high_factor = CAIRN_FOLD_4096_HIGH;
     const __m512i factors = _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor,
@@ -78,7 +86,7 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
         remainder[i] = _mm512_loadu_si512((source + i * sizeof(__m512i)));
         put_avx512(dest + i * sizeof(__m512i), remainder[i], stream);
         if (looks)
-            largest = _mm512_max_epi16(largest, _mm512_and_si512(remainder[i], exponent));
+            largest = larger_avx512(largest, _mm512_and_si512(remainder[i], exponent), looks);
     }
     remainder[0] = _mm512_xor_si512(
         remainder[0], _mm512_zextsi128_si512(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
@@ -93,7 +101,7 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
             prefetch_line(from, i * sizeof(__m512i), ahead);
             put_avx512(dest + at + i * sizeof(__m512i), next, stream);
             if (looks)
-                largest = _mm512_max_epi16(largest, _mm512_and_si512(next, exponent));
+                largest = larger_avx512(largest, _mm512_and_si512(next, exponent), looks);
             remainder[i] = _mm512_ternarylogic_epi64(low, high, next, 0x96); /* a ^ b ^ c */
         }
     }
@@ -108,6 +116,13 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
     return cairn_crc64(CAIRN_FOLD_ROW_SEED, row, sizeof row);
 }
 
+__attribute__((target("avx2,vpclmulqdq"), always_inline)) static inline __m256i
+larger_avx2(__m256i largest, __m256i exponents, enum looks looks)
+{
+    return looks == BY_8_BITS ? _mm256_max_epu8(largest, exponents)
+                              : _mm256_max_epi16(largest, exponents);
+}
+
 __attribute__((target("avx2,vpclmulqdq"), always_inline)) static inline void
 put_avx2(uint8_t *dest, __m256i vector, bool stream)
 {
@@ -120,7 +135,7 @@ put_avx2(uint8_t *dest, __m256i vector, bool stream)
 /* Inlined, so that `stream`, `ahead` and `looks` are constants. */
 __attribute__((target("avx2,vpclmulqdq"), always_inline)) static inline uint64_t
 copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
-               struct cairn_copy_look *look, bool stream, bool ahead, bool looks)
+               struct cairn_copy_look *look, bool stream, bool ahead, enum looks looks)
 {
     const long long low_factor = CAIRN_FOLD_2048_LOW, high_factor = CAIRN_FOLD_2048_HIGH;
     const __m256i factors = _mm256_set_epi64x(high_factor, low_factor, high_factor, low_factor);
@@ -132,7 +147,7 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
         remainder[i] = _mm256_loadu_si256((const void *)(source + i * sizeof(__m256i)));
         put_avx2(dest + i * sizeof(__m256i), remainder[i], stream);
         if (looks)
-            largest = _mm256_max_epi16(largest, _mm256_and_si256(remainder[i], exponent));
+            largest = larger_avx2(largest, _mm256_and_si256(remainder[i], exponent), looks);
     }
     remainder[0] = _mm256_xor_si256(
         remainder[0], _mm256_zextsi128_si256(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
@@ -147,7 +162,7 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
             prefetch_line(from, i * sizeof(__m256i), ahead);
             put_avx2(dest + at + i * sizeof(__m256i), next, stream);
             if (looks)
-                largest = _mm256_max_epi16(largest, _mm256_and_si256(next, exponent));
+                largest = larger_avx2(largest, _mm256_and_si256(next, exponent), looks);
             remainder[i] = _mm256_xor_si256(_mm256_xor_si256(low, high), next);
         }
     }
@@ -162,6 +177,13 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
     return cairn_crc64(CAIRN_FOLD_ROW_SEED, row, sizeof row);
 }
 
+__attribute__((target("pclmul"), always_inline)) static inline __m128i
+larger_sse(__m128i largest, __m128i exponents, enum looks looks)
+{
+    return looks == BY_8_BITS ? _mm_max_epu8(largest, exponents)
+                              : _mm_max_epi16(largest, exponents);
+}
+
 __attribute__((target("pclmul"), always_inline)) static inline void
 put_sse(uint8_t *dest, __m128i vector, bool stream)
 {
@@ -174,7 +196,7 @@ put_sse(uint8_t *dest, __m128i vector, bool stream)
 /* Inlined, so that `stream`, `ahead` and `looks` are constants. */
 __attribute__((target("pclmul"), always_inline)) static inline uint64_t
 copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
-              struct cairn_copy_look *look, bool stream, bool ahead, bool looks)
+              struct cairn_copy_look *look, bool stream, bool ahead, enum looks looks)
 {
     const long long low_factor = CAIRN_FOLD_1024_LOW, high_factor = CAIRN_FOLD_1024_HIGH;
     const __m128i factors = _mm_set_epi64x(high_factor, low_factor);
@@ -186,7 +208,7 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
         remainder[i] = _mm_loadu_si128((const void *)(source + i * sizeof(__m128i)));
         put_sse(dest + i * sizeof(__m128i), remainder[i], stream);
         if (looks)
-            largest = _mm_max_epi16(largest, _mm_and_si128(remainder[i], exponent));
+            largest = larger_sse(largest, _mm_and_si128(remainder[i], exponent), looks);
     }
     remainder[0] = _mm_xor_si128(remainder[0], _mm_cvtsi64_si128(CAIRN_FOLD_START(seed)));
     for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
@@ -200,7 +222,7 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
             prefetch_line(from, i * sizeof(__m128i), ahead);
             put_sse(dest + at + i * sizeof(__m128i), next, stream);
             if (looks)
-                largest = _mm_max_epi16(largest, _mm_and_si128(next, exponent));
+                largest = larger_sse(largest, _mm_and_si128(next, exponent), looks);
             remainder[i] = _mm_xor_si128(_mm_xor_si128(low, high), next);
         }
     }
@@ -232,8 +254,11 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
         uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,                         \
         struct cairn_copy_look *look)                                                              \
     {                                                                                              \
-        return look ? copy_rows_##width(seed, dest, source, bytes, look, streams, ahead, true)     \
-                    : copy_rows_##width(seed, dest, source, bytes, NULL, streams, ahead, false);   \
+        if (!look)                                                                                 \
+            return copy_rows_##width(seed, dest, source, bytes, NULL, streams, ahead, NO_LOOK);    \
+        if (look->type->element_bytes == 1)                                                        \
+            return copy_rows_##width(seed, dest, source, bytes, look, streams, ahead, BY_8_BITS);  \
+        return copy_rows_##width(seed, dest, source, bytes, look, streams, ahead, BY_16_BITS);     \
     }
 KERNELS(FUNCTION)
 

@@ -11,7 +11,7 @@
  *
  * carries into the sign bit for exactly such an element, and never further. So 64 bits, of 1 to 8
  * elements, take one AND, one ADD and one OR. The copy kernels (copy.h) keep the largest exponent
- * of each 16 bits instead, and add `unit` once at the end.
+ * of each 16 or 8 bits instead, and add `unit` once at the end.
  */
 #ifndef CAIRN_SNAPSHOT_FINITE_H
 #define CAIRN_SNAPSHOT_FINITE_H
