@@ -33,6 +33,7 @@ static const char about[] =
     "other\n"
     "  scrub      comparing memory with its checksums in the background, against 1 % of a "
     "processor\n"
+    "  history    recording commits and timed operations, merging histories, against copying them\n"
     "  timing     calls of NCCL's profiler plugin, against reading the clock and copying the "
     "records\n"
     "  detect     timing records through reports and analysis, against reading them\n"
@@ -63,6 +64,7 @@ static const struct stage {
     {"convert", cairn_bench_convert, true, false},
     {"disk", cairn_bench_disk, true, false},
     {"scrub", cairn_bench_scrub, true, false},
+    {"history", cairn_bench_history, false, false},
     {"timing", cairn_bench_timing, false, false},
     {"detect", cairn_bench_detect, false, false},
     {"plan", cairn_bench_plan, false, false},

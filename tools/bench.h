@@ -92,6 +92,8 @@ CAIRN_MUST_CHECK cairn_err cairn_bench_disk(const struct cairn_bench_options *op
                                             struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_scrub(const struct cairn_bench_options *options,
                                              struct cairn_bench_report *report);
+CAIRN_MUST_CHECK cairn_err cairn_bench_history(const struct cairn_bench_options *options,
+                                               struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_timing(const struct cairn_bench_options *options,
                                               struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_detect(const struct cairn_bench_options *options,

@@ -2,8 +2,9 @@
  * tools/bench_capture.c - copy and checksum against the best plain copy of the same bytes.
  *
  *   case         kernel: cairn_copy_crc block by block; engine: a whole capture through its thread,
- *                one run; small: the same made of 4 KiB tensors with gaps; kernel_look and
- *                engine_look: the same, and bf16 values that are not finite are looked for
+ *                one run; small: the same made of 4 KiB tensors with gaps; look_TYPE: an engine
+ *                that looks for values of this type that are not finite, in CPU time beside an
+ *                engine that does not
  *   floor        the plain copy with the best median: libc's memcpy in pieces of 64 KiB, 1 MiB or
  *                all at once, streaming stores in pieces of 64 KiB or all at once
  *   ratio        of the two medians
@@ -35,6 +36,7 @@ enum {
     THREADS_MAX = 2,
     SMALL_BYTES = 4096,
     SMALL_STRIDE = 4096 + 64,
+    FINITE = 0x3f,
     BYTES_DEFAULT = 512 << 20 /* per thread */
 };
 
@@ -46,16 +48,29 @@ enum method {
     STREAM_ALL,
     FLOORS,
     KERNEL = FLOORS,
-    KERNEL_LOOK,
     ENGINE,
-    ENGINE_LOOK,
+    LOOK_BF16,
+    LOOK_F32,
+    LOOK_F64,
+    LOOK_F8,
     SMALL,
     METHODS
 };
 
 static const char *const method_names[METHODS] = {
-    "memcpy_64k", "memcpy_1m",   "memcpy_all", "stream_64k",  "stream_all",
-    "kernel",     "kernel_look", "engine",     "engine_look", "small"};
+    "memcpy_64k", "memcpy_1m", "memcpy_all", "stream_64k", "stream_all", "kernel",
+    "engine",     "look_bf16", "look_f32",   "look_f64",   "look_f8",    "small"};
+
+static const enum cairn_dtype looked_at[METHODS] = {[LOOK_BF16] = CAIRN_BF16,
+                                                    [LOOK_F32] = CAIRN_F32,
+                                                    [LOOK_F64] = CAIRN_F64,
+                                                    [LOOK_F8] = CAIRN_F8_E4M3};
+
+static bool
+looks(enum method method)
+{
+    return method >= LOOK_BF16 && method <= LOOK_F8;
+}
 
 /* What one thread works on. */
 struct lane {
@@ -163,13 +178,14 @@ run_engine(struct lane *lane, const struct cairn_capture_run *runs, uint32_t run
         (void)fprintf(stderr, "cairn bench: the capture failed\n");
         exit(1);
     }
+    if (failing)
+        (void)fprintf(stderr, "cairn bench: finite values were taken for others\n");
 }
 
 static void
 run_once(struct lane *lane)
 {
     struct cairn_capture_run whole = {.source = lane->source, .bytes = lane->bytes, .device = -1};
-    struct cairn_copy_look look = {.type = cairn_finite_of(CAIRN_BF16)};
 
     lane->crc = 0;
     switch (lane->method) {
@@ -189,14 +205,15 @@ run_once(struct lane *lane)
         stream_pieces(lane, lane->bytes);
         break;
     case KERNEL:
-    case KERNEL_LOOK:
         for (uint64_t at = 0; at < lane->bytes; at += CAIRN_BLOCK_BYTES)
-            lane->crc ^=
-                cairn_copy_crc(0, cairn_arena_base(lane->arena) + at, lane->source + at,
-                               CAIRN_BLOCK_BYTES, lane->method == KERNEL_LOOK ? &look : NULL);
+            lane->crc ^= cairn_copy_crc(0, cairn_arena_base(lane->arena) + at, lane->source + at,
+                                        CAIRN_BLOCK_BYTES, NULL);
         break;
-    case ENGINE_LOOK:
-        whole.type = look.type;
+    case LOOK_BF16:
+    case LOOK_F32:
+    case LOOK_F64:
+    case LOOK_F8:
+        whole.type = cairn_finite_of(looked_at[lane->method]);
         run_engine(lane, &whole, 1);
         break;
     case ENGINE:
@@ -258,6 +275,8 @@ open_lane(struct lane *lane, uint64_t bytes)
     lane->source = cairn_bench_map(bytes);
     if (!lane->source)
         return CAIRN_NOMEM;
+    for (uint64_t at = 0; at < bytes; at++)
+        lane->source[at] &= FINITE; /* as a value of any type */
     err = cairn_arena_create("bench", bytes, NULL, &lane->arena, report, sizeof report);
     if (err) {
         (void)fprintf(stderr, "cairn bench: %s\n", report);
@@ -320,11 +339,32 @@ add_case(struct cairn_bench_report *report, enum method method, uint32_t threads
     cairn_bench_add(report, &value);
 }
 
+/* What an engine with a look costs beside one without, in their medians. */
+static void
+add_look(struct cairn_bench_report *report, enum method method, uint32_t threads, uint64_t bytes,
+         double cpu_s, double without_cpu_s)
+{
+    double gib = (double)bytes / 1073741824.0;
+    struct cairn_bench_case value = {.value = cpu_s / gib,
+                                     .floor = without_cpu_s / gib,
+                                     .unit = "CPU s/GiB",
+                                     .command = "the engine without a look",
+                                     .bound = 1.03,
+                                     .at_most = true,
+                                     .bytes = bytes,
+                                     .threads = threads,
+                                     .cpu_seconds_per_gib = cpu_s / gib};
+
+    (void)snprintf(value.name, sizeof value.name, "%s %" PRIu32 " thread%s", method_names[method],
+                   threads, threads == 1 ? "" : "s");
+    cairn_bench_add(report, &value);
+}
+
 static cairn_err
 measure(struct lane *lanes, uint32_t threads, uint32_t rounds, struct cairn_bench_report *report)
 {
-    static double seconds[METHODS][CAIRN_BENCH_ROUNDS_MAX];
-    double cpu[METHODS] = {0}, median[METHODS];
+    static double seconds[METHODS][CAIRN_BENCH_ROUNDS_MAX], cpu[METHODS][CAIRN_BENCH_ROUNDS_MAX];
+    double median[METHODS], cpu_median[METHODS];
     uint64_t bytes = lanes[0].bytes * threads;
     int floor = 0;
 
@@ -333,19 +373,23 @@ measure(struct lane *lanes, uint32_t threads, uint32_t rounds, struct cairn_benc
             double begin = cairn_bench_cpu_s();
 
             seconds[m][round] = time_method(lanes, threads, (enum method)m);
-            cpu[m] += cairn_bench_cpu_s() - begin;
-            for (uint32_t t = 0; round == 0 && m >= KERNEL && m <= ENGINE_LOOK && t < threads; t++)
+            cpu[m][round] = cairn_bench_cpu_s() - begin;
+            for (uint32_t t = 0; round == 0 && m >= KERNEL && m < SMALL && t < threads; t++)
                 if (!lane_is_right(&lanes[t]))
                     return CAIRN_CORRUPT;
         }
     for (int m = 0; m < METHODS; m++) {
         median[m] = cairn_bench_median(seconds[m], rounds);
+        cpu_median[m] = cairn_bench_median(cpu[m], rounds);
         if (m < FLOORS && median[m] < median[floor])
             floor = m;
     }
     for (int m = FLOORS; m < METHODS; m++)
-        add_case(report, (enum method)m, threads, bytes, median[m], median[floor],
-                 floor_commands[floor], cpu[m] / rounds);
+        if (looks((enum method)m))
+            add_look(report, (enum method)m, threads, bytes, cpu_median[m], cpu_median[ENGINE]);
+        else
+            add_case(report, (enum method)m, threads, bytes, median[m], median[floor],
+                     floor_commands[floor], cpu_median[m]);
     return CAIRN_OK;
 }
 
