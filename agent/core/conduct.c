@@ -254,14 +254,16 @@ conduct_settle(struct cairn_core *core)
 
 /* ---- epochs and sessions ---- */
 
-/* DONE before REPORT: the leader assembles no run before it knows what is complete everywhere. */
+/* DONE before REPORT: the leader assembles no run before it knows what is complete everywhere. A
+ * head has its block say again what it does not keep: POSITION is answered as at the begin of a
+ * session. */
 static void
 say_again_above(struct cairn_core *core)
 {
     struct cairn_message done = epoch_message(&core->env, CAIRN_MSG_DONE);
-    struct cairn_message report = epoch_message(&core->env, CAIRN_MSG_REPORT);
     struct cairn_message abort = epoch_message(&core->env, CAIRN_MSG_ABORT);
     struct cairn_message snapshot = epoch_message(&core->env, CAIRN_MSG_SNAPSHOT);
+    uint32_t self = core->membership.self_member, n = member_count(core);
 
     if (gather_is_full(&core->env, &core->gather, core->membership.self_member)) {
         done.as.done.generation = core->gather.generation;
@@ -269,11 +271,9 @@ say_again_above(struct cairn_core *core)
         env_send(&core->env, agent_above(core), &done);
     }
     conduct_report(core);
-    for (uint32_t m = 0; m < core->leader.reports.count; m++)
-        if (cairn_bitset_has(core->leader.reports.known, m)) {
-            report.as.report = core->leader.reports.members[m];
-            conduct_to_leader(core, &report);
-        }
+    for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
+         child = tree_next_child(self, n, child))
+        membership_send_position(&core->env, agent_of(core, child));
     if (core->run.abort.reason != 0) {
         abort.as.abort = core->run.abort;
         conduct_to_leader(core, &abort);
@@ -351,15 +351,6 @@ gather_own(struct cairn_core *core)
         conduct_done(core, core->membership.self_member, newest, 0);
 }
 
-/* True for the leader and the heads of blocks. */
-static bool
-collects(const struct cairn_core *core)
-{
-    uint32_t self = core->membership.self_member;
-
-    return self == 0 || tree_next_child(self, member_count(core), UINT32_MAX) != UINT32_MAX;
-}
-
 void
 conduct_enter(struct cairn_core *core, bool restart)
 {
@@ -372,8 +363,8 @@ conduct_enter(struct cairn_core *core, bool restart)
         return;
     if (core->membership.self_member != UINT32_MAX)
         err = gather_init(&core->gather, member_count(core));
-    if (!err && core->membership.self_member != UINT32_MAX)
-        err = leader_init(&core->leader, collects(core) ? member_count(core) : 0);
+    if (!err && core->membership.self_member == 0)
+        err = leader_init(&core->leader, member_count(core));
     core->env.actions->failed |= err != CAIRN_OK;
     if (err)
         return;

@@ -163,16 +163,6 @@ take_audit(struct cairn_core *core, const struct cairn_message *message)
         audit_reply(&core->env, message->from, message, core->run.trainers.tiling);
 }
 
-/* A head remembers its block's reports, and passes them on. */
-static void
-take_report(struct cairn_core *core, const struct cairn_message *message)
-{
-    if (!conduct_leads(core))
-        (void)reports_take(&core->leader.reports, core->membership.record.roster,
-                           &message->as.report);
-    conduct_to_leader(core, message);
-}
-
 /* ---- messages between epochs ---- */
 
 static void
@@ -263,9 +253,6 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
     case CAIRN_MSG_HEARTBEAT:
         peers_heartbeat(&core->env, &core->peers, message);
         break;
-    case CAIRN_MSG_REPORT:
-        take_report(core, message);
-        break;
     case CAIRN_MSG_HEARD:
         conduct_heard(core, message);
         break;
@@ -278,6 +265,7 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
     case CAIRN_MSG_DONE:
         take_done(core, message);
         break;
+    case CAIRN_MSG_REPORT:
     case CAIRN_MSG_ABORT:
     case CAIRN_MSG_WAITING:
     case CAIRN_MSG_SNAPSHOT:
@@ -344,12 +332,11 @@ forget_report(struct cairn_core *core, uint32_t agent)
 {
     struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_REPORT);
 
-    message.kind = CAIRN_MSG_REPORT;
     message.as.report.agent = agent;
     message.from = agent;
     message.to = core->options.self;
     if (core->membership.self_member != UINT32_MAX && is_from_below(core, &message))
-        take_report(core, &message);
+        conduct_to_leader(core, &message);
 }
 
 void

@@ -1,7 +1,6 @@
 /*
- * agent/core/run/reports.h - what the agents below a member have reported about their trainers: at
- * the leader, all members and the late agents that are none; at the head of a block, its block, so
- * that it can report again when its session with the leader begins again.
+ * agent/core/run/reports.h - what the leader's members, and the late agents that are none, have
+ * reported about their trainers.
  */
 #ifndef CAIRN_AGENT_CORE_RUN_REPORTS_H
 #define CAIRN_AGENT_CORE_RUN_REPORTS_H
