@@ -142,7 +142,6 @@ take_captured(struct cairn_core *core, const struct cairn_event_captured *captur
 static void
 take_cancel(struct cairn_core *core, const struct cairn_event_step *cancel)
 {
-
     conduct_outcome(core, run_cancel(&core->env, &core->run, cancel));
 }
 
@@ -194,7 +193,7 @@ take_begin(struct cairn_core *core, const struct cairn_event_step *begin)
 {
     bool first = core->run.begun == 0;
 
-    run_begin(&core->env, &core->run, begin);
+    run_begin(&core->run, begin);
     if (first && core->run.begun > 0 && core->run.decision.run == 0)
         conduct_report(core); /* members may have to change before there is a run */
     if (begin->last && core->run.asked < begin->step)

@@ -119,7 +119,6 @@ put_capture(uint64_t *hash, const struct part *part)
     put(hash, capture->blocks);
     put_set(hash, capture->captured, (uint32_t)capture->blocks);
     put_words(hash, capture->crcs, capture->blocks);
-    put(hash, capture->granted);
     put(hash, capture->done);
     put(hash, capture->seal_request != 0);
     for (uint32_t i = 0; capture->data_flows && i < flows; i++) {

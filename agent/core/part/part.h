@@ -62,7 +62,6 @@ struct capture {
     uint64_t *captured; /* bitset [blocks] */
     uint64_t *crcs;     /* [blocks] */
     uint64_t blocks;
-    uint64_t granted;                         /* local ranks that may copy, as a set */
     uint64_t done;                            /* local ranks whose region is captured, as a set */
     uint64_t seal_request;                    /* of the SEAL; 0: not asked for yet */
     struct flow *data_flows;                  /* [k]: by chunk */

@@ -159,63 +159,49 @@ skip(struct env *env, uint32_t rank, uint64_t step, enum cairn_skip reason)
         .generation = membership_ready(env->membership)};
 }
 
-static void
-grant(struct env *env, struct part *part, uint32_t rank)
+/* Decisions can be carried out here. */
+static bool
+is_open(const struct env *env, const struct run *run)
 {
-    part->capture.granted |= UINT64_C(1) << rank;
-    env_act(env, CAIRN_ACTION_GRANT)->as.trainer =
-        (struct cairn_action_trainer){.rank = rank,
-                                      .part = part_index(env, part),
-                                      .step = part->generation.step,
-                                      .generation = part->generation};
+    return membership_acts(env->membership) && run->decision.run != 0 &&
+           run->decision.serial >= run->open_from;
 }
 
-/* Why no step can be captured now; 0: a decision can be carried out. */
+/* Why a rank that waits cannot have its step; 0: it can, or it holds its last step until it can. */
 static enum cairn_skip
-closed(const struct env *env, struct run *run, uint32_t rank)
+why_not(const struct env *env, struct run *run, uint32_t r)
 {
-    uint64_t bit = UINT64_C(1) << rank;
+    const struct rank_step *rank = &run->steps[r];
+    uint64_t bit = UINT64_C(1) << r;
+    bool open = is_open(env, run);
 
-    if (!membership_acts(env->membership))
-        return CAIRN_SKIP_NOT_READY;
-    if (run->decision.run != 0 && run->decision.serial >= run->open_from)
+    if (!open && membership_acts(env->membership) && run->refusal[0] != '\0' &&
+        !(run->told & bit)) {
+        run->told |= bit;
+        return CAIRN_SKIP_UNTILED;
+    }
+    if (open && rank->step <= membership_ready(env->membership).step &&
+        !CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
+        return CAIRN_SKIP_STALE;
+    if (rank->last)
         return 0;
-    if (run->refusal[0] == '\0' || (run->told & bit))
+    if (!open)
         return CAIRN_SKIP_NOT_READY;
-    run->told |= bit;
-    return CAIRN_SKIP_UNTILED;
+    if (run->decision.next == 0 || rank->step < run->decision.next)
+        return CAIRN_SKIP_NOT_DUE;
+    return env->parts->pinned ? CAIRN_SKIP_BUSY : 0;
 }
 
 void
-run_begin(struct env *env, struct run *run, const struct cairn_event_step *begin)
+run_begin(struct run *run, const struct cairn_event_step *begin)
 {
-    struct rank_step *rank;
-    enum cairn_skip reason;
+    struct rank_step *rank = &run->steps[begin->rank % CAIRN_RANKS_PER_NODE_MAX];
 
     if (begin->rank >= run->trainers.ranks || begin->step == 0)
         return;
-    rank = &run->steps[begin->rank];
-    *rank = (struct rank_step){.step = begin->step, .before = rank->step, .last = begin->last};
+    *rank = (struct rank_step){
+        .step = begin->step, .before = rank->step, .waiting = true, .last = begin->last};
     run->begun = max_u64(run->begun, begin->step);
-    reason = closed(env, run, begin->rank);
-    if (!reason && begin->step <= membership_ready(env->membership).step &&
-        !CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
-        reason = CAIRN_SKIP_STALE;
-    if (!reason && (run->decision.next == 0 || begin->step < run->decision.next))
-        reason = CAIRN_SKIP_NOT_DUE;
-    if (begin->last && (reason == CAIRN_SKIP_NOT_DUE || reason == CAIRN_SKIP_NOT_READY))
-        reason = 0;
-    if (reason)
-        skip(env, begin->rank, begin->step, reason);
-    else
-        rank->waiting = true;
-}
-
-static struct outcome
-abort_part(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason)
-{
-    run->gave_up = true;
-    return (struct outcome){.generation = generation, .abort = reason};
 }
 
 struct outcome
@@ -231,7 +217,7 @@ run_cancel(const struct env *env, struct run *run, const struct cairn_event_step
     if (!part || part->state != CAIRN_PART_OPEN || part->generation.step != cancel->step ||
         (part->capture.done & bit) || part->capture.seal_request)
         return (struct outcome){0};
-    return abort_part(run, part->generation, CAIRN_ABORT_CANCELLED);
+    return (struct outcome){.generation = part->generation, .abort = CAIRN_ABORT_CANCELLED};
 }
 
 /* ---- which step ---- */
@@ -289,7 +275,7 @@ open_part(struct env *env, struct run *run, struct cairn_generation_id generatio
         reason = CAIRN_ABORT_MEMORY;
     }
     if (reason)
-        *outcome = abort_part(run, generation, reason);
+        *outcome = (struct outcome){.generation = generation, .abort = reason};
     return part;
 }
 
@@ -304,9 +290,7 @@ name_of(const struct env *env, const struct run *run, uint64_t step)
 static bool
 may_open(const struct env *env, const struct run *run)
 {
-    return membership_acts(env->membership) && !env->parts->pinned && !run->gave_up &&
-           run->decision.run != 0 && run->decision.serial >= run->open_from &&
-           run->decision.next != 0;
+    return is_open(env, run) && run->decision.next != 0 && !env->parts->pinned && !run->gave_up;
 }
 
 /* Grants the ranks that wait with the part's step; a rank beyond it that has not copied it is past
@@ -322,13 +306,17 @@ grant_part(struct env *env, struct run *run, struct part *part)
             rank->step < run->decision.next)
             continue;
         if (rank->step != part->generation.step)
-            return abort_part(run, part->generation,
-                              rank->before < run->decision.next && rank->waiting &&
-                                      rank->step < part->generation.step
-                                  ? CAIRN_ABORT_MISMATCH
-                                  : CAIRN_ABORT_PASSED);
-        if (rank->waiting && !(part->capture.granted & bit))
-            grant(env, part, r);
+            return (struct outcome){.generation = part->generation,
+                                    .abort = rank->before < run->decision.next && rank->waiting &&
+                                                     rank->step < part->generation.step
+                                                 ? CAIRN_ABORT_MISMATCH
+                                                 : CAIRN_ABORT_PASSED};
+        if (rank->waiting)
+            env_act(env, CAIRN_ACTION_GRANT)->as.trainer =
+                (struct cairn_action_trainer){.rank = r,
+                                              .part = part_index(env, part),
+                                              .step = part->generation.step,
+                                              .generation = part->generation};
         rank->waiting = false;
     }
     return (struct outcome){0};
@@ -341,22 +329,21 @@ run_grant(struct env *env, struct run *run)
     struct outcome outcome = {0};
     uint64_t step;
 
-    for (uint32_t r = 0; r < run->trainers.ranks; r++)
-        if (run->steps[r].waiting && !run->steps[r].last &&
-            (!membership_acts(env->membership) || run->decision.run == 0 || env->parts->pinned ||
-             run->decision.next == 0 || run->steps[r].step < run->decision.next)) {
-            run->steps[r].waiting = false;
-            skip(env, r, run->steps[r].step,
-                 run->decision.next == 0 || run->steps[r].step < run->decision.next
-                     ? CAIRN_SKIP_NOT_DUE
-                     : CAIRN_SKIP_BUSY);
-        }
+    for (uint32_t r = 0; r < run->trainers.ranks; r++) {
+        enum cairn_skip reason = run->steps[r].waiting ? why_not(env, run, r) : 0;
+
+        if (!reason)
+            continue;
+        run->steps[r].waiting = false;
+        skip(env, r, run->steps[r].step, reason);
+    }
     if (!part && may_open(env, run)) {
         step = first_waiting(run);
         if (step != 0)
             part = open_part(env, run, name_of(env, run, step), &outcome);
         else if (passed(run, 0))
-            outcome = abort_part(run, name_of(env, run, run->decision.next), CAIRN_ABORT_PASSED);
+            outcome = (struct outcome){.generation = name_of(env, run, run->decision.next),
+                                       .abort = CAIRN_ABORT_PASSED};
     }
     return part ? grant_part(env, run, part) : outcome;
 }
@@ -373,7 +360,7 @@ run_part_for(struct env *env, struct run *run, struct cairn_generation_id genera
         !may_open(env, run))
         return part;
     if (parts_in_flight(env)) { /* of another step */
-        *outcome = abort_part(run, generation, CAIRN_ABORT_MISMATCH);
+        *outcome = (struct outcome){.generation = generation, .abort = CAIRN_ABORT_MISMATCH};
         return NULL;
     }
     return open_part(env, run, generation, outcome);

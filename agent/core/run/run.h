@@ -65,12 +65,13 @@ uint64_t run_everyone(const struct run *run);
 struct cairn_message_report run_report(const struct env *env, const struct run *run);
 /* Takes a decision if it is newer than the last. */
 bool run_decide(struct run *run, const struct cairn_decision *decision, const char *refusal);
-/* Takes BEGIN: answers SKIP at once if it can; else the rank waits for run_grant. */
-void run_begin(struct env *env, struct run *run, const struct cairn_event_step *begin);
+/* Takes BEGIN: the rank waits for run_grant. */
+void run_begin(struct run *run, const struct cairn_event_step *begin);
 /* Takes CANCEL. Returns an abort if the rank had not copied its part. */
 struct outcome run_cancel(const struct env *env, struct run *run,
                           const struct cairn_event_step *cancel);
-/* Answers ranks that wait, as far as the decision and the slots allow: opens the part, grants. */
+/* Answers ranks that wait, as far as the decision and the slots allow: skips, opens the part,
+ * grants. */
 struct outcome run_grant(struct env *env, struct run *run);
 /* The part for a generation that a member of the group has begun: opened if need be; NULL: dropped
  * at the door, or *outcome says why it aborts. */
