@@ -111,7 +111,8 @@ bool
 cairn_core_needs_session(const struct cairn_core *core, uint32_t agent)
 {
     return !restore_is_idle(&core->restore) || core->repair.active || core->parts.pinned ||
-           peers_beat_between(&core->env, agent) || are_neighbours(core, agent);
+           peers_beat_between(&core->env, agent) ||
+           (are_neighbours(core, agent) && !CAIRN_PLANTED(&core->env, BUG_LEADER_LEFT));
 }
 
 bool

@@ -93,6 +93,7 @@ static const char *const bug_names[BUG_LAST] = {
     [BUG_FORWARD_EARLY] = "forward early",
     [BUG_ROWS_UNSEEN] = "rows unseen",
     [BUG_RING_REUSED] = "ring reused",
+    [BUG_LEADER_LEFT] = "leader left",
     [BUG_NONCE_OF_PLACE] = "nonce of place",
     [BUG_KEY_OF_NODES] = "key of nodes",
 };
@@ -168,11 +169,9 @@ static const char *const shown_in[BUG_LAST] = {
 /* How a bug is hunted: in every world, ever longer and with ever more deviations; or
  * in the world that is known to show it. */
 /* What worlds of so few blocks and ticks cannot show is left to tests/sim. */
-static const bool is_for_simulator[BUG_LAST] = {[BUG_JOIN_RESTARTS] = true,
-                                                [BUG_FORWARD_EARLY] = true,
-                                                [BUG_RING_REUSED] = true,
-                                                [BUG_NONCE_OF_PLACE] = true,
-                                                [BUG_KEY_OF_NODES] = true};
+static const bool is_for_simulator[BUG_LAST] = {
+    [BUG_JOIN_RESTARTS] = true, [BUG_FORWARD_EARLY] = true,  [BUG_RING_REUSED] = true,
+    [BUG_LEADER_LEFT] = true,   [BUG_NONCE_OF_PLACE] = true, [BUG_KEY_OF_NODES] = true};
 
 static const struct round {
     uint32_t share; /* of the time */

@@ -39,7 +39,7 @@ enum {
 
 struct tally {
     uint64_t schedules, lost, torn, other, first_failing; /* first_failing 0: none */
-    uint64_t events, commits, restores, refused, repairs, runs, breaks, views;
+    uint64_t events, commits, restores, refused, repairs, runs, breaks, leaves, views;
 };
 
 static void
@@ -64,6 +64,7 @@ add_result(struct tally *tally, uint64_t seed, const struct run_result *result)
     tally->repairs += result->counters.repairs;
     tally->runs += result->counters.runs;
     tally->breaks += result->counters.breaks;
+    tally->leaves += result->counters.leaves;
     tally->views += result->counters.views;
     if (result->verdict == VERDICT_GOOD)
         return;
@@ -137,6 +138,7 @@ merge(struct tally *into, const struct tally *from)
     into->repairs += from->repairs;
     into->runs += from->runs;
     into->breaks += from->breaks;
+    into->leaves += from->leaves;
     into->views += from->views;
     if (from->first_failing && (!into->first_failing || from->first_failing < into->first_failing))
         into->first_failing = from->first_failing;
@@ -251,12 +253,14 @@ run_all(uint64_t first, uint64_t seeds, bool hard, uint32_t agents_max)
 
     run_seeds(first, seeds, hard, &total);
     printf("sim: %llu events, %llu runs, %llu generations committed, %llu sessions broken, %llu "
+           "left, %llu "
            "restores ended in data, %llu in a refusal, %llu repairs by themselves, %llu statements "
            "of protection compared\n",
            (unsigned long long)total.events, (unsigned long long)total.runs,
            (unsigned long long)total.commits, (unsigned long long)total.breaks,
-           (unsigned long long)total.restores, (unsigned long long)total.refused,
-           (unsigned long long)total.repairs, (unsigned long long)total.views);
+           (unsigned long long)total.leaves, (unsigned long long)total.restores,
+           (unsigned long long)total.refused, (unsigned long long)total.repairs,
+           (unsigned long long)total.views);
     if (!agents_max) {
         printf("sim: %llu schedules, %llu lost, %llu torn, %llu other\n",
                (unsigned long long)total.schedules, (unsigned long long)total.lost,

@@ -118,8 +118,8 @@ find_link(struct world *world, uint32_t a, uint32_t b, bool make)
     return network->link_count++;
 }
 
-static uint32_t
-side_of(const struct link *link, uint32_t agent)
+uint32_t
+network_side_of(const struct link *link, uint32_t agent)
 {
     return link->agents[1] == agent;
 }
@@ -270,17 +270,12 @@ try_later(struct world *world, uint32_t index, uint64_t after_ns)
     queue_push(&world->queue, &event);
 }
 
-/* What is under way is lost, or all that would arrive after some time is. Each side learns it. */
-static void
-break_session(struct world *world, uint32_t index, bool silently)
+void
+network_end_session(struct world *world, uint32_t index, bool silently)
 {
     struct link *link = &world->network.links[index];
 
-    if (!link->up)
-        return;
     link->up = false;
-    world->counters.breaks++;
-    world->network.unreliable_ns = world->now_ns;
     for (uint32_t side = 0; side < 2; side++) {
         uint64_t after_ns = silently ? random_below(&world->random, 8 * SECOND_NS)
                             : random_chance(&world->random, 600)
@@ -298,6 +293,16 @@ break_session(struct world *world, uint32_t index, bool silently)
     try_later(world, index, 100 * MS_NS);
 }
 
+static void
+break_session(struct world *world, uint32_t index, bool silently)
+{
+    if (!world->network.links[index].up)
+        return;
+    world->counters.breaks++;
+    world->network.unreliable_ns = world->now_ns;
+    network_end_session(world, index, silently);
+}
+
 void
 network_connect(struct world *world, struct node *node, uint32_t agent)
 {
@@ -309,7 +314,8 @@ network_connect(struct world *world, struct node *node, uint32_t agent)
         return;
     }
     index = find_link(world, node->number, agent, true);
-    world->network.links[index].wanted[side_of(&world->network.links[index], node->number)] = true;
+    world->network.links[index]
+        .wanted[network_side_of(&world->network.links[index], node->number)] = true;
     try_later(world, index, random_between(&world->random, MS_NS, 60 * MS_NS));
 }
 
@@ -336,7 +342,7 @@ network_agent_died(struct world *world, struct node *node, bool node_too)
     for (uint32_t i = 0; i < node->link_count; i++) {
         uint32_t index = node->links[i];
         struct link *link = &world->network.links[index];
-        uint32_t side = side_of(link, node->number);
+        uint32_t side = network_side_of(link, node->number);
 
         link->told[side] = link->wanted[side] = false;
         flush_side(link, side);
@@ -386,6 +392,8 @@ try_session(struct world *world, uint32_t index)
         if (random_chance(&world->random, 50))
             after_ns += random_below(&world->random, SECOND_NS);
         flush_side(link, side); /* of sessions that this side has never seen */
+        link->used_ns[side] = world->now_ns;
+        link->leaving[side] = false;
         for (uint32_t c = 0; c < LANES; c++) {
             link->lanes[side][c].last_ns = world->now_ns + after_ns;
             link->lanes[side][c].end_ns = UINT64_MAX;
@@ -400,7 +408,7 @@ tell_side(struct world *world, const struct sim_event *sim_event)
     uint32_t index = (uint32_t)sim_event->value;
     struct link *link = &world->network.links[index];
     struct node *node = &world->nodes[sim_event->node];
-    uint32_t side = side_of(link, node->number), peer = link->agents[!side];
+    uint32_t side = network_side_of(link, node->number), peer = link->agents[!side];
     bool begins = sim_event->kind == EVENT_UP;
     struct cairn_event event = {.type = begins ? CAIRN_EVENT_PEER_UP : CAIRN_EVENT_PEER_DOWN};
 
@@ -580,7 +588,7 @@ network_send(struct world *world, struct node *from, const struct cairn_message 
     world->counters.messages++;
     count_traffic(from, packet, true);
     index = find_link(world, from->number, message->to, false);
-    side = index == UINT32_MAX ? 0 : side_of(&world->network.links[index], message->to);
+    side = index == UINT32_MAX ? 0 : network_side_of(&world->network.links[index], message->to);
     if (index == UINT32_MAX || !world->network.links[index].told[!side]) {
         judge_fail(world, VERDICT_OTHER, "agent %u sends %s to agent %u without a session",
                    from->number, cairn_message_name(message->kind), message->to);
@@ -594,6 +602,7 @@ network_send(struct world *world, struct node *from, const struct cairn_message 
         packet_free(packet);
         return;
     }
+    link->used_ns[!side] = world->now_ns;
     count_traffic(&world->nodes[message->to], packet, false);
     payload_damage(world, packet, link->seals[side][0], payload);
     class = is_long(packet, message) ? LANE_BULK : LANE_CONTROL;
@@ -612,7 +621,7 @@ static struct lane *
 lane_of(const struct world *world, const struct sim_event *event, struct link **link)
 {
     *link = &world->network.links[(uint32_t)event->value];
-    return &(*link)->lanes[side_of(*link, event->node)][event->value >> 32];
+    return &(*link)->lanes[network_side_of(*link, event->node)][event->value >> 32];
 }
 
 uint32_t
@@ -625,7 +634,7 @@ network_next_kind(const struct world *world, const struct sim_event *event)
         packet = world->nodes[event->node].self_head;
     } else {
         packet = lane_of(world, event, &link)->head;
-        if (!link->told[side_of(link, event->node)])
+        if (!link->told[network_side_of(link, event->node)])
             return 0;
     }
     return packet ? packet->kind : 0;
@@ -705,7 +714,7 @@ deliver(struct world *world, struct sim_event *event)
         return;
     }
     lane = lane_of(world, event, &link);
-    side = side_of(link, node->number);
+    side = network_side_of(link, node->number);
     if (link->session != event->incarnation || !lane->head)
         return;
     if (network_is_cut(world, link->agents[!side], node->number)) { /* sent again and again */
@@ -719,8 +728,11 @@ deliver(struct world *world, struct sim_event *event)
     lane->head = packet->next;
     if (!lane->head)
         lane->tail = NULL;
-    if (node->running && link->told[side] && packet->at_ns <= lane->end_ns)
+    if (node->running && link->told[side] && packet->at_ns <= lane->end_ns) {
+        link->used_ns[side] = world->now_ns;
+        link->leaving[side] = false;
         hand_over(world, node, packet, is_torn(link->seals[side][1], packet));
+    }
     packet_free(packet);
 }
 

@@ -189,6 +189,8 @@ tick(struct world *world, struct node *node)
     uint64_t deadline, now;
 
     node_event(world, node, &event, NULL);
+    if (node->running)
+        leave_unused(world, node);
     if (!world->setup.generations_wanted && random_chance(&world->random, 3))
         network_break_some(world, node, 100);
     if (!node->running)
@@ -274,6 +276,9 @@ happen(struct world *world, struct sim_event *event)
     case EVENT_STARVED:
         network_event(world, event);
         break;
+    case EVENT_LEAVE:
+        leave_arrives(world, event);
+        break;
     case EVENT_ANSWER:
         node_answer(world, event);
         break;
@@ -325,7 +330,7 @@ static bool
 for_agent(enum event_kind kind)
 {
     return kind == EVENT_TICK || kind == EVENT_PACKET || kind == EVENT_UP || kind == EVENT_DOWN ||
-           kind == EVENT_ANSWER || kind == EVENT_LOCAL;
+           kind == EVENT_LEAVE || kind == EVENT_ANSWER || kind == EVENT_LOCAL;
 }
 
 static void

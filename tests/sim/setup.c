@@ -80,6 +80,7 @@ setup_from_seed(uint64_t seed, struct setup *out)
     choose_size(&random, out);
     choose_timing(&random, out);
     choose_faults(&random, out);
+    out->leave_after_ns = (1 + mix64(seed ^ 0x6c76) % 10) * out->dead_after_ns;
     if (seed % 4 == 2) { /* what was promised is forgotten, and then trainers begin from nothing */
         out->careless = true;
         out->own_checkpoints = seed % 8 == 6;

@@ -10,6 +10,7 @@
  *   queue.c        events in time order
  *   network.c      sessions between agents, and the messages in them: order, delay, breaks,
  *                  partitions, damage
+ *   leave.c        sessions that neither side has a use for end
  *   seals.c        the tags of blocks in sessions, and whether a nonce comes twice
  *   memory.c       slots of real (small) blocks: fold, decode, verify, checksums
  *   node.c         one machine and its agent: carries out actions; starts, crashes, pauses
@@ -103,6 +104,7 @@ struct setup {
     uint64_t every_steps;
     uint64_t heartbeat_ns;
     uint64_t dead_after_ns;
+    uint64_t leave_after_ns; /* an unused session ends */
     uint64_t claim_timeout_ns;
     uint64_t rebuild_timeout_ns;
     uint64_t repair_after_ns;
@@ -148,6 +150,7 @@ enum event_kind {
     EVENT_DOWN,    /* it has ended */
     EVENT_TRY,     /* a session is tried */
     EVENT_STARVED, /* a cut has lasted so long that a session ends */
+    EVENT_LEAVE,   /* the other side's word that it has no use for the session arrives */
     EVENT_ANSWER,
     EVENT_LOCAL,   /* from a trainer or the operator to its agent */
     EVENT_TRAINER, /* a trainer goes on */
@@ -256,7 +259,9 @@ struct link {
     bool up;      /* there is a session */
     bool told[2]; /* this side has seen it begin, and not end */
     bool trying;
-    uint64_t session; /* number of the newest */
+    uint64_t used_ns[2]; /* when this side sent or got something last */
+    bool leaving[2];     /* this side has told the other that it has no use for the session */
+    uint64_t session;    /* number of the newest */
     struct lane lanes[2][LANES];
     struct cairn_seal *seals[2][2]; /* of what goes to this side: the sender's, and its own */
 };
@@ -503,6 +508,7 @@ struct counters {
     uint64_t repairs;       /* activations without an operator */
     uint64_t rebuilt;       /* restores or repairs with lost parts */
     uint64_t breaks;        /* of sessions */
+    uint64_t leaves;        /* sessions that ended for want of use */
     uint64_t runs;          /* in which something was captured */
     uint64_t views;         /* of protection compared with the truth */
     uint64_t faults[FAULT_KINDS];
@@ -652,6 +658,13 @@ bool network_is_cut(const struct world *world, uint32_t from, uint32_t to);
 bool network_unreliable(const struct world *world);
 /* TRY, UP, DOWN, STARVED and PACKET. */
 void network_event(struct world *world, struct sim_event *event);
+uint32_t network_side_of(const struct link *link, uint32_t agent);
+/* Ends a session that is up: what is under way is lost, or all that would arrive after some time
+ * is. Each side learns it. */
+void network_end_session(struct world *world, uint32_t index, bool silently);
+/* At every tick of an agent: it leaves sessions that it has no use for. */
+void leave_unused(struct world *world, struct node *node);
+void leave_arrives(struct world *world, const struct sim_event *event);
 /* The kind of the message that a PACKET event is about to deliver; 0: none. */
 uint32_t network_next_kind(const struct world *world, const struct sim_event *event);
 struct shared *shared_new(const void *bytes, size_t len);
