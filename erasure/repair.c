@@ -15,6 +15,17 @@ struct run {
     uint64_t rebuild;   /* of those, to be rebuilt */
 };
 
+void
+cairn_bad_block_code(struct cairn_codec *codec, struct cairn_bad_block *bad)
+{
+    uint8_t area = (uint8_t)bad->area;
+
+    cairn_codec_u8(codec, &area);
+    cairn_codec_check(codec, area <= CAIRN_AREA_PARITY);
+    bad->area = (enum cairn_area)area;
+    cairn_codec_u64(codec, &bad->block);
+}
+
 static uint64_t
 bit(uint32_t position)
 {

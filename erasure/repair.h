@@ -26,6 +26,7 @@
 #ifndef CAIRN_ERASURE_REPAIR_H
 #define CAIRN_ERASURE_REPAIR_H
 
+#include "base/codec.h"
 #include "erasure/stripe.h"
 
 #include <stddef.h>
@@ -39,6 +40,9 @@ struct cairn_bad_block {
     uint32_t reserved;
     uint64_t line; /* set by cairn_repair_init */
 };
+
+/* Codes u8 area, u64 block. */
+void cairn_bad_block_code(struct cairn_codec *codec, struct cairn_bad_block *bad);
 
 struct cairn_repair_request {
     const struct cairn_stripes *stripes; /* kept until the repair is over */

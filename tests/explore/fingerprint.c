@@ -339,8 +339,9 @@ core_fingerprint(const struct cairn_core *core)
     put_leader(&hash, &core->leader, members);
     put_repair(&hash, &core->repair);
     put(&hash, core->answering.attempt);
-    put(&hash, core->answering.coordinator | (uint64_t)core->parts.pinned << 32 |
-                   (uint64_t)core->answering.owed_count << 40);
+    put(&hash, core->answering.coordinator | (uint64_t)core->parts.pinned << 32);
+    for (uint32_t a = 0; a < n; a++)
+        put(&hash, core->answering.askers[a].attempt != 0);
     put_generation(&hash, core->parts.pinned_generation);
     put_restore(&hash, &core->restore, n);
     put(&hash, core->watch.reason | (uint64_t)core->watch.tries << 32);

@@ -38,13 +38,9 @@ code_plan(struct cairn_codec *codec, void *value)
     cairn_codec_count(codec, &plan->bad_count, UINT32_MAX, BAD_BYTES);
     plan->bad = cairn_codec_array(codec, plan->bad, plan->bad_count, sizeof *plan->bad);
     for (uint32_t i = 0; plan->bad && i < plan->bad_count; i++) {
-        uint8_t area = (uint8_t)plan->bad[i].area;
-
         cairn_codec_u32(codec, &plan->bad[i].position);
-        cairn_codec_u8(codec, &area);
-        plan->bad[i].area = (enum cairn_area)area;
-        cairn_codec_u64(codec, &plan->bad[i].block);
-        cairn_codec_check(codec, plan->bad[i].position < count && area <= CAIRN_AREA_PARITY);
+        cairn_codec_check(codec, plan->bad[i].position < count);
+        cairn_bad_block_code(codec, &plan->bad[i]);
     }
 }
 

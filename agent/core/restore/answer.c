@@ -7,43 +7,28 @@
 cairn_err
 answer_init(struct answering *answering, uint32_t agent_count)
 {
-    answering->open_from = calloc(agent_count, sizeof *answering->open_from);
-    return answering->open_from ? CAIRN_OK : CAIRN_NOMEM;
+    answering->askers = calloc(agent_count, sizeof *answering->askers);
+    return answering->askers ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 void
 answer_fini(struct answering *answering)
 {
-    free(answering->open_from);
+    free(answering->askers);
     memset(answering, 0, sizeof *answering);
-}
-
-/* Forgets the answers owed to a coordinator for attempts up to this one. */
-static void
-drop_owed(struct answering *answering, uint32_t coordinator, uint64_t attempt)
-{
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; i < answering->owed_count; i++)
-        if (answering->owed[i].coordinator != coordinator || answering->owed[i].attempt > attempt)
-            answering->owed[kept++] = answering->owed[i];
-    answering->owed_count = kept;
 }
 
 void
 answer_progress(struct env *env, struct answering *answering, const struct inventory_self *self)
 {
-    uint32_t kept = 0;
+    for (uint32_t a = 0; a < env->options->agent_count; a++) {
+        struct asker *asker = &answering->askers[a];
 
-    for (uint32_t i = 0; i < answering->owed_count; i++) {
-        const struct owed *owed = &answering->owed[i];
-
-        if (parts_are_verified(env->parts, owed->generation, owed->check))
-            inventory_send(env, owed->coordinator, owed->attempt, self);
-        else
-            answering->owed[kept++] = *owed;
+        if (asker->attempt == 0 || !parts_are_verified(env->parts, asker->generation, asker->check))
+            continue;
+        inventory_send(env, a, asker->attempt, self);
+        asker->attempt = 0;
     }
-    answering->owed_count = kept;
 }
 
 void
@@ -58,25 +43,20 @@ verify(struct env *env, struct answering *answering, const struct inventory_self
        const struct cairn_message *message)
 {
     const struct cairn_message_ask *ask = &message->as.ask;
-    struct owed owed = {
-        .attempt = ask->attempt, .coordinator = message->from, .check = env_request(env)};
+    struct asker *asker = &answering->askers[message->from];
 
-    if (ask->attempt < answering->open_from[message->from])
+    if (ask->attempt < asker->open_from)
         return;
-    answering->open_from[message->from] = ask->attempt;
+    *asker = (struct asker){
+        .open_from = ask->attempt, .attempt = ask->attempt, .check = env_request(env)};
     if (ask->mode == CAIRN_ASK_VERIFY) {
-        owed.generation = ask->generation;
+        asker->generation = ask->generation;
         answering->attempt = ask->attempt;
         answering->coordinator = message->from;
         env->parts->pinned = true;
         env->parts->pinned_generation = ask->generation;
     }
-    drop_owed(answering, message->from, UINT64_MAX);
-    if (answering->owed_count == OWED_MAX)
-        memmove(&answering->owed[0], &answering->owed[1],
-                --answering->owed_count * sizeof answering->owed[0]);
-    answering->owed[answering->owed_count++] = owed;
-    parts_verify(env, owed.generation, owed.check);
+    parts_verify(env, asker->generation, asker->check);
     answer_progress(env, answering, self);
 }
 
@@ -101,6 +81,7 @@ answer_ask(struct env *env, struct answering *answering, struct peers *peers,
            const struct inventory_self *self, const struct cairn_message *message)
 {
     const struct cairn_message_ask *ask = &message->as.ask;
+    struct asker *asker = &answering->askers[message->from];
 
     if (ask->attempt == 0)
         return;
@@ -114,9 +95,9 @@ answer_ask(struct env *env, struct answering *answering, struct peers *peers,
         verify(env, answering, self, message);
         break;
     case CAIRN_ASK_RELEASE:
-        answering->open_from[message->from] =
-            max_u64(answering->open_from[message->from], ask->attempt + 1);
-        drop_owed(answering, message->from, ask->attempt);
+        asker->open_from = max_u64(asker->open_from, ask->attempt + 1);
+        if (asker->attempt < asker->open_from)
+            asker->attempt = 0;
         if (answer_pins_for(answering, message->from, min_u64(answering->attempt, ask->attempt)))
             answer_unpin(env, answering);
         break;
@@ -128,8 +109,7 @@ answer_ask(struct env *env, struct answering *answering, struct peers *peers,
 void
 answer_peer_down(struct env *env, struct answering *answering, uint32_t agent)
 {
-    drop_owed(answering, agent, UINT64_MAX);
-    answering->open_from[agent] = 0;
+    answering->askers[agent] = (struct asker){0};
     if (answering->coordinator == agent)
         answer_unpin(env, answering);
 }

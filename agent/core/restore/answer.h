@@ -18,12 +18,11 @@
 #include "agent/core/restore/inventory.h"
 #include "agent/core/epoch/peers.h"
 
-enum { OWED_MAX = 8 }; /* coordinators at once; the one that waits longest loses its answer */
-
-/* An INVENTORY that has not left yet: parts are being compared for it. */
-struct owed {
-    uint64_t attempt;
-    uint32_t coordinator;
+/* An agent that coordinates, and the INVENTORY that it has not got yet: parts are being compared for
+ * it. */
+struct asker {
+    uint64_t open_from;                    /* first attempt that the agent has not ended */
+    uint64_t attempt;                      /* that the INVENTORY answers; 0: none is owed */
     struct cairn_generation_id generation; /* step 0: all parts */
     uint64_t check; /* names the comparison here: two coordinators' attempts may be equal */
 };
@@ -31,9 +30,7 @@ struct owed {
 struct answering {
     uint64_t attempt; /* that has the pin; 0: none */
     uint32_t coordinator;
-    uint64_t *open_from;        /* [agent_count]: first attempt that the agent has not ended */
-    struct owed owed[OWED_MAX]; /* oldest first */
-    uint32_t owed_count;
+    struct asker *askers; /* [agent_count] */
 };
 
 CAIRN_MUST_CHECK cairn_err answer_init(struct answering *answering, uint32_t agent_count);

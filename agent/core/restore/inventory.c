@@ -40,14 +40,8 @@ code_part(struct cairn_codec *codec, struct inventory_part *part,
     cairn_codec_count(codec, &part->bad_listed, BAD_BLOCKS_MAX, 9);
     cairn_codec_check(codec, part->bad_listed == min_u64(part->bad_count, BAD_BLOCKS_MAX));
     part->bad = cairn_codec_array(codec, part->bad, part->bad_listed, sizeof *part->bad);
-    for (uint32_t i = 0; part->bad && i < part->bad_listed; i++) {
-        uint8_t area = (uint8_t)part->bad[i].area;
-
-        cairn_codec_u8(codec, &area);
-        part->bad[i].area = (enum cairn_area)area;
-        cairn_codec_check(codec, area <= CAIRN_AREA_PARITY);
-        cairn_codec_u64(codec, &part->bad[i].block);
-    }
+    for (uint32_t i = 0; part->bad && i < part->bad_listed; i++)
+        cairn_bad_block_code(codec, &part->bad[i]);
     cairn_codec_bool(codec, &has_roster);
     cairn_codec_check(codec, has_roster || before);
     if (has_roster)
