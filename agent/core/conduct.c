@@ -372,22 +372,18 @@ conduct_enter(struct cairn_core *core, bool restart)
     connect_epoch(core);
     if (conduct_leads(core))
         conduct_report(core);
-    memset(core->level, 0, cairn_bitset_words(core->options.agent_count) * sizeof(uint64_t));
     for (uint32_t a = 0; a < core->options.agent_count; a++) {
         if (!cairn_bitset_has(core->peers.up, a))
             continue;
         membership_send_position(&core->env, a);
-        if (core->peers.epochs[a] != core->membership.record.epoch)
-            continue;
-        cairn_bitset_add(core->level, a);
-        conduct_greet(core, a);
+        if (env_is_level(&core->env, a))
+            conduct_greet(core, a);
     }
 }
 
 void
 conduct_fence(struct cairn_core *core)
 {
-    memset(core->level, 0, cairn_bitset_words(core->options.agent_count) * sizeof(uint64_t));
     repair_stop(&core->env, &core->repair, true);
 }
 

@@ -55,10 +55,7 @@ cairn_core_create(const struct cairn_core_options *options, uint64_t now_ns,
                              .parts = &core->parts,
                              .now_ns = now_ns,
                              .next_request = options->incarnation << 8};
-    core->level = calloc(cairn_bitset_words(options->agent_count), sizeof(uint64_t));
-    err = core->level ? peers_init(&core->peers, &core->options, now_ns) : CAIRN_NOMEM;
-    core->env.up = core->peers.up;
-    core->env.level = core->level;
+    err = peers_init(&core->peers, &core->options, now_ns);
     if (!err)
         err = answer_init(&core->answering, options->agent_count);
     if (!err)
@@ -82,8 +79,7 @@ cairn_core_destroy(struct cairn_core *core)
     if (!core)
         return;
     core->env.actions = &nowhere;
-    if (core->env.up)
-        repair_stop(&core->env, &core->repair, true);
+    repair_stop(&core->env, &core->repair, true);
     cairn_actions_fini(&nowhere);
     restore_fini(&core->restore);
     answer_fini(&core->answering);
@@ -94,7 +90,6 @@ cairn_core_destroy(struct cairn_core *core)
         part_fini(&core->parts.list[i]);
     membership_fini(&core->membership);
     peers_fini(&core->peers);
-    free(core->level);
     free(core);
 }
 

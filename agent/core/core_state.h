@@ -20,7 +20,6 @@ struct cairn_core {
     struct cairn_core_options options;
     struct env env;
     struct peers peers;
-    uint64_t *level; /* bitset; see env.h */
     struct membership membership;
     struct parts parts;
     struct run run;

@@ -177,10 +177,8 @@ take_position(struct cairn_core *core, const struct cairn_message *message)
         membership_send_activate(&core->env, from);
     if (message->epoch > active)
         membership_send_position(&core->env, from); /* to be sent its record */
-    if (message->epoch != active || active == 0 || core->membership.promised != active)
-        return; /* R4: send nothing under an epoch older than the promised one */
-    cairn_bitset_add(core->level, from);
-    conduct_greet(core, from);
+    if (env_is_level(&core->env, from))
+        conduct_greet(core, from);
 }
 
 static void
@@ -345,7 +343,6 @@ receive_peer_down(struct cairn_core *core, const struct cairn_event_peer *peer)
     if (peer->agent >= core->options.agent_count || !cairn_bitset_has(core->peers.up, peer->agent))
         return;
     peers_down(&core->peers, peer->agent);
-    cairn_bitset_remove(core->level, peer->agent);
     if (core->membership.record.epoch != 0)
         forget_report(core, peer->agent);
     if (core->repair.active && core->repair.coordinator == peer->agent)

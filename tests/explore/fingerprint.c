@@ -69,7 +69,6 @@ put_peers(uint64_t *hash, const struct cairn_core *core)
         put(hash, core->peers.epochs[a]);
     }
     put_set(hash, core->peers.up, core->options.agent_count);
-    put_set(hash, core->level, core->options.agent_count);
 }
 
 static void
@@ -354,17 +353,17 @@ core_describe(const struct cairn_core *core, char *text, size_t bytes)
 {
     const struct run *run = &core->run;
 
-    (void)snprintf(
-        text, bytes,
-        "decision %llx open from %llx%s%s, waits %u at %llu, pins %llu, gathers %llu, "
-        "level %llx, leads %llx%s%s next %llu, restore %u, watch %u",
-        (unsigned long long)run->decision.serial, (unsigned long long)run->open_from,
-        run->gave_up ? ", gave up" : "", run->refusal[0] ? ", refused" : "", run->steps[0].waiting,
-        (unsigned long long)run->steps[0].step,
-        core->parts.pinned ? (unsigned long long)core->parts.pinned_generation.step : 0,
-        (unsigned long long)core->gather.generation.step, (unsigned long long)core->level[0],
-        (unsigned long long)core->leader.decision.serial,
-        core->leader.assembled ? ", assembled" : "", core->leader.audit.id ? ", auditing" : "",
-        (unsigned long long)core->leader.decision.next, (uint32_t)core->restore.state,
-        (uint32_t)core->watch.reason);
+    (void)snprintf(text, bytes,
+                   "decision %llx open from %llx%s%s, waits %u at %llu, pins %llu, gathers %llu, "
+                   "leads %llx%s%s next %llu, restore %u, watch %u",
+                   (unsigned long long)run->decision.serial, (unsigned long long)run->open_from,
+                   run->gave_up ? ", gave up" : "", run->refusal[0] ? ", refused" : "",
+                   run->steps[0].waiting, (unsigned long long)run->steps[0].step,
+                   core->parts.pinned ? (unsigned long long)core->parts.pinned_generation.step : 0,
+                   (unsigned long long)core->gather.generation.step,
+                   (unsigned long long)core->leader.decision.serial,
+                   core->leader.assembled ? ", assembled" : "",
+                   core->leader.audit.id ? ", auditing" : "",
+                   (unsigned long long)core->leader.decision.next, (uint32_t)core->restore.state,
+                   (uint32_t)core->watch.reason);
 }

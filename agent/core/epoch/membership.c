@@ -6,6 +6,8 @@
  */
 #include "agent/core/epoch/membership.h"
 
+#include "agent/core/epoch/send.h"
+
 #include <stdlib.h>
 #include <string.h>
 

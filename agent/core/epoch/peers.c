@@ -17,6 +17,8 @@
  */
 #include "agent/core/epoch/peers.h"
 
+#include "agent/core/epoch/send.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -16,7 +16,7 @@
 #define CAIRN_AGENT_CORE_PART_PART_H
 
 #include "agent/core/env/env.h"
-#include "agent/core/epoch/membership.h"
+#include "agent/core/epoch/send.h"
 #include "snapshot/shard_seal.h"
 #include "erasure/stripe.h"
 

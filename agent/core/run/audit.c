@@ -6,6 +6,7 @@
  */
 #include "agent/core/run/audit.h"
 
+#include "agent/core/epoch/send.h"
 #include "agent/core/epoch/tree.h"
 #include "base/crc.h"
 #include "base/log.h"

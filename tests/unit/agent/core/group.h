@@ -47,7 +47,8 @@ struct agent {
     struct parts parts;
     struct repair repair;
     struct cairn_actions actions;
-    uint64_t up, level;
+    uint64_t up, epochs[64];
+    struct peers peers;
     struct memory memory[CAIRN_PARTS_MAX];
     uint8_t ring[SLOTS_MAX][RING_LINES][BYTES];
     uint8_t scratch[REPAIR_ITEMS_MAX][CAIRN_SHARDS_MAX][CAIRN_MESSAGE_BLOCKS_MAX][BYTES];
@@ -107,14 +108,14 @@ group_new(uint32_t count, uint32_t members, uint32_t parity, const uint64_t *blo
                                                      .slot_blocks = BLOCKS_MAX,
                                                      .parity_blocks = SLOTS_MAX * BLOCKS_MAX,
                                                      .ring_lines = RING_LINES};
-        agent->up = agent->level = (UINT64_C(1) << count) - 1;
+        agent->up = (UINT64_C(1) << count) - 1;
+        agent->peers = (struct peers){.up = &agent->up, .epochs = agent->epochs};
         agent->env = (struct env){.options = &agent->options,
                                   .membership = &agent->membership,
                                   .decision = &group->decision,
                                   .parts = &agent->parts,
                                   .now_ns = 1,
-                                  .up = &agent->up,
-                                  .level = &agent->level,
+                                  .peers = &agent->peers,
                                   .actions = &agent->actions,
                                   .next_request = 1000 * (a + 1)};
         if (a < members)
@@ -457,9 +458,7 @@ session_down(struct group *group, uint32_t a, uint32_t b)
     size_t end = group->tail;
 
     group->agents[a].up &= ~(UINT64_C(1) << b);
-    group->agents[a].level &= ~(UINT64_C(1) << b);
     group->agents[b].up &= ~(UINT64_C(1) << a);
-    group->agents[b].level &= ~(UINT64_C(1) << a);
     for (size_t at = group->head; at < end; at++) {
         struct packet packet = group->queue[group->head++ % QUEUE_MAX];
 
@@ -477,7 +476,6 @@ peer_up(struct group *group, uint32_t a, uint32_t b)
     struct part *part = own_part(group, a);
 
     agent->up |= UINT64_C(1) << b;
-    agent->level |= UINT64_C(1) << b;
     repair_peer_up(&agent->env, &agent->repair, b);
     if (part)
         save_peer_up(&agent->env, part, b);
@@ -488,9 +486,7 @@ static inline void
 session_up(struct group *group, uint32_t a, uint32_t b)
 {
     group->agents[a].up |= UINT64_C(1) << b;
-    group->agents[a].level |= UINT64_C(1) << b;
     group->agents[b].up |= UINT64_C(1) << a;
-    group->agents[b].level |= UINT64_C(1) << a;
     peer_up(group, a, b);
     peer_up(group, b, a);
 }

@@ -22,12 +22,8 @@ setup(void **unused)
     (void)unused;
     memset(&membership, 0, sizeof membership);
     assert_int_equal(peers_init(&peers, &options, 1), CAIRN_OK);
-    env = (struct env){.options = &options,
-                       .membership = &membership,
-                       .peers = &peers,
-                       .up = peers.up,
-                       .level = peers.up,
-                       .actions = &actions};
+    env = (struct env){
+        .options = &options, .membership = &membership, .peers = &peers, .actions = &actions};
     for (uint32_t a = 0; a < AGENTS; a++)
         if (a != SELF)
             peers_up(&env, &peers, a, 10);

@@ -34,7 +34,6 @@ env_of(struct job *job, uint32_t a)
     return (struct env){.options = &agent->options,
                         .peers = &agent->peers,
                         .now_ns = job->now_ns,
-                        .up = agent->peers.up,
                         .actions = &agent->actions};
 }
 

@@ -69,13 +69,12 @@ static uint64_t up[1] = {0xff};
 static const struct cairn_core_options options = {.self = 1, .agent_count = 8, .incarnation = 1};
 
 static struct answering answering;
-static struct peers peers;
+static struct peers peers = {.up = up};
 static struct membership membership;
 static struct env env = {.options = &options,
                          .membership = &membership,
                          .peers = &peers,
                          .parts = &parts,
-                         .up = up,
                          .actions = &actions};
 
 /* The bytes of an INVENTORY. */

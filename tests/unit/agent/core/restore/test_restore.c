@@ -66,7 +66,6 @@ env_of(uint32_t a)
                         .decision = &no_decision,
                         .parts = &agents[a].parts,
                         .now_ns = now_ns,
-                        .up = agents[a].peers.up,
                         .actions = &agents[a].actions,
                         .next_request = agents[a].requests};
 }

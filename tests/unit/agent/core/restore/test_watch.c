@@ -30,7 +30,6 @@ an_env(void)
                         .membership = &membership,
                         .peers = &peers,
                         .now_ns = now_ns,
-                        .up = peers.up,
                         .actions = &actions};
 }
 

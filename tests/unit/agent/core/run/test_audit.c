@@ -31,7 +31,8 @@ struct job {
     struct cairn_message_report reports[MEMBERS_MAX];
     struct membership membership;
     struct cairn_core_options options;
-    uint64_t up[2];
+    uint64_t up[2], epochs[MEMBERS_MAX + 10];
+    struct peers peers;
     struct cairn_actions actions;
     struct env env;
     struct audit audit;
@@ -100,11 +101,13 @@ new_job(uint32_t count)
     job->options =
         (struct cairn_core_options){.self = 10, .agent_count = count + 10, .incarnation = 1};
     job->up[0] = job->up[1] = UINT64_MAX;
+    for (uint32_t a = 0; a < count + 10; a++)
+        job->epochs[a] = 5;
+    job->peers = (struct peers){.up = job->up, .epochs = job->epochs};
     job->env = (struct env){.options = &job->options,
                             .membership = &job->membership,
                             .now_ns = 1,
-                            .up = job->up,
-                            .level = job->up,
+                            .peers = &job->peers,
                             .actions = &job->actions};
     return job;
 }
