@@ -2,8 +2,8 @@
  * agent/core/epoch/send.h - messages to other agents, as far as sessions and epochs allow.
  *
  * A message to an agent without a session is dropped. A message of the epoch goes only to agents
- * that have said in this session that they are in it, while no newer one is promised (R4). Whatever
- * an agent may miss it is told when its session begins, or it enters the epoch.
+ * that have said in this session that they are in it, while no newer one is promised (R4). When a
+ * session or an epoch begins, both sides say again what the other may miss.
  */
 #ifndef CAIRN_AGENT_CORE_EPOCH_SEND_H
 #define CAIRN_AGENT_CORE_EPOCH_SEND_H

@@ -18,8 +18,8 @@
 #include "agent/core/restore/inventory.h"
 #include "agent/core/epoch/peers.h"
 
-/* An agent that coordinates, and the INVENTORY that it has not got yet: parts are being compared for
- * it. */
+/* An agent that coordinates, and the INVENTORY that it has not got yet: parts are being compared
+ * for it. */
 struct asker {
     uint64_t open_from;                    /* first attempt that the agent has not ended */
     uint64_t attempt;                      /* that the INVENTORY answers; 0: none is owed */
