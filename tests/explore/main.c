@@ -93,9 +93,9 @@ static const char *const bug_names[BUG_LAST] = {
     [BUG_FORWARD_EARLY] = "forward early",
     [BUG_ROWS_UNSEEN] = "rows unseen",
     [BUG_RING_REUSED] = "ring reused",
-    [BUG_LEADER_LEFT] = "leader left",
     [BUG_NONCE_OF_PLACE] = "nonce of place",
     [BUG_KEY_OF_NODES] = "key of nodes",
+    [BUG_LEADER_LEFT] = "leader left",
 };
 
 struct arguments {

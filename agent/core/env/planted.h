@@ -33,9 +33,9 @@ enum cairn_planted_bug {
     BUG_FORWARD_EARLY,      /* parity is forwarded before all members are folded in */
     BUG_ROWS_UNSEEN,        /* a part is complete without the rows of other encoders */
     BUG_RING_REUSED,        /* members go on although the ring is full */
-    BUG_LEADER_LEFT,        /* a session with the leader or the group may end for want of use */
     BUG_NONCE_OF_PLACE,     /* a block's nonce is its place in memory, which is filled again */
     BUG_KEY_OF_NODES,       /* tags have one key for all sessions of two agents */
+    BUG_LEADER_LEFT,        /* a session with the leader or the group may end for want of use */
     BUG_LAST
 };
 
