@@ -127,16 +127,20 @@ class Stalls(unittest.TestCase):
         cluster.train(step_us=20000, resume=True)
         cluster.wait_committed(found, 60)
 
-    def test_lost_wake_ups(self):
-        """No agent hears from its workers what they have finished, as if each write to an eventfd
-        failed: commits and a restore go on by the agents' own ticks."""
+    def test_signals_interrupt_all_calls(self):
+        """All threads of all agents and keepers get signals all the time: every call that waits
+        ends with EINTR again and again."""
         cluster = self.cluster(NODES, 1)
         faults = Faults(self, range(NODES), cluster.path("faults"))
-        cluster.prefixes = faults.prefixes(NODES)
+        cluster.prefixes = faults.prefixes(NODES, CAIRN_FAULT_SIGNALS="1")
         cluster.start()
+        self.lose_and_restore(cluster)
+
+    def lose_and_restore(self, cluster, then=lambda: None):
+        """Trains, commits more after `then`, loses a node and restores."""
         cluster.train(step_us=20000)
         before = cluster.wait_committed((1, 3))
-        faults.set("wakes")
+        then()
         newest = cluster.wait_committed((before[0], before[1] + 3))
         cluster.kill_node(2)
         cluster.stop_trainers()
@@ -147,6 +151,15 @@ class Stalls(unittest.TestCase):
         found = (answer["generation"]["epoch"], answer["generation"]["step"])
         self.assertGreaterEqual(found, newest)
         self.assertEqual(cluster.check()[:2], (OK, found))
+
+    def test_lost_wake_ups(self):
+        """No agent hears from its workers what they have finished, as if each write to an eventfd
+        failed: commits and a restore go on by the agents' own ticks."""
+        cluster = self.cluster(NODES, 1)
+        faults = Faults(self, range(NODES), cluster.path("faults"))
+        cluster.prefixes = faults.prefixes(NODES)
+        cluster.start()
+        self.lose_and_restore(cluster, lambda: faults.set("wakes"))
 
     def test_spill_directory_hangs(self):
         """On one node, as a file server that is gone: commits go on, and restores come from

@@ -13,13 +13,16 @@
  * A call that hangs goes on once its file is gone.
  *
  * CAIRN_FAULT_THREADS is the most threads that the process may have, as with pids.max of a cgroup.
- * With CAIRN_FAULT_THREAD=n the n-th start of a thread fails, once.
+ * With CAIRN_FAULT_THREAD=n the n-th start of a thread fails, once. With CAIRN_FAULT_SIGNALS all
+ * threads get signals all the time, which interrupt the calls that they wait in (EINTR), futexes
+ * too.
  */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -133,6 +136,60 @@ pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)
     if (fails && atomic_fetch_add(&calls, 1) + 1 == atoi(fails))
         return EAGAIN;
     return next(thread, attributes, run, context);
+}
+
+/* ---- signals ---- */
+
+enum { STORM_PAUSE_NS = 2000000 };
+
+static void
+ignore(int number)
+{
+    (void)number;
+}
+
+static void *
+storm(void *context)
+{
+    const struct timespec pause = {.tv_nsec = STORM_PAUSE_NS};
+
+    for (;;) {
+        DIR *tasks = opendir("/proc/self/task");
+
+        for (struct dirent *task; tasks && (task = readdir(tasks)) != NULL;)
+            if (task->d_name[0] != '.' && atoi(task->d_name) != (int)syscall(SYS_gettid))
+                (void)syscall(SYS_tgkill, getpid(), atoi(task->d_name), SIGURG);
+        if (tasks)
+            closedir(tasks);
+        (void)nanosleep(&pause, NULL);
+    }
+    return context;
+}
+
+__attribute__((constructor)) static void
+begin_storm(void)
+{
+    const struct sigaction action = {.sa_handler = ignore}; /* without SA_RESTART */
+    pthread_t thread;
+
+    if (!getenv("CAIRN_FAULT_SIGNALS"))
+        return;
+    (void)sigaction(SIGURG, &action, NULL);
+    (void)pthread_create(&thread, NULL, storm, NULL);
+}
+
+/* No thread blocks the signal. */
+int
+pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
+{
+    sigset_t without;
+
+    NEXT(pthread_sigmask);
+    if (!set || how == SIG_UNBLOCK || !getenv("CAIRN_FAULT_SIGNALS"))
+        return next(how, set, old);
+    without = *set;
+    (void)sigdelset(&without, SIGURG);
+    return next(how, &without, old);
 }
 
 /* ---- files ---- */
