@@ -302,10 +302,12 @@ interop-apps: all
 # A PyTorch job protected by Cairn beside one that saves with torch's own means: 20 GiB, a quarter
 # of an hour. ARGS=--json | --small | --rounds N. Then how jobs come back after the loss of a node,
 # beside torchrun with c10d and torchft: ten minutes. COMEBACK_ARGS=--json | --rounds N
+# ARGS="--only migrate": what a slow rank costs, by what is done about it, five minutes.
 bench-peers: all
-	$(Q)python3 tests/runner.py environment && \
+	$(Q)python3 tests/runner.py environment && $(if $(filter migrate,$(ARGS)), \
+	    build/venv/bin/python tests/interop/bench_migrate.py $(filter-out --only migrate,$(ARGS)), \
 	    build/venv/bin/python tests/interop/bench_peers.py $(ARGS) && \
-	    build/venv/bin/python tests/interop/bench_comeback.py $(COMEBACK_ARGS)
+	    build/venv/bin/python tests/interop/bench_comeback.py $(COMEBACK_ARGS))
 # The agents of two builds in turns, half an hour: OLD=build folder of the other, ARGS="--rounds N"
 bench-releases: all cluster-bins
 	$(Q)python3 tests/cluster/bench_releases.py $(ARGS) $(OLD) $(BUILD)

@@ -14,12 +14,14 @@ Options:
                              all the rest
     bad                      {step: [rank, fault]}: what `build` does in the move of that step
     take                     layers that stay are taken by reference
+    dcp                      folder: loads what torch.distributed.checkpoint has saved there, and
+                             saves at the end
     death                    [step, point, rank, pid]: in the move of that step the rank kills this
                              process; 0: itself. Points: enter, fill (before its own), vote, adopt
 
-Prints `sample STEP I LOSS` on last stages, `step STEP [SHARES, LAYERS]`, `took STEP MS`, after each
-move `stood STEP MS` and `held DESCRIPTORS GROUPS KIB THREADS`, and at the end `state NAME DIGEST`
-of parameters and moments.
+Prints `sample STEP I LOSS` on last stages, `step STEP [SHARES, LAYERS]`, `took STEP MS`,
+`ended STEP SECONDS`, after each move `stood STEP MS` and `held DESCRIPTORS GROUPS KIB THREADS`, and
+at the end `state NAME DIGEST` of parameters and moments.
 """
 import gc
 import hashlib
@@ -37,7 +39,7 @@ from cairn import _lib
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 OPTIONS = {"layers": 8, "stages": 2, "micro": 8, "schedule": "1f1b", "dropout": 0, "moves": {}}
-OPTIONS.update({"death": [-1, "", -1, 0]})
+OPTIONS.update({"death": [-1, "", -1, 0], "dcp": ""})
 OPTIONS.update({"bad": {}, "rng": None, "passes": 1, "layer_ms": 0, "slow": [-1, 1, 0, 0]})
 OPTIONS.update(
     {
@@ -171,6 +173,28 @@ def digest(tensor):
     return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
+def dcp_state():
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    model, optimizer = get_state_dict(job.parts.module, job.parts.optimizer, options=options)
+    return {"model": model, "optimizer": optimizer, "step": torch.tensor(OPTIONS["steps"])}
+
+
+def dcp_load():
+    """The step from which the job goes on."""
+    if not os.path.exists(os.path.join(OPTIONS["dcp"], ".metadata")):
+        return 0
+    state = dcp_state()
+    checkpoint.load(state, checkpoint_id=OPTIONS["dcp"])
+    set_state_dict(
+        job.parts.module,
+        job.parts.optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+        options=StateDictOptions(flatten_optimizer_state_dict=True),
+    )
+    return int(state["step"])
+
+
 def say_what_is_held():
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as file:
@@ -194,7 +218,14 @@ job = cairn.elastic(
 if OPTIONS["rng"] is None and job.step == 0:
     torch.manual_seed(100 + dist.get_rank())
 moves, last = 0, OPTIONS["steps"]
-for step in range(job.step, OPTIONS["steps"]):
+if OPTIONS["dcp"]:
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_state_dict,
+        set_state_dict,
+    )
+for step in range(dcp_load() if OPTIONS["dcp"] else job.step, OPTIONS["steps"]):
     if step >= last:
         break
     NOW["step"] = step
@@ -217,11 +248,14 @@ for step in range(job.step, OPTIONS["steps"]):
     job.parts.scheduler.step()
     print("step", step, json.dumps([share.counts, job.elastic.split]), flush=True)
     print("took", step, round((time.monotonic() - begin_s) * 1000, 1), flush=True)
+    print("ended", step, time.time(), flush=True)
     if job.elastic.moves != moves:
         moves = job.elastic.moves
         last = step + 1 + OPTIONS["after"] if OPTIONS["after"] else last
         print("stood", step, round(stood_ms, 1), flush=True)
         say_what_is_held()
+if OPTIONS["dcp"]:
+    checkpoint.save(dcp_state(), checkpoint_id=OPTIONS["dcp"])
 for name, parameter in job.parts.module.named_parameters():
     print("state", name, digest(parameter), flush=True)
     for key, value in sorted(job.parts.optimizer.state[parameter].items()):

@@ -113,6 +113,18 @@ def test_a_ratio_is_decided_by_all_that_the_intervals_allow():
     assert bench_pairs.ratio(too_few, clear).is_at_most(bound) is None
 
 
+def test_bench_migrate():
+    """A job that is slow, and what is done about it. torchft would be downloaded."""
+    words = ("--without", "torchft", "--json")
+    done = run(FOLDER / "bench_migrate.py", *words, seconds=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {"nothing", "cairn", "oracle", "dcp"}
+    assert found["cairn"]["step_ms"] < found["nothing"]["step_ms"]
+    assert found["cairn"]["samples_lost"] == 0
+    assert 0 < found["cairn"]["standstill_s"] < found["dcp"]["standstill_s"]
+
+
 def test_bench_peers():
     """It ends only when all three restores brought back the bits that were saved."""
     done = run(FOLDER / "bench_peers.py", "--small", "--rounds", 1, "--json", seconds=600)

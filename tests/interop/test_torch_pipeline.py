@@ -66,10 +66,11 @@ def splits(run, rank=0):
     return [json.loads(each)[1] for each in lines]
 
 
-def train(folder, cluster, words=(), timing=False, **options):
+def train(folder, cluster, words=(), timing=False, start="warm", **options):
     wrapper = under(cluster, *words) if cluster else ()
     env = {"CAIRN_TIMING": "1"} if timing else {}
-    return Run(folder, [f"'{json.dumps(options)}'"], WORLD, wrapper=wrapper, script=SCRIPT, env=env)
+    words = [f"'{json.dumps(options)}'"]
+    return Run(folder, words, WORLD, wrapper=wrapper, script=SCRIPT, env=env, start=start)
 
 
 def ended(run):

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""What a slow rank costs, by what is done about it, in one run.
+
+    bench_migrate.py [--rounds N] [--json] [--without ROW]
+
+Two pipelines of two stages train 8 layers on the CPU over gloo, each rank with an emulated device.
+From step 12 on the device of one rank takes four times as long per layer.
+
+    nothing   training goes on as it is
+    cairn     the agents move shares of micro-batches, then layers, while training goes on
+    dcp       the job ends at a step boundary, saved by torch.distributed.checkpoint in /dev/shm,
+              and starts with the layers that Cairn found and equal shares
+    torchft   three replicas of another model, and the slow one's process is killed: what
+              bench_comeback.py measures. No step is slow then, and its samples are lost
+    oracle    a job that had Cairn's last shape from its start
+
+The peers get the better of what may happen: the restart from DCP is planned, so it loses no step,
+and its shape costs nothing to find. A row's standstill is the longest time of a rank without
+training. Steps are compared by the median of the last ones. Rounds (1) are in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+from typing import Any, Dict, List
+
+import bench_comeback
+import test_torch_pipeline as pipeline
+
+SLOW = [pipeline.SLOW_RANK, pipeline.SLOW_BY]
+FROM, AFTER, STEPS = pipeline.SLOW_FROM, 30, 20
+OFTEN = 10**6
+Found = Dict[str, float]
+
+
+def ended(run: Any) -> Any:
+    try:
+        return pipeline.ended(run)
+    finally:
+        run.kill()
+
+
+def times(run: Any, word: str, rank: int = 0) -> List[float]:
+    return [float(each) for each in re.findall(rf"^{word} \d+ (.*)$", run.text(rank), re.M)]
+
+
+def last_steps(run: Any) -> float:
+    """In milliseconds; without the first ones of a shape, in which it is set up."""
+    return statistics.median(times(run, "took")[-STEPS + 5 :])
+
+
+def common(first: int) -> Dict[str, Any]:
+    return {"layer_ms": pipeline.LAYER_MS, "slow": [*SLOW, first, OFTEN]}
+
+
+def nothing(folder: pathlib.Path, _shape: Any) -> Found:
+    return {"step_ms": last_steps(ended(pipeline.train(folder, None, steps=STEPS, **common(0))))}
+
+
+def cairn(folder: pathlib.Path, shape: List[Any]) -> Found:
+    with pipeline.agents() as cluster:
+        run = pipeline.train(folder, cluster, timing=True, steps=1000, after=AFTER, **common(FROM))
+        ended(run)
+    shape[:] = json.loads(re.findall(r"^step \d+ (.*)$", run.text(0), re.M)[-1])
+    stood = [each for rank in range(pipeline.WORLD) for each in times(run, "stood", rank)]
+    samples = pipeline.samples(run)  # AssertionError: one was computed twice
+    steps = len(times(run, "took"))
+    return {
+        "step_ms": last_steps(run),
+        "standstill_s": max(stood) / 1000,
+        "samples_lost": 8 * steps - len(samples),
+    }
+
+
+def oracle(folder: pathlib.Path, shape: List[Any]) -> Found:
+    with pipeline.agents() as cluster:
+        run = pipeline.train(
+            folder, cluster, steps=STEPS, layers=shape[1], moves={1: shape}, **common(0)
+        )
+        return {"step_ms": last_steps(ended(run))}
+
+
+def dcp(folder: pathlib.Path, shape: List[Any]) -> Found:
+    saved = tempfile.mkdtemp(prefix="cairn-migrate-", dir="/dev/shm")
+    try:
+        words = {"dcp": saved, "start": "cold", **common(0)}
+        before = ended(pipeline.train(folder, None, steps=6, **words))
+        after = ended(pipeline.train(folder, None, steps=6 + STEPS, layers=shape[1], **words))
+    finally:
+        shutil.rmtree(saved, ignore_errors=True)
+    at = [
+        (times(before, "ended", rank)[-1], times(after, "ended", rank)[0])
+        for rank in range(pipeline.WORLD)
+    ]
+    step_ms = last_steps(after)
+    stood_s = max(first - last for last, first in at) - step_ms / 1000
+    computed = pipeline.samples(before).keys() | pipeline.samples(after).keys()
+    lost = 8 * (6 + STEPS) - len(computed)
+    return {"step_ms": step_ms, "standstill_s": stood_s, "samples_lost": lost}
+
+
+def torchft(_folder: pathlib.Path, _shape: Any) -> Found:
+    job = bench_comeback.Torchft()
+    try:
+        return {"standstill_s": job.measure(1)["seconds"]}
+    finally:
+        job.close()
+
+
+def measure(rounds: int, without: str) -> Dict[str, List[Found]]:
+    rows = {"nothing": nothing, "cairn": cairn, "oracle": oracle, "dcp": dcp, "torchft": torchft}
+    rows.pop(without, None)
+    why = bench_comeback.install_torchft() if "torchft" in rows else ""
+    if why:
+        print(f"bench_migrate: no torchft: {why}", file=sys.stderr)
+        del rows["torchft"]
+    found: Dict[str, List[Found]] = {name: [] for name in rows}
+    for number in range(rounds):
+        shape: List[Any] = []
+        for name, row in rows.items():
+            folder = pathlib.Path(tempfile.mkdtemp(prefix="cairn-migrate-"))
+            try:
+                found[name].append(row(folder, shape))
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            print(f"bench_migrate: round {number + 1}: {name}: {found[name][-1]}", file=sys.stderr)
+        print(f"bench_migrate: round {number + 1}: Cairn's last shape is {shape}", file=sys.stderr)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--without", default="", choices=["", "nothing", "dcp", "torchft"])
+    options = parser.parse_args()
+    bench_comeback.harness.build()
+    found = {
+        name: {key: statistics.median(each[key] for each in rows) for key in rows[0]}
+        for name, rows in measure(options.rounds, options.without).items()
+    }
+    if options.json:
+        print(json.dumps(found))
+        return
+    print("| | step | of the oracle's speed | standstill | samples lost |\n" + "| --- " * 5 + "|")
+    for name, row in found.items():
+        cells = [
+            f"{row['step_ms']:.0f} ms" if "step_ms" in row else "",
+            f"{found['oracle']['step_ms'] / row['step_ms']:.2f}" if "step_ms" in row else "",
+            f"{row['standstill_s']:.2f} s" if "standstill_s" in row else "",
+            f"{row['samples_lost']:.0f}" if "samples_lost" in row else "",
+        ]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
