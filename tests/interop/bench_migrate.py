@@ -16,7 +16,7 @@ From step 12 on the device of one rank takes four times as long per layer.
 
 The peers get the better of what may happen: the restart from DCP is planned, so it loses no step,
 and its shape costs nothing to find. A row's standstill is the longest time of a rank without
-training. Steps are compared by the median of the last ones. Rounds (1) are in turns.
+training. Steps are compared by the median of the last fifteen. Rounds (1) are in turns.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def times(run: Any, word: str, rank: int = 0) -> List[float]:
 
 
 def last_steps(run: Any) -> float:
-    """In milliseconds; without the first ones of a shape, in which it is set up."""
+    """In milliseconds; without the first steps of a shape, which set it up."""
     return statistics.median(times(run, "took")[-STEPS + 5 :])
 
 
@@ -82,9 +82,11 @@ def cairn(folder: pathlib.Path, shape: List[Any]) -> Found:
 def oracle(folder: pathlib.Path, shape: List[Any]) -> Found:
     with pipeline.agents() as cluster:
         run = pipeline.train(
-            folder, cluster, steps=STEPS, layers=shape[1], moves={1: shape}, **common(0)
+            folder, cluster, steps=STEPS, layers=shape[1], moves={3: shape}, **common(0)
         )
-        return {"step_ms": last_steps(ended(run))}
+        ended(run)
+    assert json.loads(re.findall(r"^step \d+ (.*)$", run.text(0), re.M)[-1]) == shape
+    return {"step_ms": last_steps(run)}
 
 
 def dcp(folder: pathlib.Path, shape: List[Any]) -> Found:
