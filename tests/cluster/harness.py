@@ -435,11 +435,16 @@ class Cluster:
             trainer.kill()
         self.trainers = []
 
-    def events(self, *kinds, node=0):
-        """Events of the history in causal order, of these kinds or all, as an agent tells them."""
+    def history(self, node):
+        """What `cairn history` answers."""
         code, answer, error = cairn("history", "--agent", self.socket(node))
         assert code == OK, f"cairn history of node {node}: exit {code}: {answer} {error}"
-        return [each for each in answer["events"] if not kinds or each["kind"] in kinds]
+        return answer
+
+    def events(self, *kinds, node=0):
+        """Events of the history in causal order, of these kinds or all, as an agent tells them."""
+        events = self.history(node)["events"]
+        return [each for each in events if not kinds or each["kind"] in kinds]
 
     def check_history(self):
         """At the end of every test: if an agent still answers, its history tells what the agents'
@@ -457,7 +462,8 @@ class Cluster:
         # stored its last events.
         log = next((self.log(node) for node in running if node not in self.wiped), "")
         log = log.rpartition("agent: serves")[2]
-        events = self.events(node=first)
+        history = self.history(first)
+        events = history["events"]
         last = {}  # of a node: the number and the epoch
         for event in events:
             node, number = map(int, event["id"].split("."))
@@ -467,7 +473,11 @@ class Cluster:
             assert event["epoch"] >= last.get(node, (0, 0))[1], f"{event} after {last[node]}"
             last[node] = (number, event["epoch"])
         kinds = {event["kind"] for event in events}
-        assert "start" in kinds, kinds
+        told = {event["node"] for event in events if event["kind"] == "start"}
+        heard = {each["node"] for each in history["nodes"] if each["history"] == "whole"}
+        assert first in told and told == heard, f"starts of {told}, histories of {heard}"
+        epochs = [event["epoch"] for event in events if event["kind"] == "epoch"]
+        assert epochs == sorted(set(epochs)), f"epochs, each once and in order: {epochs}"
         for line, told in (
             ("epoch: active epoch=", {"epoch"}),
             ("save: committed epoch=", {"commit"}),

@@ -41,6 +41,10 @@ class Poison(unittest.TestCase):
         self.assertIn(self.first_bad_step(said), [each["generation_step"] for each in events])
         return said
 
+    def blockers(self, step):
+        """Nodes for which generations from this step on were given up."""
+        return {e["of_node"] for e in self.cluster.events("skip") if e["last_step"] >= step}
+
     def first_bad_step(self, said):
         step, rank = re.search(r"^steps? (\d+) .* rank (\d+)", said["what"]).groups()
         self.assertEqual(int(rank), BAD)
@@ -63,6 +67,7 @@ class Poison(unittest.TestCase):
         first = self.first_bad_step(said)
         good = self.cluster.committed()
         self.assertLess(good[1], first)
+        wait_for("the history tells who blocked it", lambda: BAD in self.blockers(first))
         for node in range(NODES):  # also those whose trainers are well
             self.assertEqual(self.first_bad_step(self.check_of("poisoned", node)), first)
         self.assertEqual(run("status", "--agent", self.cluster.socket(0))[0], CRITICAL)
