@@ -64,6 +64,11 @@ class Trust(unittest.TestCase):
             size = os.stat(path).st_size
             flip(path, range(100, size, BLOCK) if every else [100])
 
+    def check_period(self, begun, kind):
+        took = time.monotonic() - begun
+        say(f"{kind}: found after {took:.2f} s of a period of {PERIOD_S} s")
+        self.assertLess(took, (PERIOD_S + 1) * PATIENCE)
+
     def check(self):
         code, found, text = self.cluster.check()
         self.assertEqual(code, OK, text)
@@ -78,9 +83,7 @@ class Trust(unittest.TestCase):
             begun = time.monotonic()
             self.flip_memory(1, kind)
             wait_for("it is found", lambda count=count: self.scrub(1)["found"] >= count)
-            took = time.monotonic() - begun
-            say(f"{kind}: found after {took:.2f} s of a period of {PERIOD_S} s")
-            self.assertLess(took, (PERIOD_S + 1) * PATIENCE)
+            self.check_period(begun, kind)
             wait_for("it is repaired", lambda count=count: self.scrub(1)["repaired"] >= count)
         self.assertEqual(self.scrub(1)["unrepairable"], 0)
         self.assertNotIn("scrub-unrepairable", codes(self.cluster.status()))
@@ -136,10 +139,12 @@ class Trust(unittest.TestCase):
         # Memory holds it: its file is written again, also if its head is damaged.
         step = self.local_step()
         for count, at in enumerate((100000, 20), 2):
+            begun = time.monotonic()
             path = self.flip_file(step, at)
             with open(path, "rb") as file:
                 damaged = file.read()
             wait_for("it is found", lambda count=count: self.scrub(1)["found"] >= count)
+            self.check_period(begun, "file")
             wait_for("it is replaced", lambda at=at: self.differs(path, damaged) == [at])
         self.assertEqual(self.scrub(1)["unrepairable"], 0)
 
