@@ -1,4 +1,4 @@
-/* base/array.h - arrays that grow by one element at a time. */
+/* base/array.h - arrays that grow by one element at a time, and binary search in sorted arrays. */
 #ifndef CAIRN_BASE_ARRAY_H
 #define CAIRN_BASE_ARRAY_H
 
@@ -14,5 +14,23 @@
  * memory is short; the array is unchanged then.
  */
 CAIRN_MUST_CHECK bool cairn_array_grow(void *array, size_t count, size_t element_bytes);
+
+/*
+ * Moves the variable `low` to the first index in [low, high) at which `is_before` is false, or to
+ * `high`. `is_before` is an expression of the index `middle`; once false it stays false.
+ */
+#define CAIRN_BISECT(low, high, middle, is_before)                                                 \
+    do {                                                                                           \
+        __typeof__(low) bisect_end = (high);                                                       \
+                                                                                                   \
+        while ((low) < bisect_end) {                                                               \
+            __typeof__(low) middle = (low) + (bisect_end - (low)) / 2;                             \
+                                                                                                   \
+            if (is_before)                                                                         \
+                (low) = middle + 1;                                                                \
+            else                                                                                   \
+                bisect_end = middle;                                                               \
+        }                                                                                          \
+    } while (0)
 
 #endif

@@ -5,6 +5,7 @@
  * the texts is "". Open lists and maps are kept on a stack of CAIRN_YAML_DEPTH_MAX frames, so
  * nothing recurses, and every bound is checked before memory is taken.
  */
+#include "base/array.h"
 #include "base/yaml_config.h"
 
 #include "base/assert.h"
@@ -27,7 +28,7 @@ struct frame {
 
 struct builder {
     struct cairn_yaml yaml;
-    size_t nodes_room, texts_room;
+    size_t texts_room;
     struct frame frames[CAIRN_YAML_DEPTH_MAX];
     uint32_t depth;
     uint32_t documents;
@@ -90,15 +91,8 @@ add_node(struct builder *builder, enum cairn_yaml_kind kind, size_t line, uint32
 
     if (index == CAIRN_YAML_NODES_MAX)
         return refuse(builder, line, "more than %d values; shorten the file", CAIRN_YAML_NODES_MAX);
-    if (index == builder->nodes_room) {
-        size_t room = builder->nodes_room ? 2 * builder->nodes_room : 64;
-        struct cairn_yaml_node *nodes = realloc(yaml->nodes, room * sizeof *nodes);
-
-        if (!nodes)
-            return no_memory(builder);
-        yaml->nodes = nodes;
-        builder->nodes_room = room;
-    }
+    if (!cairn_array_grow(&yaml->nodes, index, sizeof *yaml->nodes))
+        return no_memory(builder);
     yaml->nodes[index] = (struct cairn_yaml_node){.kind = kind, .line = (uint32_t)line};
     if (frame) {
         if (frame->last_child)

@@ -11,6 +11,7 @@
 
 #include "client/state.h"
 
+#include "base/array.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -143,14 +144,7 @@ find_known(const struct named *all, uint32_t count, const char *name)
 {
     uint32_t low = 0, high = count;
 
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-
-        if (strcmp(all[middle].name, name) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle, strcmp(all[middle].name, name) < 0);
     return low < count && strcmp(all[low].name, name) == 0 ? all[low].known : CLIENT_KNOWN_NOT;
 }
 

@@ -15,6 +15,7 @@
 
 #include "client/state.h"
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/limits.h"
 
@@ -666,13 +667,7 @@ cairn_snapshot_captured(const struct cairn_client *client)
     if (watermark >= tensors->region_bytes)
         return CAIRN_FENCE_ALL;
     high = tensors->count;
-    while (low < high) { /* the first that reaches further than the watermark */
-        uint32_t middle = low + (high - low) / 2;
-
-        if (tensors->reaches[middle] <= watermark)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    /* The first that reaches further than the watermark */
+    CAIRN_BISECT(low, high, middle, tensors->reaches[middle] <= watermark);
     return low;
 }

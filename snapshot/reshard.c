@@ -13,6 +13,7 @@
  * end the bytes of all moves are counted again against the bytes of all target pieces.
  */
 #include "snapshot/reshard.h"
+#include "base/array.h"
 
 #include "snapshot/reshard_boxes.h"
 #include "snapshot/reshard_bytes.h"
@@ -173,14 +174,8 @@ consider_holders(struct plan *plan, uint32_t group, const struct cairn_piece *ta
     }
     for (size_t i = 0; i < HOLDERS_LOOKED_AT; i++)
         consider(plan, holder[plan->turn++ % count], target, box, best);
-    while (low < high) { /* the holders are sorted by container: find the target's own */
-        size_t middle = low + (high - low) / 2;
-
-        if (holder[middle]->container < target->container)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    /* The holders are sorted by container: find the target's own */
+    CAIRN_BISECT(low, high, middle, holder[middle]->container < target->container);
     for (; low < count && holder[low]->container == target->container; low++)
         consider(plan, holder[low], target, box, best);
 }

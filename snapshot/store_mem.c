@@ -1,6 +1,7 @@
 /* snapshot/store_mem.c - the store in memory: sorted arrays, one per table; for tests and
  * simulation. */
 #include "snapshot/store.h"
+#include "base/array.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,14 +51,7 @@ find(const struct table *table, const void *key, size_t key_bytes, bool *equal)
 {
     size_t low = 0, high = table->count;
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (key_compare(&table->records[middle], key, key_bytes) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle, key_compare(&table->records[middle], key, key_bytes) < 0);
     *equal = low < table->count && key_compare(&table->records[low], key, key_bytes) == 0;
     return low;
 }

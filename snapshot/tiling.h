@@ -92,7 +92,7 @@ struct cairn_tiling_replica {
 struct cairn_tiling_pieces {
     struct cairn_layout *layout; /* containers are ranks */
     struct cairn_tiling_replica *replicas;
-    size_t replica_count, replica_room;
+    size_t replica_count;
     bool cut;        /* there are more */
     char fault[512]; /* ranks that do not agree what a tensor is; "" */
 };

@@ -9,6 +9,7 @@
  */
 #include "snapshot/tiling.h"
 
+#include "base/array.h"
 #include "base/wire.h"
 
 #include <inttypes.h>
@@ -187,15 +188,8 @@ read_pieces(struct cairn_reader *reader, struct cairn_tiling_pieces *pieces,
 static cairn_err
 add_replica(struct cairn_tiling_pieces *pieces, const struct cairn_tiling_replica *replica)
 {
-    if (pieces->replica_count == pieces->replica_room) {
-        size_t room = pieces->replica_room ? 2 * pieces->replica_room : 64;
-        struct cairn_tiling_replica *replicas = realloc(pieces->replicas, room * sizeof *replicas);
-
-        if (!replicas)
-            return CAIRN_NOMEM;
-        pieces->replicas = replicas;
-        pieces->replica_room = room;
-    }
+    if (!cairn_array_grow(&pieces->replicas, pieces->replica_count, sizeof *pieces->replicas))
+        return CAIRN_NOMEM;
     pieces->replicas[pieces->replica_count++] = *replica;
     return CAIRN_OK;
 }

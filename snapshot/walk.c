@@ -23,6 +23,7 @@
  */
 #include "snapshot/walk.h"
 
+#include "base/array.h"
 #include "base/crc.h"
 #include "snapshot/copy.h"
 
@@ -308,14 +309,7 @@ find_run(const struct cairn_capture_job *job, uint64_t at)
 {
     uint32_t low = 0, high = job->run_count;
 
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-
-        if (job->runs[middle].offset + job->runs[middle].bytes <= at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle, job->runs[middle].offset + job->runs[middle].bytes <= at);
     return low;
 }
 

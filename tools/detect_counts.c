@@ -4,6 +4,7 @@
  */
 #include "tools/detect_counts.h"
 
+#include "base/array.h"
 #include "base/json.h"
 #include "replan/detect/stall.h"
 #include "tools/common.h"
@@ -29,7 +30,7 @@ enum {
 
 struct counts {
     struct cairn_op_count *items;
-    size_t count, room;
+    size_t count;
     uint32_t rank; /* of the dump that is read; UINT32_MAX: the source says it */
     cairn_err err;
 };
@@ -39,16 +40,9 @@ keep(void *context, const struct cairn_op_count *progress)
 {
     struct counts *counts = context;
 
-    if (counts->count == counts->room) {
-        size_t room = counts->room ? 2 * counts->room : 256;
-        struct cairn_op_count *items = realloc(counts->items, room * sizeof *items);
-
-        if (!items) {
-            counts->err = CAIRN_NOMEM;
-            return false;
-        }
-        counts->items = items;
-        counts->room = room;
+    if (!cairn_array_grow(&counts->items, counts->count, sizeof *counts->items)) {
+        counts->err = CAIRN_NOMEM;
+        return false;
     }
     counts->items[counts->count] = *progress;
     if (counts->rank != UINT32_MAX)

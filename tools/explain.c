@@ -5,6 +5,7 @@
  * does, steps times the period. What a verdict costs is how much longer steps take while it lasts
  * than steps without a verdict.
  */
+#include "base/array.h"
 #include "base/json.h"
 #include "replan/detect/detect.h"
 #include "replan/detect/shift.h"
@@ -57,7 +58,7 @@ struct steps {
     uint32_t rank; /* UINT32_MAX: none has named a step yet */
     uint64_t begin_ns;
     struct step_end *ends; /* in the order of steps */
-    size_t count, room;
+    size_t count;
 };
 
 struct story {
@@ -89,15 +90,8 @@ take_step(struct steps *steps, const struct cairn_record *record)
         (steps->count > 0 && record->step < steps->ends[steps->count - 1].step))
         return CAIRN_OK;
     if (steps->count == 0 || record->step > steps->ends[steps->count - 1].step) {
-        if (steps->count == steps->room) {
-            size_t room = steps->room ? 2 * steps->room : 256;
-            struct step_end *ends = realloc(steps->ends, room * sizeof *ends);
-
-            if (!ends)
-                return CAIRN_NOMEM;
-            steps->ends = ends;
-            steps->room = room;
-        }
+        if (!cairn_array_grow(&steps->ends, steps->count, sizeof *steps->ends))
+            return CAIRN_NOMEM;
         steps->ends[steps->count++] = (struct step_end){record->step, record->end_ns};
     } else if (record->end_ns > steps->ends[steps->count - 1].end_ns) {
         steps->ends[steps->count - 1].end_ns = record->end_ns;
@@ -113,14 +107,8 @@ end_of(const struct steps *steps, const struct cairn_detector_summary *summary, 
 
     if (steps->count == 0)
         return summary->period_ms > 0 ? (step + 1.0) * summary->period_ms / 1e3 : (double)NAN;
-    while (low < high) { /* the first that is later */
-        size_t middle = low + (high - low) / 2;
-
-        if (steps->ends[middle].step > step)
-            high = middle;
-        else
-            low = middle + 1;
-    }
+    /* The first that is later */
+    CAIRN_BISECT(low, high, middle, steps->ends[middle].step <= step);
     return low > 0 && steps->ends[low - 1].end_ns > steps->begin_ns
                ? (double)(steps->ends[low - 1].end_ns - steps->begin_ns) / 1e9
                : 0;

@@ -12,6 +12,7 @@
 #include "agent/process/memory.h"
 #include "agent/process/scratch.h"
 #include "agent/process/step.h"
+#include "base/array.h"
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/worker.h"
@@ -128,23 +129,15 @@ struct check_job {
     uint64_t *parity_crcs; /* expected when verifying, else the answer */
     struct cairn_bad_block *bad;
     uint64_t bad_count;
-    uint64_t bad_room;
     cairn_err err;
 };
 
 static void
 note_bad(struct check_job *check, enum cairn_area area, uint64_t block)
 {
-    if (check->bad_count == check->bad_room) {
-        uint64_t room = check->bad_room ? 2 * check->bad_room : 64;
-        struct cairn_bad_block *bad = realloc(check->bad, room * sizeof *bad);
-
-        if (!bad) {
-            check->err = CAIRN_NOMEM;
-            return;
-        }
-        check->bad = bad;
-        check->bad_room = room;
+    if (!cairn_array_grow(&check->bad, check->bad_count, sizeof *check->bad)) {
+        check->err = CAIRN_NOMEM;
+        return;
     }
     check->bad[check->bad_count++] = (struct cairn_bad_block){.area = area, .block = block};
 }

@@ -1,12 +1,11 @@
 /* agent/process/keeper_table.c - the sorted array of held descriptors. */
 #include "agent/process/keeper_table.h"
+#include "base/array.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { ROOM_FIRST = 16 };
 
 /* The first index whose name is not before `name`. */
 static uint32_t
@@ -14,14 +13,7 @@ find_place(const struct cairn_keeper_table *table, const char *name)
 {
     uint32_t low = 0, high = table->count;
 
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-
-        if (strcmp(table->items[middle].name, name) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle, strcmp(table->items[middle].name, name) < 0);
     return low;
 }
 
@@ -44,15 +36,8 @@ insert(struct cairn_keeper_table *table, uint32_t place, const struct cairn_keep
 {
     if (table->count == CAIRN_KEEPER_ITEMS_MAX)
         return CAIRN_FULL;
-    if (table->count == table->room) {
-        uint32_t room = table->room ? 2 * table->room : ROOM_FIRST;
-        struct cairn_keeper_held *items = realloc(table->items, room * sizeof *items);
-
-        if (!items)
-            return CAIRN_NOMEM;
-        table->items = items;
-        table->room = room;
-    }
+    if (!cairn_array_grow(&table->items, table->count, sizeof *table->items))
+        return CAIRN_NOMEM;
     memmove(table->items + place + 1, table->items + place, (table->count - place) * sizeof *item);
     table->items[place] = *item;
     table->count++;

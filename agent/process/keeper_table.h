@@ -22,7 +22,6 @@ struct cairn_keeper_held {
 struct cairn_keeper_table {
     struct cairn_keeper_held *items;
     uint32_t count;
-    uint32_t room;
 };
 
 /* Closes everything. */

@@ -11,6 +11,7 @@
  *   - a box's bound_ms holds for the plans in it, at any prices.
  */
 #include "replan/bound/few.h"
+#include "base/array.h"
 
 #include "replan/bound/groupings.h"
 #include "replan/fleet/cost.h"
@@ -116,14 +117,8 @@ snap(const struct few *few, double *low_ms, double *high_ms)
 
     if (end == 0)
         return true;
-    while (first < end) { /* the first that is not below */
-        uint32_t middle = first + (end - first) / 2;
-
-        if (few->critical[middle] < *low_ms * (1 - ROUNDING))
-            first = middle + 1;
-        else
-            end = middle;
-    }
+    /* The first that is not below */
+    CAIRN_BISECT(first, end, middle, few->critical[middle] < *low_ms * (1 - ROUNDING));
     if (first == few->critical_count || few->critical[first] > *high_ms * (1 + ROUNDING))
         return false;
     *low_ms = fmax(*low_ms, few->critical[first]);

@@ -1,5 +1,6 @@
 /* replan/bound/lp.c - a linear program that grows by columns. */
 #include "replan/bound/lp.h"
+#include "base/array.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -18,7 +19,6 @@ struct column {
 struct cairn_lp {
     uint32_t row_count;
     uint32_t column_count;
-    uint32_t column_room;
     uint32_t entry_count;
     uint32_t entry_room;
     struct column *columns;
@@ -82,15 +82,8 @@ cairn_err
 cairn_lp_add(struct cairn_lp *lp, double objective, const struct cairn_lp_entry *entries,
              uint32_t entry_count)
 {
-    if (lp->column_count == lp->column_room) {
-        uint32_t room = lp->column_room ? 2 * lp->column_room : 64;
-        struct column *grown = realloc(lp->columns, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        lp->columns = grown;
-        lp->column_room = room;
-    }
+    if (!cairn_array_grow(&lp->columns, lp->column_count, sizeof *lp->columns))
+        return CAIRN_NOMEM;
     if (lp->entry_room - lp->entry_count < entry_count) {
         uint32_t room = 2 * lp->entry_room + entry_count + 256;
         struct cairn_lp_entry *grown = realloc(lp->entries, room * sizeof(*grown));

@@ -1,6 +1,7 @@
 /* replan/detect/detect.c - takes records in, decides when a step is whole, and has it analysed. */
 #include "replan/detect/detector.h"
 
+#include "base/array.h"
 #include "base/assert.h"
 
 #include <math.h>
@@ -19,15 +20,8 @@ flight_of(struct cairn_detector *detector, uint32_t step, struct cairn_flight **
         *out = &detector->flights[at - 1];
         return CAIRN_OK;
     }
-    if (detector->flight_count == detector->flight_room) {
-        uint32_t room = detector->flight_room ? 2 * detector->flight_room : 8;
-        struct cairn_flight *flights = realloc(detector->flights, room * sizeof *flights);
-
-        if (!flights)
-            return CAIRN_NOMEM;
-        detector->flights = flights;
-        detector->flight_room = room;
-    }
+    if (!cairn_array_grow(&detector->flights, detector->flight_count, sizeof *detector->flights))
+        return CAIRN_NOMEM;
     struct cairn_rank_step **ranks = calloc(detector->topology->world, sizeof *ranks);
 
     if (!ranks)

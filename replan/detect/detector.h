@@ -190,7 +190,7 @@ struct cairn_detector {
                                    * are heard of */
     uint32_t ranks_seen;
     struct cairn_flight *flights; /* in the order of steps */
-    uint32_t flight_count, flight_room;
+    uint32_t flight_count;
     uint32_t arrivals; /* of summaries, since the last look for whole steps */
     struct cairn_observation now;
     uint32_t steps, last_step;

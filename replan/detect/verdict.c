@@ -1,6 +1,7 @@
 /* replan/detect/verdict.c - lists of verdicts and of what they name. */
 #include "replan/detect/verdict.h"
 
+#include "base/array.h"
 #include "base/assert.h"
 
 #include <stdlib.h>
@@ -21,17 +22,8 @@ cairn_verdict_kind_text(enum cairn_verdict_kind kind)
 static cairn_err
 make_room(struct cairn_u32_list *list)
 {
-    uint32_t room = list->room ? 2 * list->room : 8;
-    uint32_t *items;
-
-    if (list->count < list->room)
-        return CAIRN_OK;
-    items = realloc(list->items, room * sizeof *items);
-    if (!items)
-        return CAIRN_NOMEM;
-    list->items = items;
-    list->room = room;
-    return CAIRN_OK;
+    return cairn_array_grow(&list->items, list->count, sizeof *list->items) ? CAIRN_OK
+                                                                            : CAIRN_NOMEM;
 }
 
 cairn_err
@@ -92,15 +84,8 @@ cairn_verdicts_add(struct cairn_verdicts *verdicts, enum cairn_verdict_kind kind
     struct cairn_verdict verdict = {.kind = kind, .until_step = CAIRN_STEP_NONE, .rate = 1};
     cairn_err err;
 
-    if (verdicts->count == verdicts->room) {
-        uint32_t room = verdicts->room ? 2 * verdicts->room : 8;
-        struct cairn_verdict *items = realloc(verdicts->items, room * sizeof *items);
-
-        if (!items)
-            return CAIRN_NOMEM;
-        verdicts->items = items;
-        verdicts->room = room;
-    }
+    if (!cairn_array_grow(&verdicts->items, verdicts->count, sizeof *verdicts->items))
+        return CAIRN_NOMEM;
     err = make_room(&verdict.ranks);
     if (!err)
         err = make_room(&verdict.nodes);

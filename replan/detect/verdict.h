@@ -33,7 +33,7 @@ enum { CAIRN_EVIDENCE_BYTES = 320 };
 
 struct cairn_u32_list {
     uint32_t *items; /* in ascending order; of links: pairs, one after the other */
-    uint32_t count, room;
+    uint32_t count;
 };
 
 struct cairn_verdict {
@@ -48,7 +48,7 @@ struct cairn_verdict {
 
 struct cairn_verdicts {
     struct cairn_verdict *items;
-    uint32_t count, room;
+    uint32_t count;
 };
 
 const char *cairn_verdict_kind_text(enum cairn_verdict_kind kind);

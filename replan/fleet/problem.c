@@ -1,5 +1,6 @@
 /* replan/fleet/problem.c - small questions about a problem, and its end. */
 #include "replan/fleet/problem.h"
+#include "base/array.h"
 
 #include "replan/fleet/plan.h"
 
@@ -25,14 +26,7 @@ cairn_problem_device_find(const struct cairn_problem *problem, uint64_t id)
 {
     uint32_t low = 0, high = problem->device_count;
 
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-
-        if (problem->devices[middle].id < id)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle, problem->devices[middle].id < id);
     return low < problem->device_count && problem->devices[low].id == id ? low
                                                                          : problem->device_count;
 }

@@ -1,12 +1,13 @@
 /* replan/live/comms.c - the communicators of a running job, as they become known; see
  * state.h. */
 #include "replan/live/state.h"
+#include "base/array.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROOM_FIRST = 32, MEMBERS_FIRST = 4, COMMS_PER_RANK_MAX = 8 };
+enum { ROOM_FIRST = 32, COMMS_PER_RANK_MAX = 8 };
 
 static uint32_t
 slot_of(uint64_t hash, uint32_t room)
@@ -77,14 +78,7 @@ position_of(const struct live_comm *comm, uint32_t rank)
 {
     uint32_t first = 0, last = comm->member_count;
 
-    while (first < last) {
-        uint32_t middle = first + (last - first) / 2;
-
-        if (comm->members[middle].rank < rank)
-            first = middle + 1;
-        else
-            last = middle;
-    }
+    CAIRN_BISECT(first, last, middle, comm->members[middle].rank < rank);
     return first;
 }
 
@@ -99,15 +93,8 @@ add_member(struct live_comm *comm, uint32_t rank, uint32_t place)
     }
     if (comm->member_count == comm->ranks)
         return CAIRN_FULL;
-    if (comm->member_count == comm->member_room) {
-        uint32_t room = comm->member_room ? 2 * comm->member_room : MEMBERS_FIRST;
-        struct live_member *members = realloc(comm->members, room * sizeof *members);
-
-        if (!members)
-            return CAIRN_NOMEM;
-        comm->members = members;
-        comm->member_room = room;
-    }
+    if (!cairn_array_grow(&comm->members, comm->member_count, sizeof *comm->members))
+        return CAIRN_NOMEM;
     memmove(&comm->members[at + 1], &comm->members[at],
             (comm->member_count - at) * sizeof *comm->members);
     comm->members[at] = (struct live_member){rank, place};

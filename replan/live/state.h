@@ -24,7 +24,7 @@ struct live_comm {
     uint64_t hash;
     uint32_t ranks;
     struct live_member *members; /* in the order of ranks */
-    uint32_t member_count, member_room;
+    uint32_t member_count;
     uint32_t steps, last_step; /* in which it was used; the newest of them */
     uint32_t ops;              /* a bit for each operation that was used in it */
     uint32_t index;            /* in the topology, CAIRN_COMM_NONE */

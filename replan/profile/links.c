@@ -1,6 +1,7 @@
 /* replan/profile/links.c - pairs of nodes that are slower than the others, then one bandwidth for
  * the rest. */
 #include "replan/profile/links.h"
+#include "base/array.h"
 
 #include "replan/profile/link_samples.h"
 
@@ -154,14 +155,7 @@ pair_of(const struct work *work, const uint32_t *nodes)
     const struct node_pair wanted = {.nodes = {nodes[0], nodes[1]}, .bytes_max = INFINITY};
     uint32_t low = 0, high = work->pair_count;
 
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-
-        if (by_nodes(&work->pairs[middle], &wanted) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle, by_nodes(&work->pairs[middle], &wanted) < 0);
     return low < work->pair_count && same_nodes(work->pairs[low].nodes, nodes) ? &work->pairs[low]
                                                                                : NULL;
 }

@@ -1,6 +1,7 @@
 /* replan/trace/header.c - a trace's first line: the ranks, their nodes and their communicators. */
 #include "replan/trace/read.h"
 
+#include "base/array.h"
 #include "base/json.h"
 
 #include <stdlib.h>
@@ -11,7 +12,7 @@ enum { KEY_BYTES = 64 };
 /* Reads an array of numbers up to value_max into a growing list. */
 static cairn_err
 read_list(struct cairn_json_reader *reader, uint64_t value_max, uint32_t count_max, uint32_t **list,
-          uint32_t *room, uint32_t *count)
+          uint32_t *count)
 {
     *count = 0;
     cairn_json_array_begin(reader);
@@ -20,23 +21,15 @@ read_list(struct cairn_json_reader *reader, uint64_t value_max, uint32_t count_m
             cairn_json_reader_fail(reader, "a list is longer than the job has ranks");
             break;
         }
-        if (*count == *room) {
-            uint32_t more = *room ? 2 * *room : 64;
-            uint32_t *grown = realloc(*list, more * sizeof *grown);
-
-            if (!grown)
-                return CAIRN_NOMEM;
-            *list = grown;
-            *room = more;
-        }
+        if (!cairn_array_grow(list, *count, sizeof **list))
+            return CAIRN_NOMEM;
         (*list)[(*count)++] = (uint32_t)cairn_json_read_u64(reader, value_max);
     }
     return CAIRN_OK;
 }
 
 static cairn_err
-read_comms(struct cairn_json_reader *reader, struct cairn_topology *topology, uint32_t **list,
-           uint32_t *room)
+read_comms(struct cairn_json_reader *reader, struct cairn_topology *topology, uint32_t **list)
 {
     char name[CAIRN_TOPOLOGY_NAME_BYTES];
     cairn_err err = CAIRN_OK;
@@ -45,7 +38,7 @@ read_comms(struct cairn_json_reader *reader, struct cairn_topology *topology, ui
     while (!err && cairn_json_object_next(reader, name, sizeof name)) {
         uint32_t count = 0;
 
-        err = read_list(reader, topology->world - 1, topology->world, list, room, &count);
+        err = read_list(reader, topology->world - 1, topology->world, list, &count);
         if (err || cairn_json_reader_failed(reader))
             break;
         err = cairn_topology_add(topology, name, *list, count);
@@ -59,12 +52,10 @@ read_comms(struct cairn_json_reader *reader, struct cairn_topology *topology, ui
 }
 
 static cairn_err
-read_nodes(struct cairn_json_reader *reader, struct cairn_topology *topology, uint32_t **list,
-           uint32_t *room)
+read_nodes(struct cairn_json_reader *reader, struct cairn_topology *topology, uint32_t **list)
 {
     uint32_t count = 0;
-    cairn_err err =
-        read_list(reader, CAIRN_TOPOLOGY_WORLD_MAX - 1, topology->world, list, room, &count);
+    cairn_err err = read_list(reader, CAIRN_TOPOLOGY_WORLD_MAX - 1, topology->world, list, &count);
 
     if (err || cairn_json_reader_failed(reader))
         return err;
@@ -110,7 +101,7 @@ cairn_trace_read_header(const char *line, size_t line_bytes, struct cairn_topolo
     struct cairn_topology *topology = NULL;
     struct cairn_json_reader reader;
     char key[KEY_BYTES];
-    uint32_t *list = NULL, room = 0, world;
+    uint32_t *list = NULL, world;
     cairn_err err;
 
     cairn_json_reader_init(&reader, line, line_bytes);
@@ -121,9 +112,9 @@ cairn_trace_read_header(const char *line, size_t line_bytes, struct cairn_topolo
     cairn_json_object_begin(&reader);
     while (!err && cairn_json_object_next(&reader, key, sizeof key)) {
         if (strcmp(key, "comms") == 0)
-            err = read_comms(&reader, topology, &list, &room);
+            err = read_comms(&reader, topology, &list);
         else if (strcmp(key, "nodes") == 0)
-            err = read_nodes(&reader, topology, &list, &room);
+            err = read_nodes(&reader, topology, &list);
         else
             cairn_json_skip(&reader);
     }

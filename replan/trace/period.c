@@ -1,5 +1,6 @@
 /* replan/trace/period.c - steps from the repetition of a rank's operations. */
 #include "replan/trace/period.h"
+#include "base/array.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -287,15 +288,8 @@ search(struct cairn_period *period, bool last)
 cairn_err
 cairn_period_keep(struct cairn_period *period, const struct cairn_record *record, bool *known)
 {
-    if (period->kept_count == period->kept_room) {
-        uint32_t room = period->kept_room ? 2 * period->kept_room : 64;
-        struct cairn_record *kept = realloc(period->kept, room * sizeof *kept);
-
-        if (!kept)
-            return CAIRN_NOMEM;
-        period->kept = kept;
-        period->kept_room = room;
-    }
+    if (!cairn_array_grow(&period->kept, period->kept_count, sizeof *period->kept))
+        return CAIRN_NOMEM;
     period->kept[period->kept_count++] = *record;
     if (period->kept_count == period->kept_max) {
         cairn_period_settle(period);
@@ -321,7 +315,7 @@ cairn_period_release(struct cairn_period *period)
 {
     free(period->kept);
     period->kept = NULL;
-    period->kept_count = period->kept_room = 0;
+    period->kept_count = 0;
 }
 
 void

@@ -25,7 +25,7 @@ enum {
 
 struct cairn_period {
     struct cairn_record *kept;
-    uint32_t kept_count, kept_room, tried_count;
+    uint32_t kept_count, tried_count;
     uint32_t kept_max;
     uint32_t period;       /* operations of a step; 0 while unknown */
     uint64_t anchor;       /* the operation that ends a step */

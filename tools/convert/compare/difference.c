@@ -6,6 +6,7 @@
  * gathers it from the right, and compares the two in memory.
  */
 #include "tools/convert/compare/difference.h"
+#include "base/array.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -86,14 +87,7 @@ first_behind(const struct comparing *comparing, uint64_t offset)
 {
     size_t low = 0, high = comparing->moves[1].count;
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (comparing->moves[1].moves[middle].target_offset < offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle, comparing->moves[1].moves[middle].target_offset < offset);
     return low;
 }
 

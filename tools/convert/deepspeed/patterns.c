@@ -202,14 +202,7 @@ find(const struct cairn_deepspeed_patterns *patterns, const char *name)
 {
     uint32_t begin = 0, stop = patterns->name_count;
 
-    while (begin < stop) {
-        uint32_t middle = begin + (stop - begin) / 2;
-
-        if (strcmp(patterns->names[middle].name, name) < 0)
-            begin = middle + 1;
-        else
-            stop = middle;
-    }
+    CAIRN_BISECT(begin, stop, middle, strcmp(patterns->names[middle].name, name) < 0);
     return begin;
 }
 

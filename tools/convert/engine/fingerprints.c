@@ -5,6 +5,7 @@
  * row-major. So each tile is parts of canonical bytes for any source.
  */
 #include "tools/convert/engine/fingerprints.h"
+#include "base/array.h"
 
 #include <stdlib.h>
 
@@ -52,14 +53,8 @@ take_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *
     size_t low = 0, high = reading->count;
 
     (void)complaint;
-    while (low < high) { /* the first tensor that ends behind the tile's begin */
-        size_t middle = low + (high - low) / 2;
-
-        if (reading->base[middle + 1] <= tile->begin)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    /* The first tensor that ends behind the tile's begin */
+    CAIRN_BISECT(low, high, middle, reading->base[middle + 1] <= tile->begin);
     for (; low < reading->count && reading->base[low] < tile->end; low++) {
         uint64_t base = reading->base[low], total = reading->base[low + 1] - base;
         uint64_t begin = base > tile->begin ? base : tile->begin;

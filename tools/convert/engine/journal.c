@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/file.h>
 
+#include "base/array.h"
 #include "base/assert.h"
 #include "base/crc.h"
 #include "base/file.h"
@@ -185,16 +186,10 @@ cairn_journal_find(const struct cairn_journal *journal, uint32_t container, uint
 {
     size_t low = 0, high = journal->count;
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        const struct record *record = &journal->records[middle];
-
-        if (record->container < container ||
-            (record->container == container && record->begin < begin))
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle,
+                 journal->records[middle].container < container ||
+                     (journal->records[middle].container == container &&
+                      journal->records[middle].begin < begin));
     if (low == journal->count || journal->records[low].container != container ||
         journal->records[low].begin != begin || journal->records[low].end != end)
         return false;

@@ -1,5 +1,6 @@
 /* tools/convert/engine/source_sums.c - see source_sums.h. */
 #include "tools/convert/engine/source_sums.h"
+#include "base/array.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -136,16 +137,11 @@ first_sum(const struct cairn_checkpoint *checkpoint, uint32_t container, uint64_
 {
     uint32_t low = 0, high = checkpoint->sum_count;
 
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        const struct cairn_source_sum *sum = &checkpoint->sums[middle];
-
-        if (sum->container < container ||
-            (sum->container == container && sum->offset_bytes + sum->bytes <= offset))
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(
+        low, high, middle,
+        checkpoint->sums[middle].container < container ||
+            (checkpoint->sums[middle].container == container &&
+             checkpoint->sums[middle].offset_bytes + checkpoint->sums[middle].bytes <= offset));
     return low;
 }
 
@@ -294,14 +290,7 @@ first_span(const struct span *spans, size_t count, uint32_t container, uint64_t 
     struct span key = {.container = container, .begin = offset};
     size_t low = 0, high = count;
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (compare_spans(&spans[middle], &key) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle, compare_spans(&spans[middle], &key) < 0);
     return low > 0 && spans[low - 1].container == container && spans[low - 1].end > offset ? low - 1
                                                                                            : low;
 }

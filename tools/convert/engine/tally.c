@@ -1,6 +1,7 @@
 /* tools/convert/engine/tally.c - see tally.h. Sums are joined by exclusive or, with atomic
  * operations: which thread comes first does not matter. */
 #include "tools/convert/engine/tally.h"
+#include "base/array.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -244,16 +245,11 @@ locate(const struct locator *locator, uint32_t tensor, uint32_t container, uint6
     const struct entry *entries = locator->entries;
     size_t low = locator->first[tensor], high = locator->first[tensor + 1], first = low;
 
-    while (low < high) { /* the first entry behind the byte */
-        size_t middle = low + (high - low) / 2;
-        const struct cairn_piece *piece = entries[middle].piece;
-
-        if (piece->container < container ||
-            (piece->container == container && piece->offset_bytes <= offset_bytes))
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    /* The first entry behind the byte */
+    CAIRN_BISECT(low, high, middle,
+                 entries[middle].piece->container < container ||
+                     (entries[middle].piece->container == container &&
+                      entries[middle].piece->offset_bytes <= offset_bytes));
     for (size_t i = low; i > first; i--) {
         const struct entry *entry = &entries[i - 1];
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/crc.h"
 #include "tools/convert/engine/cast.h"
 
@@ -147,15 +148,10 @@ first_range(const struct ranges *sorted, const struct span *span)
 {
     uint32_t low = 0, high = sorted->count;
 
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        const struct range *range = &sorted->ranges[middle];
-
-        if (range->file < span->file || (range->file == span->file && range->end <= span->begin))
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    CAIRN_BISECT(low, high, middle,
+                 sorted->ranges[middle].file < span->file ||
+                     (sorted->ranges[middle].file == span->file &&
+                      sorted->ranges[middle].end <= span->begin));
     return low;
 }
 

@@ -107,14 +107,8 @@ put_in_gap(void *context, uint64_t at, const void *bytes, size_t bytes_len)
     const struct gaps *gaps = context;
     uint32_t low = 0, high = gaps->count - 1;
 
-    while (low < high) { /* the first that ends behind */
-        uint32_t middle = low + (high - low) / 2;
-
-        if (gaps->gaps[middle].end <= at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    /* The first that ends behind */
+    CAIRN_BISECT(low, high, middle, gaps->gaps[middle].end <= at);
     if (at < gaps->gaps[low].begin || at > gaps->gaps[low].end ||
         bytes_len > gaps->gaps[low].end - at)
         return CAIRN_INTERNAL; /* over a storage */
