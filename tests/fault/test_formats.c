@@ -20,7 +20,7 @@
 
 #include "tests/support/cases.h"
 #include "tests/support/quiet_log.h"
-#include "tests/support/remove_path.h"
+#include "tests/support/folder.h"
 
 #define FIXTURES "tests/fixtures/"
 
@@ -48,7 +48,7 @@ static const struct {
     {"megatron/dense", &cairn_format_dcp, {0}, "llama", "*rng_state*", 0},
 };
 
-static char base[64], target[PATH_BYTES], expected[PATH_BYTES];
+static char target[PATH_BYTES], expected[PATH_BYTES];
 
 /* The target, and what an unfinished conversion into one file leaves beside it. */
 static void
@@ -66,15 +66,12 @@ remove_target(void)
 static int
 set_up(void **state)
 {
-    char made[] = "/tmp/cairn-formats-fault-XXXXXX";
-
     (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    if (!mkdtemp(made))
+    if (root_make("formats-fault"))
         return -1;
-    (void)snprintf(base, sizeof(base), "%s", made);
-    (void)snprintf(target, sizeof(target), "%s/target", base);
-    (void)snprintf(expected, sizeof(expected), "%s/expected", base);
+    (void)snprintf(target, sizeof(target), "%s/target", root);
+    (void)snprintf(expected, sizeof(expected), "%s/expected", root);
     cairn_file_setup(&fault_ops);
     return 0;
 }
@@ -82,10 +79,8 @@ set_up(void **state)
 static int
 tear_down(void **state)
 {
-    (void)state;
     cairn_file_setup(NULL);
-    remove_path(base);
-    return 0;
+    return root_remove(state);
 }
 
 static cairn_err
@@ -267,7 +262,7 @@ flipped_bits_are_refused(void **state)
     char source[PATH_BYTES], command[2 * PATH_BYTES];
 
     (void)state;
-    (void)snprintf(source, sizeof(source), "%s/damaged", base);
+    (void)snprintf(source, sizeof(source), "%s/damaged", root);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct cairn_complaint complaint = {""};
         struct cairn_checkpoint checkpoint;

@@ -20,12 +20,12 @@
 #include "base/log.h"
 #include "snapshot/spill.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/folder.h"
 #include "tests/support/failing_calls.h"
 #include "tests/support/quiet_log.h"
 
 enum { CALLS_MAX = 5000 };
 
-static char root[64];
 static int spill_fd = -1;
 static int descriptor_count;
 
@@ -311,8 +311,7 @@ setup(void **state)
 {
     (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    (void)snprintf(root, sizeof(root), "/tmp/cairn-fault-XXXXXX");
-    if (!mkdtemp(root))
+    if (root_make("fault"))
         return -1;
     spill_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     cairn_file_setup(&fault_ops);
@@ -323,13 +322,9 @@ setup(void **state)
 static int
 teardown(void **state)
 {
-    char command[128];
-
-    (void)state;
     cairn_file_setup(NULL);
     (void)close(spill_fd);
-    (void)snprintf(command, sizeof(command), "rm -rf %s", root);
-    return system(command);
+    return root_remove(state);
 }
 
 int

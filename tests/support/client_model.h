@@ -141,6 +141,30 @@ model_fini(struct model *model)
         free(model->bytes[i]);
 }
 
+/* Starts the agent and opens a client that has registered the model's first `count` tensors. */
+__attribute__((unused)) static struct cairn_client *
+attach_model(struct fake_agent *agent, struct model *model, uint32_t count)
+{
+    struct cairn_client *client;
+
+    model_init(model);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, model->slices, count), CAIRN_OK);
+    return client;
+}
+
+/* Ends agent and model, and the client unless it is NULL. */
+__attribute__((unused)) static void
+end_all(struct cairn_client *client, struct fake_agent *agent, struct model *model)
+{
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    if (model)
+        model_fini(model);
+}
+
 /* The region in a slot holds exactly what the plan says, padding zero, and the checksums are right.
  */
 __attribute__((unused)) static void

@@ -8,7 +8,7 @@
 #include "tests/support/cmocka.h"
 #include "tests/support/marker_format.h"
 #include "tests/support/quiet_log.h"
-#include "tests/support/remove_path.h"
+#include "tests/support/folder.h"
 #include "tools/convert/engine/conversion.h"
 
 #include "base/file.h"
@@ -16,31 +16,26 @@
 
 #include <sys/stat.h>
 
-static char base[256], source[300], target[300];
+static char source[300], target[300];
 
 /* For the set-up of a group of tests. */
 static int
 make_places(void **state)
 {
-    char made[] = "/tmp/cairn-conversion-XXXXXX";
-
     (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    if (!mkdtemp(made))
+    if (root_make("conversion"))
         return -1;
-    (void)snprintf(base, sizeof(base), "%s", made);
-    (void)snprintf(source, sizeof(source), "%s/source", base);
-    (void)snprintf(target, sizeof(target), "%s/target", base);
+    (void)snprintf(source, sizeof(source), "%s/source", root);
+    (void)snprintf(target, sizeof(target), "%s/target", root);
     return 0;
 }
 
 static int
 remove_places(void **state)
 {
-    (void)state;
     cairn_file_setup(NULL);
-    remove_path(base);
-    return 0;
+    return root_remove(state);
 }
 
 static struct cairn_conversion_options

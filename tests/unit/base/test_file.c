@@ -11,8 +11,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/folder.h"
 
-static char root[64];
 static int root_fd = -1;
 static char last_line[4096];
 static int line_count;
@@ -31,8 +31,7 @@ setup(void **state)
 {
     (void)state;
     cairn_log_setup(CAIRN_LOG_INFO, keep_line, NULL);
-    (void)snprintf(root, sizeof(root), "/tmp/cairn-file-XXXXXX");
-    if (!mkdtemp(root))
+    if (root_make("file"))
         return -1;
     root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return root_fd < 0;
@@ -41,12 +40,8 @@ setup(void **state)
 static int
 teardown(void **state)
 {
-    char command[128];
-
-    (void)state;
     (void)close(root_fd);
-    (void)snprintf(command, sizeof(command), "rm -rf %s", root);
-    return system(command);
+    return root_remove(state);
 }
 
 static void

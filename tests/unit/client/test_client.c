@@ -111,9 +111,7 @@ test_environment(void **state)
     assert_int_equal(stats.epoch, 1);
     assert_int_equal(stats.takes_offers, 0);
     assert_int_equal(agent->hello_pid, getpid());
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
+    end_all(client, agent, NULL);
 }
 
 static void
@@ -130,9 +128,7 @@ test_agent_that_offers(void **state)
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
     assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
     assert_int_equal(stats.takes_offers, 1);
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
+    end_all(client, agent, NULL);
 }
 
 /* Attaches to an agent with these flags, and returns the kernel that this process copies with. */
@@ -509,10 +505,7 @@ test_snapshots(void **state)
     struct model model;
 
     (void)state;
-    model_init(&model);
-    fake_agent_start(agent);
-    client = open_client(agent);
-    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    client = attach_model(agent, &model, TENSORS);
     for (int step = 1; step <= 5; step++) {
         assert_int_equal(cairn_snapshot_begin(client, (uint64_t)step), CAIRN_OK);
         assert_true(fake_reaches(&agent->pieces, 1)); /* granted */
@@ -541,10 +534,7 @@ test_snapshots(void **state)
     assert_true(stats.fence_ns_p50 <= stats.fence_ns_p99);
     assert_true(stats.fence_ns_p99 <= stats.fence_ns_max);
     assert_int_equal(stats.fence_count, 5 * 4);
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
-    model_fini(&model);
+    end_all(client, agent, &model);
 }
 
 /* The last snapshot before close is reported to its end. */
@@ -556,10 +546,7 @@ test_close_reports(void **state)
     struct model model;
 
     (void)state;
-    model_init(&model);
-    fake_agent_start(agent);
-    client = open_client(agent);
-    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    client = attach_model(agent, &model, TENSORS);
     assert_int_equal(cairn_snapshot_begin(client, 9), CAIRN_OK);
     assert_true(fake_reaches(&agent->pieces, 1));
     cairn_client_close(client);
@@ -580,10 +567,7 @@ test_fence_before_grant(void **state)
     struct model model;
 
     (void)state;
-    model_init(&model);
-    fake_agent_start(agent);
-    client = open_client(agent);
-    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    client = attach_model(agent, &model, TENSORS);
     agent->hold_grants = 1;
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
     assert_true(fake_reaches(&agent->begins, 1));
@@ -603,10 +587,7 @@ test_fence_before_grant(void **state)
     assert_int_equal(stats.snapshots_begun, 2);
     assert_int_equal(stats.snapshots_captured, 1);
     assert_int_equal(stats.snapshots_skipped, 1);
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
-    model_fini(&model);
+    end_all(client, agent, &model);
 }
 
 static void
@@ -619,10 +600,7 @@ test_skip_and_drop(void **state)
     uint64_t until_ms;
 
     (void)state;
-    model_init(&model);
-    fake_agent_start(agent);
-    client = open_client(agent);
-    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    client = attach_model(agent, &model, TENSORS);
     agent->skip_reason = CAIRN_REASON_BUSY;
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
     until_ms = fake_now_ms() + 60000;
@@ -675,9 +653,7 @@ test_nothing_to_capture(void **state)
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
     assert_true(fake_reaches(&agent->dones, 1));
     assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
+    end_all(client, agent, NULL);
 }
 
 /* How often this process maps a file. */
@@ -797,10 +773,7 @@ test_register_wrong(void **state)
     assert_int_equal(cairn_snapshot_begin(client, 2), CAIRN_OK);
     assert_true(fake_reaches(&agent->dones, 1));
     check_region(agent, &model, agent->last_slot);
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
-    model_fini(&model);
+    end_all(client, agent, &model);
 }
 
 /* Registering again in the middle of a snapshot gives that one up; the next is of the new tensors.
@@ -813,10 +786,7 @@ test_register_again(void **state)
     struct model model;
 
     (void)state;
-    model_init(&model);
-    fake_agent_start(agent);
-    client = open_client(agent);
-    assert_int_equal(cairn_client_register(client, model.slices, 1), CAIRN_OK);
+    client = attach_model(agent, &model, 1);
     for (uint64_t step = 1; step <= 10; step++) {
         assert_int_equal(cairn_snapshot_begin(client, step), CAIRN_OK);
         assert_int_equal(cairn_client_register(client, model.slices, step == 10 ? TENSORS : 3),
@@ -828,10 +798,7 @@ test_register_again(void **state)
     assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
     check_region(agent, &model, agent->last_slot);
     assert_int_equal(agent->damaged, 0);
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
-    model_fini(&model);
+    end_all(client, agent, &model);
 }
 
 int

@@ -13,10 +13,7 @@ test_agent_dies_and_comes_back(void **state)
     struct model model;
 
     (void)state;
-    model_init(&model);
-    fake_agent_start(agent);
-    client = open_client(agent);
-    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    client = attach_model(agent, &model, TENSORS);
     for (int round = 1; round <= 3; round++) {
         agent->close_at_grant = 1; /* dies with a capture running */
         begin_soon(client, (uint64_t)round * 10);
@@ -41,10 +38,7 @@ test_agent_dies_and_comes_back(void **state)
     assert_int_equal(count_lines("unprotected"), 3);
     assert_int_equal(count_lines("attached again"), 3);
     assert_int_equal(agent->damaged, 0);
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
-    model_fini(&model);
+    end_all(client, agent, &model);
 }
 
 /* kill -9 at any moment of a snapshot, and SIGSTOP: no call takes longer than it may. */
@@ -136,10 +130,7 @@ test_agent_silent(void **state)
     begin_soon(client, 2);
     assert_true(fake_reaches(&agent->dones, 1));
     check_region(agent, &model, agent->last_slot);
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
-    model_fini(&model);
+    end_all(client, agent, &model);
 }
 
 /* The agent may send any bytes: the trainer lives, and attaches again when they are right. */
@@ -173,9 +164,7 @@ test_hostile_agent(void **state)
             fake_agent_start(agent);
             wait_attached(client, 1);
         }
-        cairn_client_close(client);
-        fake_agent_stop(agent);
-        fake_agent_destroy(agent);
+        end_all(client, agent, NULL);
     }
 }
 
@@ -201,9 +190,7 @@ test_damage_is_asked_again_rarely(void **state)
     fake_agent_start(agent);
     assert_true(fake_reaches(&agent->connections, 6));
     assert_true(fake_now_ms() - start_ms >= 50 + 100 + 200 + 400 + 800);
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
+    end_all(client, agent, NULL);
 }
 
 /* A trainer that has as many descriptors as it may is told so, not that the agent is damaged; and
@@ -255,10 +242,7 @@ test_forked_child(void **state)
     pid_t child;
 
     (void)state;
-    model_init(&model);
-    fake_agent_start(agent);
-    client = open_client(agent);
-    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    client = attach_model(agent, &model, TENSORS);
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
     child = fork();
     assert_true(child >= 0);
@@ -283,10 +267,7 @@ test_forked_child(void **state)
     check_region(agent, &model, agent->last_slot);
     assert_int_equal(cairn_snapshot_begin(client, 3), CAIRN_OK);
     assert_true(fake_reaches(&agent->dones, 2));
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
-    model_fini(&model);
+    end_all(client, agent, &model);
 }
 
 /* Why nothing is protected is logged once, and again after registering again: what is refused then
@@ -310,10 +291,7 @@ test_refusal_is_said(void **state)
             begin_soon(client, ++step); /* after the answer to the one before */
         assert_int_equal(count_lines("not protected: as told"), round);
     }
-    cairn_client_close(client);
-    fake_agent_stop(agent);
-    fake_agent_destroy(agent);
-    model_fini(&model);
+    end_all(client, agent, &model);
 }
 
 int

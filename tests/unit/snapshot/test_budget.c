@@ -1,6 +1,7 @@
 /* tests/unit/snapshot/test_budget.c - the sum, its text, and what counts as free. */
 #include "snapshot/budget.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,8 +81,6 @@ test_short_text_is_ended(void **state)
     assert_int_equal(strlen(text), 9);
 }
 
-static char root[64];
-
 static void
 put(const char *directory, const char *name, const char *text)
 {
@@ -101,18 +100,7 @@ static int
 make_root(void **state)
 {
     (void)state;
-    snprintf(root, sizeof root, "/tmp/cairn-budget-XXXXXX");
-    return mkdtemp(root) == NULL;
-}
-
-static int
-remove_root(void **state)
-{
-    char command[128];
-
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    return system(command);
+    return root_make("budget");
 }
 
 static struct cairn_budget_free
@@ -199,7 +187,7 @@ test_this_machine(void **state)
 int
 main(void)
 {
-#define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
+#define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, root_remove)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_sum),
                                        cmocka_unit_test(test_exact_edge),
                                        cmocka_unit_test(test_overflow_and_zero),

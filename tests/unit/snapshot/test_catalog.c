@@ -17,10 +17,10 @@
 #include "base/log.h"
 #include "snapshot/catalog.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/folder.h"
 
 enum { RECORDS = 200 };
 
-static char root[64];
 static char last_line[1024];
 
 static void
@@ -43,14 +43,6 @@ shell(const char *format, ...)
     assert_in_range(vsnprintf(command, sizeof(command), format, arguments), 1, sizeof(command) - 1);
     va_end(arguments);
     assert_int_equal(system(command), 0);
-}
-
-static int
-teardown(void **state)
-{
-    (void)state;
-    shell("rm -rf %s", root);
-    return 0;
 }
 
 static const char *
@@ -245,8 +237,7 @@ setup(void **state)
 {
     (void)state;
     cairn_log_setup(CAIRN_LOG_INFO, keep_line, NULL);
-    (void)snprintf(root, sizeof(root), "/tmp/cairn-catalog-XXXXXX");
-    if (!mkdtemp(root))
+    if (root_make("catalog"))
         return -1;
     make_killed("killed");
     return 0;
@@ -551,5 +542,5 @@ main(void)
         cmocka_unit_test(test_failed_commit_closes_the_catalog),
     };
 
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, root_remove);
 }

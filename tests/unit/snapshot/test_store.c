@@ -8,27 +8,15 @@
 #include "base/log.h"
 #include "snapshot/store.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/folder.h"
 #include "tests/support/quiet_log.h"
-
-static char root[64];
 
 static int
 setup(void **state)
 {
     (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    (void)snprintf(root, sizeof(root), "/tmp/cairn-store-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int
-teardown(void **state)
-{
-    char command[128];
-
-    (void)state;
-    (void)snprintf(command, sizeof(command), "rm -rf %s", root);
-    return system(command);
+    return root_make("store");
 }
 
 static struct cairn_store *
@@ -178,5 +166,5 @@ main(void)
         cmocka_unit_test(test_open_without_create),
     };
 
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, root_remove);
 }

@@ -14,10 +14,10 @@
 #include "snapshot/spill.h"
 #include "snapshot/universal.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/folder.h"
 
 enum { NODES = 4 };
 
-static char root[64];
 static char last_line[1024];
 
 static void
@@ -33,18 +33,7 @@ setup(void **state)
 {
     (void)state;
     cairn_log_setup(CAIRN_LOG_INFO, keep_line, NULL);
-    (void)snprintf(root, sizeof(root), "/tmp/cairn-universal-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int
-teardown(void **state)
-{
-    char command[128];
-
-    (void)state;
-    (void)snprintf(command, sizeof(command), "rm -rf %s", root);
-    return system(command);
+    return root_make("universal");
 }
 
 static struct cairn_slice
@@ -603,5 +592,5 @@ main(int argc, char **argv)
         cairn_universal_fini(&universal);
         return cairn_file_close(dir_fd) || err ? 1 : 0;
     }
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, root_remove);
 }

@@ -1,22 +1,31 @@
-/* tests/unit/tools/convert/check_piece.h - checks a checkpoint whose elements are their own
- * indices. */
+/* tests/unit/tools/convert/check_piece.h - checks a checkpoint whose elements tell where they
+ * belong, and one whose files have changed bytes. */
 #ifndef CAIRN_TESTS_CONVERT_CHECK_PIECE_H
 #define CAIRN_TESTS_CONVERT_CHECK_PIECE_H
 
 #include "tests/support/cmocka.h"
-#include "tools/convert/core/checkpoint.h"
+#include "tests/support/random.h"
+#include "snapshot/box.h"
+#include "tools/convert/formats.h"
 
 #include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-/* Reads each element of a piece by its own offset, and compares it with its index in the tensor. */
+/* What element `index` of a tensor is; false for a tensor whose elements are not known. */
+typedef bool expected_element(const char *name, uint64_t index, float *value);
+
+/* Reads each element of a piece by its own offset, and compares it with what `expected` tells, or
+ * with its index in the tensor where that is NULL. `seen`, unless NULL, counts them by index. */
 static inline uint64_t
-check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece)
+check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
+            expected_element *expected, uint8_t *seen)
 {
     const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
     const struct cairn_container *container = &checkpoint->containers[piece->container];
     uint64_t at[CAIRN_DIMS_MAX] = {0}, count = 1, index, offset;
-    float value;
+    float value, wanted;
     int fd = openat(checkpoint->place.dir_fd, container->path, O_RDONLY);
 
     assert_true(fd >= 0);
@@ -30,8 +39,13 @@ check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece 
             offset += at[d] * piece->stride_bytes[d];
         }
         assert_int_equal(pread(fd, &value, sizeof(value), (off_t)offset), sizeof(value));
-        if (value != (float)index) /* padding is NaN, which is not equal to anything */
-            fail_msg("%s[%llu] is %g", tensor->name, (unsigned long long)index, (double)value);
+        wanted = (float)index;
+        assert_true(!expected || expected(tensor->name, index, &wanted));
+        if (value != wanted) /* padding is NaN, which is not equal to anything */
+            fail_msg("%s[%llu] is %g and not %g", tensor->name, (unsigned long long)index,
+                     (double)value, (double)wanted);
+        if (seen)
+            seen[index]++;
         for (uint32_t d = tensor->dims; d-- > 0;)
             if (++at[d] < piece->extent[d])
                 break;
@@ -40,6 +54,59 @@ check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece 
     }
     close(fd);
     return count;
+}
+
+/* Checks each element of tensor `t` against `expected`; the pieces must hold each, and
+ * with `once` only once. */
+__attribute__((unused)) static void
+check_elements(const struct cairn_checkpoint *checkpoint, uint32_t t, expected_element *expected,
+               bool once)
+{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, t);
+    uint64_t elements = cairn_tensor_bytes(tensor) / sizeof(float);
+    uint8_t seen[512] = {0};
+
+    assert_true(elements <= sizeof(seen));
+    for (size_t p = 0; p < cairn_layout_piece_count(checkpoint->layout); p++)
+        if (cairn_layout_piece(checkpoint->layout, p)->tensor == t)
+            (void)check_piece(checkpoint, cairn_layout_piece(checkpoint->layout, p), expected,
+                              seen);
+    for (uint64_t i = 0; i < elements; i++)
+        assert_in_range(seen[i], 1, once ? 1 : UINT8_MAX);
+}
+
+/* Changes one byte of the named files in `folder` at a time: opening gives an error with a
+ * complaint, or a checkpoint. */
+__attribute__((unused)) static void
+check_changed_bytes(const char *folder, const char *const names[], uint32_t name_count,
+                    const char *format, int changes)
+{
+    uint64_t seed = 42;
+
+    for (int i = 0; i < changes; i++) {
+        struct cairn_complaint complaint = {""};
+        struct cairn_checkpoint checkpoint;
+        struct stat found;
+        char path[1024];
+        uint8_t old, new;
+        off_t at;
+        int fd;
+
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, names[xorshift(&seed) % name_count]);
+        fd = open(path, O_RDWR);
+        assert_true(fd >= 0 && fstat(fd, &found) == 0);
+        at = (off_t)(xorshift(&seed) % (uint64_t)found.st_size);
+        assert_int_equal(pread(fd, &old, 1, at), 1);
+        new = (uint8_t)xorshift(&seed);
+        assert_int_equal(pwrite(fd, &new, 1, at), 1);
+        if (cairn_checkpoint_open(folder, cairn_format_find(format), 0, &checkpoint, &complaint) ==
+            CAIRN_OK)
+            cairn_checkpoint_close(&checkpoint);
+        else
+            assert_true(complaint.text[0] != '\0');
+        assert_int_equal(pwrite(fd, &old, 1, at), 1);
+        (void)close(fd);
+    }
 }
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/folder.h"
 #include "tests/support/quiet_log.h"
 
 #include <fcntl.h>
@@ -16,26 +17,12 @@
 #include <string.h>
 #include <unistd.h>
 
-static char base[64];
-
 static int
 set_up(void **state)
 {
     (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    (void)strcpy(base, "/tmp/cairn-numbers-XXXXXX");
-    return mkdtemp(base) ? 0 : -1;
-}
-
-static int
-tear_down(void **state)
-{
-    char path[96];
-
-    (void)state;
-    (void)snprintf(path, sizeof(path), "%s/notes.safetensors", base);
-    (void)unlink(path);
-    return rmdir(base);
+    return root_make("numbers");
 }
 
 static void
@@ -127,7 +114,7 @@ notes_are_numbers_or_refused_by_name(void **state)
     char path[96];
 
     (void)state;
-    (void)snprintf(path, sizeof(path), "%s/notes.safetensors", base);
+    (void)snprintf(path, sizeof(path), "%s/notes.safetensors", root);
     for (size_t i = 0; i < sizeof(notes) / sizeof(*notes); i++) {
         struct cairn_complaint complaint = {""};
         struct cairn_checkpoint checkpoint;
@@ -201,5 +188,5 @@ main(void)
         cmocka_unit_test(a_step_is_a_number),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, root_remove);
 }

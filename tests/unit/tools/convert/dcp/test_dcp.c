@@ -64,7 +64,7 @@ finds_every_element(void **unused)
         const struct cairn_piece *piece = cairn_layout_piece(checkpoint.layout, i);
 
         if (cairn_layout_tensor(checkpoint.layout, piece->tensor)->dtype == CAIRN_F32)
-            elements += check_piece(&checkpoint, piece);
+            elements += check_piece(&checkpoint, piece, NULL, NULL);
     }
     assert_int_equal(elements, 15 + 24 + 60 + 3 + 4 + 12 + 15 + 1 + 6);
     assert_int_equal(checkpoint.parallelism.dp, 4);

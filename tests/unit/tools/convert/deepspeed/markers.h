@@ -8,6 +8,7 @@
 
 #include "tools/convert/formats.h"
 #include "tests/support/cmocka.h"
+#include "tests/unit/tools/convert/check_piece.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -37,44 +38,6 @@ expected_value(const char *name, uint64_t index, float *value)
     return false;
 }
 
-/* Reads one element at a time, and notes which were there. */
-static void
-check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
-            uint8_t *seen)
-{
-    const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
-    struct cairn_complaint complaint = {""};
-    uint64_t elements = 1;
-    int fd = -1;
-
-    assert_int_equal(cairn_place_open_file(&checkpoint->place,
-                                           checkpoint->containers[piece->container].path, &fd,
-                                           &complaint),
-                     CAIRN_OK);
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        elements *= piece->extent[d];
-    for (uint64_t i = 0; i < elements; i++) {
-        uint64_t rest = i, at = piece->offset_bytes, index = 0, scale = 1;
-        float got, wanted = 0;
-
-        for (uint32_t d = tensor->dims; d-- > 0;) {
-            uint64_t place = rest % piece->extent[d];
-
-            rest /= piece->extent[d];
-            at += place * piece->stride_bytes[d];
-            index += (piece->start[d] + place) * scale;
-            scale *= tensor->shape[d];
-        }
-        assert_int_equal(pread(fd, &got, sizeof(got), (off_t)at), sizeof(got));
-        assert_true(expected_value(tensor->name, index, &wanted));
-        if (got != wanted)
-            fail_msg("%s[%lu] is %f and not %f", tensor->name, (unsigned long)index, (double)got,
-                     (double)wanted);
-        seen[index]++;
-    }
-    (void)close(fd);
-}
-
 /* Every marked tensor is there, with each element once. */
 static void
 check_markers(const char *path, const char *format)
@@ -88,20 +51,11 @@ check_markers(const char *path, const char *format)
         fail_msg("%s", complaint.text);
     for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint.layout); t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint.layout, t);
-        uint8_t seen[512] = {0};
-        uint64_t elements = 1;
 
         if (tensor->kind != CAIRN_OPTIMIZER || !expected_value(tensor->name, 0, &value))
             continue;
         marked++;
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            elements *= tensor->shape[d];
-        assert_true(elements <= sizeof(seen));
-        for (size_t i = 0; i < cairn_layout_piece_count(checkpoint.layout); i++)
-            if (cairn_layout_piece(checkpoint.layout, i)->tensor == t)
-                check_piece(&checkpoint, cairn_layout_piece(checkpoint.layout, i), seen);
-        for (uint64_t i = 0; i < elements; i++)
-            assert_int_equal(seen[i], 1);
+        check_elements(&checkpoint, t, expected_value, true);
     }
     assert_int_equal(marked, 3 * NAME_COUNT);
     assert_int_equal(checkpoint.step, 2);

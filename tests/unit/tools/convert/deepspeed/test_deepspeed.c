@@ -22,33 +22,20 @@
 #include "tests/support/cmocka.h"
 #include "tests/support/quiet_log.h"
 #include "tests/support/random.h"
-#include "tests/support/remove_path.h"
+#include "tests/support/folder.h"
 #include "tests/unit/tools/convert/deepspeed/markers.h"
 
 #define FIXTURES "tests/fixtures/deepspeed/"
 
 enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20, FLIPS = 400, ARITHMETIC_SEEDS = 2000 };
 
-static char base[256];
-
 static int
 set_up(void **state)
 {
-    char made[] = "/tmp/cairn-deepspeed-XXXXXX";
-
     (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    if (!mkdtemp(made))
+    if (root_make("deepspeed"))
         return -1;
-    (void)snprintf(base, sizeof(base), "%s", made);
-    return 0;
-}
-
-static int
-tear_down(void **state)
-{
-    (void)state;
-    remove_path(base);
     return 0;
 }
 
@@ -98,19 +85,19 @@ writes_any_number_of_ranks(void **state)
     (void)state;
     for (size_t f = 0; f < 2; f++) {
         (void)snprintf(source, sizeof(source), FIXTURES "%s", fixtures[f]);
-        (void)snprintf(universal, sizeof(universal), "%s/universal-%s", base, fixtures[f]);
+        (void)snprintf(universal, sizeof(universal), "%s/universal-%s", root, fixtures[f]);
         if (convert(source, universal, "deepspeed-universal", 0, &complaint))
             fail_msg("%s", complaint.text);
         check_markers(universal, "deepspeed-universal");
-        (void)snprintf(other, sizeof(other), "%s/dcp-%s", base, fixtures[f]);
+        (void)snprintf(other, sizeof(other), "%s/dcp-%s", root, fixtures[f]);
         if (convert(source, other, "dcp", 0, &complaint)) /* which has a step for each parameter */
             fail_msg("%s", complaint.text);
-        (void)snprintf(file, sizeof(file), "%s/%s.pt", base, fixtures[f]);
+        (void)snprintf(file, sizeof(file), "%s/%s.pt", root, fixtures[f]);
         if (convert(source, file, "torch", 0, &complaint)) /* which has parameters by number */
             fail_msg("%s", complaint.text);
         for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++)
             for (int by_way = 0; by_way < 4; by_way++) {
-                (void)snprintf(target, sizeof(target), "%s/%s-%u-%d", base, fixtures[f], ranks[r],
+                (void)snprintf(target, sizeof(target), "%s/%s-%u-%d", root, fixtures[f], ranks[r],
                                by_way);
                 if (convert(ways[by_way], target, "deepspeed", ranks[r], &complaint))
                     fail_msg("%s", complaint.text);
@@ -134,8 +121,8 @@ refuses_a_size_that_is_no_number(void **state)
     int fd = -1;
 
     (void)state;
-    (void)snprintf(file, sizeof(file), "%s/noted.safetensors", base);
-    (void)snprintf(target, sizeof(target), "%s/noted", base);
+    (void)snprintf(file, sizeof(file), "%s/noted.safetensors", root);
+    (void)snprintf(target, sizeof(target), "%s/noted", root);
     if (convert(FIXTURES "zero3", file, "safetensors", 0, &complaint))
         fail_msg("%s", complaint.text);
     assert_int_equal(cairn_file_load(AT_FDCWD, file, 1 << 20, &bytes, &bytes_len), CAIRN_OK);
@@ -166,12 +153,12 @@ writes_pipelines(void **state)
 
     (void)state;
     for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++) {
-        (void)snprintf(target, sizeof(target), "%s/pipe-%u", base, ranks[r]);
+        (void)snprintf(target, sizeof(target), "%s/pipe-%u", root, ranks[r]);
         if (convert(source, target, "deepspeed", ranks[r], &complaint))
             fail_msg("%s", complaint.text);
         (void)snprintf(source, sizeof(source), "%s", target);
     }
-    (void)snprintf(target, sizeof(target), "%s/pipe-universal", base);
+    (void)snprintf(target, sizeof(target), "%s/pipe-universal", root);
     assert_int_equal(convert(source, target, "deepspeed-universal", 0, &complaint), CAIRN_INVAL);
     assert_non_null(strstr(complaint.text, "pipeline"));
 }
@@ -186,8 +173,8 @@ takes_all_files_of_a_tied_layer(void **state)
     char source[PATH_BYTES], target[PATH_BYTES], command[4 * PATH_BYTES];
 
     (void)state;
-    (void)snprintf(source, sizeof(source), "%s/tied", base);
-    (void)snprintf(target, sizeof(target), "%s/tied-three", base);
+    (void)snprintf(source, sizeof(source), "%s/tied", root);
+    (void)snprintf(target, sizeof(target), "%s/tied-three", root);
     (void)snprintf(command, sizeof(command),
                    "cp -r " FIXTURES "pipe %s && cp %s/global_step2/layer_00-model_states.pt "
                    "%s/global_step2/layer_04-model_states.pt",
@@ -359,7 +346,7 @@ names_what_is_counted(void **state)
     char path[PATH_BYTES];
 
     (void)state;
-    (void)snprintf(path, sizeof(path), "%s/job.json", base);
+    (void)snprintf(path, sizeof(path), "%s/job.json", root);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
         struct cairn_complaint complaint = {""};
@@ -399,8 +386,8 @@ refuses_steps_that_differ(void **state)
     uint32_t tensor;
 
     (void)state;
-    (void)snprintf(source, sizeof(source), "%s/steps", base);
-    (void)snprintf(target, sizeof(target), "%s/steps-out", base);
+    (void)snprintf(source, sizeof(source), "%s/steps", root);
+    (void)snprintf(target, sizeof(target), "%s/steps-out", root);
     assert_int_equal(convert(FIXTURES "zero2", source, "dcp", 0, &complaint), CAIRN_OK);
     assert_int_equal(cairn_checkpoint_detect(source, cairn_formats, 0, &checkpoint, &complaint),
                      CAIRN_OK);
@@ -612,7 +599,7 @@ copy_fixture(const char *name, size_t without, char path[PATH_BYTES])
 {
     char from[2 * PATH_BYTES], to[2 * PATH_BYTES];
 
-    (void)snprintf(path, PATH_BYTES, "%s/%s", base, name);
+    (void)snprintf(path, PATH_BYTES, "%s/%s", root, name);
     (void)snprintf(to, sizeof(to), "%s%s", path, TAG);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(mkdir(to, 0700), 0);
@@ -673,34 +660,11 @@ refuses_what_does_not_fit_together(void **state)
 static void
 survives_changed_bytes(void **state)
 {
-    char path[PATH_BYTES], to[2 * PATH_BYTES];
-    uint64_t seed = 42;
+    char path[PATH_BYTES];
 
     (void)state;
     copy_fixture("flipped", 4, path);
-    for (int i = 0; i < FLIPS; i++) {
-        struct cairn_complaint complaint = {""};
-        struct cairn_checkpoint checkpoint;
-        struct stat stat_of;
-        uint8_t old, new;
-        off_t at;
-        int fd;
-
-        (void)snprintf(to, sizeof(to), "%s/%s", path, files2[1 + xorshift(&seed) % 3]);
-        fd = open(to, O_RDWR);
-        assert_true(fd >= 0 && fstat(fd, &stat_of) == 0);
-        at = (off_t)(xorshift(&seed) % (uint64_t)stat_of.st_size);
-        assert_int_equal(pread(fd, &old, 1, at), 1);
-        new = (uint8_t)xorshift(&seed);
-        assert_int_equal(pwrite(fd, &new, 1, at), 1);
-        if (cairn_checkpoint_open(path, cairn_format_find("deepspeed"), 0, &checkpoint,
-                                  &complaint) == CAIRN_OK)
-            cairn_checkpoint_close(&checkpoint);
-        else
-            assert_true(complaint.text[0] != '\0');
-        assert_int_equal(pwrite(fd, &old, 1, at), 1);
-        (void)close(fd);
-    }
+    check_changed_bytes(path, &files2[1], 3, "deepspeed", FLIPS);
 }
 
 int
@@ -724,5 +688,5 @@ main(void)
         cmocka_unit_test(survives_changed_bytes),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, root_remove);
 }

@@ -12,14 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/support/folder.h"
 #include "tests/support/quiet_log.h"
 #include "tests/unit/tools/convert/deepspeed/markers.h"
 
 #define FIXTURES "tests/fixtures/deepspeed/"
 
 enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20 };
-
-static char base[256];
 
 static const char job[] =
     "{\"param_groups\": [{\"params\": [\"embed.weight\", \"up.weight\", \"conv.weight\", "
@@ -34,29 +33,18 @@ static const char job[] =
 static int
 set_up(void **state)
 {
-    char made[] = "/tmp/cairn-deepspeed-make-XXXXXX", path[PATH_BYTES];
+    char path[PATH_BYTES];
     FILE *file;
 
     (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    if (!mkdtemp(made))
+    if (root_make("deepspeed-make"))
         return -1;
-    (void)snprintf(base, sizeof(base), "%s", made);
-    (void)snprintf(path, sizeof(path), "%s/job.json", base);
+    (void)snprintf(path, sizeof(path), "%s/job.json", root);
     file = fopen(path, "w");
     if (!file || fputs(job, file) < 0 || fclose(file) != 0)
         return -1;
     return 0;
-}
-
-static int
-tear_down(void **state)
-{
-    char command[PATH_BYTES + 16];
-
-    (void)state;
-    (void)snprintf(command, sizeof(command), "rm -rf -- '%s'", base);
-    return system(command);
 }
 
 /* zero 0: the source's own objects are left out, without settings of the target. */
@@ -80,7 +68,7 @@ convert(const char *source, const char *target, const char *format, enum cairn_z
     struct cairn_conversion conversion;
     cairn_err err;
 
-    (void)snprintf(said, sizeof(said), "%s/job.json", base);
+    (void)snprintf(said, sizeof(said), "%s/job.json", root);
     complaint->text[0] = '\0';
     err = cairn_conversion_open(&options, &conversion, complaint);
     if (!err)
@@ -100,12 +88,12 @@ makes_every_stage_for_any_number_of_ranks(void **state)
     (void)state;
     for (enum cairn_zero zero = CAIRN_ZERO_1; zero <= CAIRN_ZERO_BF16; zero++) {
         for (size_t way = 0; way < 2; way++) {
-            (void)snprintf(source, sizeof(source), "%s/%s-%u", base, ways[way], (unsigned)zero);
+            (void)snprintf(source, sizeof(source), "%s/%s-%u", root, ways[way], (unsigned)zero);
             if (convert(zero == CAIRN_ZERO_3 ? FIXTURES "zero3" : FIXTURES "zero2", source,
                         ways[way], 0, 0, &complaint))
                 fail_msg("%s", complaint.text);
             for (size_t r = 0; r < sizeof(ranks) / sizeof(*ranks); r++) {
-                (void)snprintf(target, sizeof(target), "%s/made-%u-%zu-%u", base, (unsigned)zero,
+                (void)snprintf(target, sizeof(target), "%s/made-%u-%zu-%u", root, (unsigned)zero,
                                way, ranks[r]);
                 if (convert(source, target, "deepspeed", zero, ranks[r], &complaint))
                     fail_msg("%s", complaint.text);
@@ -124,8 +112,8 @@ loses_no_parameters(void **state)
     char source[PATH_BYTES], target[PATH_BYTES];
 
     (void)state;
-    (void)snprintf(source, sizeof(source), "%s/apart", base);
-    (void)snprintf(target, sizeof(target), "%s/apart-3", base);
+    (void)snprintf(source, sizeof(source), "%s/apart", root);
+    (void)snprintf(target, sizeof(target), "%s/apart-3", root);
     assert_int_equal(convert(FIXTURES "zero2", source, "universal", 0, 0, &complaint), CAIRN_OK);
     assert_int_equal(convert(source, target, "deepspeed", CAIRN_ZERO_3, 2, &complaint),
                      CAIRN_INVAL);
@@ -260,15 +248,15 @@ reads_json(void **state)
                                          "tru", "1 2", "[1",   "{1: 2}",    "nul",
                                          "--1", "\"x"};
     struct cairn_pickle tree;
-    struct cairn_pickle_node *root = NULL;
+    struct cairn_pickle_node *top = NULL;
     const struct cairn_pickle_node *list;
     const char *why = NULL;
     size_t at = 0;
 
     (void)state;
     cairn_pickle_init(&tree, 1 << 20);
-    assert_int_equal(cairn_json_tree_read(&tree, text, strlen(text), &root, &why, &at), CAIRN_OK);
-    list = cairn_pickle_get(root, "a");
+    assert_int_equal(cairn_json_tree_read(&tree, text, strlen(text), &top, &why, &at), CAIRN_OK);
+    list = cairn_pickle_get(top, "a");
     assert_int_equal(list->count, 7);
     assert_int_equal(list->items[0]->integer, 1);
     assert_true(list->items[1]->kind == CAIRN_PICKLE_FLOAT && list->items[1]->real == -25.0);
@@ -276,9 +264,9 @@ reads_json(void **state)
     assert_true(list->items[3]->truth && !list->items[4]->truth);
     assert_int_equal(list->items[5]->kind, CAIRN_PICKLE_NONE);
     assert_int_equal(list->items[6]->count, 0);
-    assert_int_equal(cairn_pickle_get(cairn_pickle_get(root, "b"), "c")->kind, CAIRN_PICKLE_DICT);
+    assert_int_equal(cairn_pickle_get(cairn_pickle_get(top, "b"), "c")->kind, CAIRN_PICKLE_DICT);
     for (size_t i = 0; i < sizeof(broken) / sizeof(*broken); i++) {
-        if (cairn_json_tree_read(&tree, broken[i], strlen(broken[i]), &root, &why, &at) !=
+        if (cairn_json_tree_read(&tree, broken[i], strlen(broken[i]), &top, &why, &at) !=
             CAIRN_CORRUPT)
             fail_msg("\"%s\" was read", broken[i]);
         assert_non_null(why);
@@ -390,5 +378,5 @@ main(void)
         cmocka_unit_test(cuts_as_the_patterns_say),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, root_remove);
 }

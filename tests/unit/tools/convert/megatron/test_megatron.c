@@ -10,9 +10,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "tests/support/cmocka.h"
+#include "tests/unit/tools/convert/check_piece.h"
 #include "tests/support/quiet_log.h"
 #include "tests/support/random.h"
-#include "tests/support/remove_path.h"
+#include "tests/support/folder.h"
 #include "tests/support/write_archive.h"
 
 #include <fcntl.h>
@@ -24,15 +25,7 @@
 
 #define FIXTURES "tests/fixtures/megatron/"
 
-enum {
-    PATH_BYTES = 512,
-    LIMIT_BYTES = 256 << 20,
-    FLIPS = 300,
-    ARITHMETIC_SEEDS = 2000,
-    ELEMENTS_MAX = 512
-};
-
-static char base[256];
+enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20, FLIPS = 300, ARITHMETIC_SEEDS = 2000 };
 
 /* A copy of the dense fixture that may be broken. */
 static void
@@ -40,7 +33,7 @@ copy_fixture(const char *name, char path[PATH_BYTES])
 {
     char command[2 * PATH_BYTES];
 
-    (void)snprintf(path, PATH_BYTES, "%s/%s", base, name);
+    (void)snprintf(path, PATH_BYTES, "%s/%s", root, name);
     (void)snprintf(command, sizeof(command), "cp -r " FIXTURES "dense '%s'", path);
     assert_int_equal(system(command), 0);
 }
@@ -48,29 +41,18 @@ copy_fixture(const char *name, char path[PATH_BYTES])
 static int
 set_up(void **state)
 {
-    char made[] = "/tmp/cairn-megatron-XXXXXX";
-
     (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    if (!mkdtemp(made))
+    if (root_make("megatron"))
         return -1;
-    (void)snprintf(base, sizeof(base), "%s", made);
-    return 0;
-}
-
-static int
-tear_down(void **state)
-{
-    (void)state;
-    remove_path(base);
     return 0;
 }
 
 /* ---- markers ---- */
 
 /* What element `index` of a tensor is, by its name alone. */
-static float
-expected_value(const char *name, uint64_t index)
+static bool
+expected_value(const char *name, uint64_t index, float *value)
 {
     static const char *const keys[] = {"fp32.", "exp_avg.", "exp_avg_sq."};
     uint32_t sum = 0;
@@ -84,44 +66,8 @@ expected_value(const char *name, uint64_t index)
     for (size_t i = 0; name[i]; i++)
         sum += (uint8_t)name[i];
     mark = (float)(sum % 64 * 4096 + index + 1);
-    return key == 1 ? -mark : key == 2 ? mark + 0.5f : mark;
-}
-
-/* Reads one element at a time, and notes which were there. */
-static void
-check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
-            uint8_t *seen)
-{
-    const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
-    struct cairn_complaint complaint = {""};
-    uint64_t elements = 1;
-    int fd = -1;
-
-    assert_int_equal(cairn_place_open_file(&checkpoint->place,
-                                           checkpoint->containers[piece->container].path, &fd,
-                                           &complaint),
-                     CAIRN_OK);
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        elements *= piece->extent[d];
-    for (uint64_t i = 0; i < elements; i++) {
-        uint64_t rest = i, at = piece->offset_bytes, index = 0, scale = 1;
-        float got;
-
-        for (uint32_t d = tensor->dims; d-- > 0;) {
-            uint64_t place = rest % piece->extent[d];
-
-            rest /= piece->extent[d];
-            at += place * piece->stride_bytes[d];
-            index += (piece->start[d] + place) * scale;
-            scale *= tensor->shape[d];
-        }
-        assert_int_equal(pread(fd, &got, sizeof(got), (off_t)at), sizeof(got));
-        if (got != expected_value(tensor->name, index))
-            fail_msg("%s[%lu] is %f and not %f", tensor->name, (unsigned long)index, (double)got,
-                     (double)expected_value(tensor->name, index));
-        seen[index] = 1;
-    }
-    (void)close(fd);
+    *value = key == 1 ? -mark : key == 2 ? mark + 0.5f : mark;
+    return true;
 }
 
 /* Every tensor of the model and the optimizer is there, with each element. */
@@ -136,20 +82,11 @@ check_markers(const char *path, uint32_t parameters)
         fail_msg("%s", complaint.text);
     for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint.layout); t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint.layout, t);
-        uint8_t seen[ELEMENTS_MAX] = {0};
-        uint64_t elements = 1;
 
         if (tensor->kind != CAIRN_OPTIMIZER && tensor->kind != CAIRN_PARAM)
             continue;
         counts[tensor->kind == CAIRN_OPTIMIZER]++;
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            elements *= tensor->shape[d];
-        assert_true(elements <= sizeof(seen));
-        for (size_t i = 0; i < cairn_layout_piece_count(checkpoint.layout); i++)
-            if (cairn_layout_piece(checkpoint.layout, i)->tensor == t)
-                check_piece(&checkpoint, cairn_layout_piece(checkpoint.layout, i), seen);
-        for (uint64_t i = 0; i < elements; i++)
-            assert_int_equal(seen[i], 1);
+        check_elements(&checkpoint, t, expected_value, false);
     }
     assert_int_equal(counts[0], parameters);
     assert_int_equal(counts[1], 3 * parameters);
@@ -224,9 +161,9 @@ writes_any_parallelism(void **state)
         struct cairn_parallelism home;
 
         (void)snprintf(source, sizeof(source), FIXTURES "%s", cases[i].fixture);
-        (void)snprintf(target, sizeof(target), "%s/to-%zu", base, i);
-        (void)snprintf(back, sizeof(back), "%s/back-%zu", base, i);
-        (void)snprintf(way, sizeof(way), "%s/way-%zu", base, i);
+        (void)snprintf(target, sizeof(target), "%s/to-%zu", root, i);
+        (void)snprintf(back, sizeof(back), "%s/back-%zu", root, i);
+        (void)snprintf(way, sizeof(way), "%s/way-%zu", root, i);
         assert_int_equal(cairn_checkpoint_detect(source, cairn_formats, 0, &original, &complaint),
                          CAIRN_OK);
         assert_string_equal(original.format->name, "megatron");
@@ -238,8 +175,8 @@ writes_any_parallelism(void **state)
             fail_msg("case %zu: %s", i, complaint.text);
         check_markers(target, cases[i].parameters);
         check_markers(back, cases[i].parameters);
-        (void)snprintf(back, sizeof(back), "%s/again-%zu", base, i);
-        (void)snprintf(way, sizeof(way), "%s/sharded-%zu", base, i);
+        (void)snprintf(back, sizeof(back), "%s/again-%zu", root, i);
+        (void)snprintf(way, sizeof(way), "%s/sharded-%zu", root, i);
         if (convert(target, way, "megatron-dist", &(struct cairn_parallelism){.dp = 3},
                     &complaint) ||
             convert(way, back, "megatron", &home, &complaint))
@@ -258,8 +195,8 @@ keeps_parallelism_without_args(void **state)
     char bare[PATH_BYTES], target[PATH_BYTES];
 
     (void)state;
-    (void)snprintf(bare, sizeof(bare), "%s/bare", base);
-    (void)snprintf(target, sizeof(target), "%s/bare-ranks", base);
+    (void)snprintf(bare, sizeof(bare), "%s/bare", root);
+    (void)snprintf(target, sizeof(target), "%s/bare-ranks", root);
     if (convert_without(FIXTURES "experts", bare, "universal", &(struct cairn_parallelism){0},
                         drops, 4, &complaint) ||
         convert(bare, target, "megatron", &(struct cairn_parallelism){.tp = 2, .ep = 2, .etp = 1},
@@ -337,7 +274,7 @@ say_local(const char *folder)
     static const char said[] = "\x80\x04}\x8c\x04"
                                "argscargparse\nNamespace\n)\x81}\x8c\x10transformer_impl\x8c\x05"
                                "localsbs.";
-    struct cairn_pickle_node *root = NULL;
+    struct cairn_pickle_node *common = NULL;
     struct cairn_torch_plan plan;
     struct cairn_pickle tree;
     char path[2 * PATH_BYTES];
@@ -348,9 +285,10 @@ say_local(const char *folder)
     assert_true(fd >= 0);
     cairn_pickle_init(&tree, 1 << 20);
     assert_int_equal(
-        cairn_pickle_read(&tree, "test", (const uint8_t *)said, sizeof(said) - 1, &root, NULL),
+        cairn_pickle_read(&tree, "test", (const uint8_t *)said, sizeof(said) - 1, &common, NULL),
         CAIRN_OK);
-    assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0, NULL), CAIRN_OK);
+    assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, common, NULL, 0, NULL),
+                     CAIRN_OK);
     assert_int_equal(write_torch_plan(&plan, fd), CAIRN_OK);
     cairn_torch_plan_fini(&plan);
     cairn_pickle_fini(&tree);
@@ -374,8 +312,8 @@ norms_are_where_each_spec_has_them(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         (void)snprintf(source, sizeof(source), FIXTURES "%s", cases[i].fixture);
-        (void)snprintf(dist, sizeof(dist), "%s/dist-%zu", base, i);
-        (void)snprintf(back, sizeof(back), "%s/from-dist-%zu", base, i);
+        (void)snprintf(dist, sizeof(dist), "%s/dist-%zu", root, i);
+        (void)snprintf(back, sizeof(back), "%s/from-dist-%zu", root, i);
         if (convert(source, dist, "megatron-dist", &(struct cairn_parallelism){0}, &complaint) ||
             convert(dist, back, "megatron", &one, &complaint))
             fail_msg("case %zu: %s", i, complaint.text);
@@ -383,7 +321,7 @@ norms_are_where_each_spec_has_them(void **state)
         expect_norms(back, "megatron", false);
         check_markers(back, cases[i].parameters);
         for (int local = 0; local < 2; local++) {
-            (void)snprintf(again, sizeof(again), "%s/spec-%zu-%d", base, i, local);
+            (void)snprintf(again, sizeof(again), "%s/spec-%zu-%d", root, i, local);
             if (local)
                 say_local(dist);
             if (convert_without(dist, again, "megatron", &one, rest, 3, &complaint))
@@ -597,7 +535,7 @@ refuses_what_does_not_fit_together(void **state)
     assert_int_equal(truncate(to, 1000), 0);
     expect_refusal(path, CAIRN_CORRUPT, "mp_rank_00_001/distrib_optim.pt");
 
-    (void)snprintf(path, sizeof(path), "%s/layers", base);
+    (void)snprintf(path, sizeof(path), "%s/layers", root);
     assert_int_equal(convert(FIXTURES "dense", path, "megatron", &three, &complaint), CAIRN_INVAL);
     assert_non_null(strstr(complaint.text, "4 layers cannot be split evenly over --pp 3"));
 }
@@ -606,34 +544,11 @@ refuses_what_does_not_fit_together(void **state)
 static void
 survives_changed_bytes(void **state)
 {
-    char path[PATH_BYTES], to[2 * PATH_BYTES];
-    uint64_t seed = 42;
+    char path[PATH_BYTES];
 
     (void)state;
     copy_fixture("flipped", path);
-    for (int i = 0; i < FLIPS; i++) {
-        struct cairn_complaint complaint = {""};
-        struct cairn_checkpoint checkpoint;
-        struct stat stat_of;
-        uint8_t old, new;
-        off_t at;
-        int fd;
-
-        (void)snprintf(to, sizeof(to), "%s/%s", path, files[xorshift(&seed) % 4]);
-        fd = open(to, O_RDWR);
-        assert_true(fd >= 0 && fstat(fd, &stat_of) == 0);
-        at = (off_t)(xorshift(&seed) % (uint64_t)stat_of.st_size);
-        assert_int_equal(pread(fd, &old, 1, at), 1);
-        new = (uint8_t)xorshift(&seed);
-        assert_int_equal(pwrite(fd, &new, 1, at), 1);
-        if (cairn_checkpoint_open(path, cairn_format_find("megatron"), 0, &checkpoint,
-                                  &complaint) == CAIRN_OK)
-            cairn_checkpoint_close(&checkpoint);
-        else
-            assert_true(complaint.text[0] != '\0');
-        assert_int_equal(pwrite(fd, &old, 1, at), 1);
-        (void)close(fd);
-    }
+    check_changed_bytes(path, files, 4, "megatron", FLIPS);
 }
 
 int
@@ -652,5 +567,5 @@ main(void)
         cmocka_unit_test(survives_changed_bytes),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, root_remove);
 }
