@@ -413,32 +413,6 @@ test_a_second_launch_is_refused(void **state)
     close(ready[1]);
 }
 
-/* An operator's question and its answer, in text[text_bytes]. */
-static void
-ask(const struct node *node, const char *question, char *text, size_t text_bytes)
-{
-    struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL,
-                                        .role = CAIRN_ROLE_OPERATOR};
-    struct cairn_session_operator request = {.text = question,
-                                             .text_bytes = (uint32_t)strlen(question)};
-    struct cairn_session_operator_reply reply = {0};
-    struct trainer operator;
-    size_t used = 0;
-
-    greet(node, &operator, & hello);
-    expect(&operator, CAIRN_SESSION_WELCOME);
-    assert_int_equal(cairn_session_put_operator(&operator.writer, &request), CAIRN_OK);
-    while (!reply.final) {
-        expect(&operator, CAIRN_SESSION_OPERATOR_REPLY);
-        assert_int_equal(cairn_session_take_operator_reply(&operator.frame, &reply), CAIRN_OK);
-        assert_true(reply.text_bytes < text_bytes - used);
-        memcpy(text + used, reply.text, reply.text_bytes);
-        used += reply.text_bytes;
-    }
-    text[used] = '\0';
-    hang_up(&operator);
-}
-
 /*
  * A trainer of before a restore hears nothing of the new epoch, by whose number the next agent
  * would take it for one that belongs to it, and does not push aside the present holder of its rank.

@@ -48,6 +48,26 @@ a_size_that_overflows_is_refused(void **state)
     assert_null(array);
 }
 
+/* Every sorted array of up to six numbers below three, for every number that may be looked for. */
+static void
+bisection_finds_the_first(void **state)
+{
+    (void)state;
+    for (uint32_t count = 0; count <= 6; count++)
+        for (uint32_t zeroes = 0; zeroes <= count; zeroes++)
+            for (uint32_t ones = 0; zeroes + ones <= count; ones++)
+                for (uint32_t key = 0; key < 4; key++) {
+                    uint32_t low = 0, expected = 0;
+
+                    expected += key > 0 ? zeroes : 0;
+                    expected += key > 1 ? ones : 0;
+                    expected += key > 2 ? count - zeroes - ones : 0;
+                    CAIRN_BISECT(low, count, at,
+                                 (at >= zeroes ? at >= zeroes + ones ? 2u : 1u : 0u) < key);
+                    assert_int_equal(low, expected);
+                }
+}
+
 int
 main(void)
 {
@@ -55,6 +75,7 @@ main(void)
         cmocka_unit_test(elements_keep_their_values),
         cmocka_unit_test(an_array_may_shrink),
         cmocka_unit_test(a_size_that_overflows_is_refused),
+        cmocka_unit_test(bisection_finds_the_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

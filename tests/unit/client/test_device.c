@@ -7,7 +7,7 @@
 
 #include "tests/support/cmocka.h"
 #include "tests/support/fake_agent.h"
-#include "tests/support/fakecuda.h"
+#include "tests/support/fakecuda_load.h"
 
 #include "base/crc.h"
 
@@ -17,8 +17,6 @@
 enum { SMALL = 64, SMALL_BYTES = 5000, LARGE_BYTES = 256 << 10, SLICES = SMALL + 4 };
 enum { NOT_READY = 600 }; /* of the driver */
 
-#define DECLARE(name, result, arguments) static result(*fake_##name) arguments;
-FAKECUDA_LIST(DECLARE)
 static int (*cu_init)(unsigned);
 static int (*cu_retain)(void **, int);
 static int (*cu_release)(int);
@@ -60,37 +58,17 @@ lines_with(const char *text)
     return found;
 }
 
-static void
-load(void *library, const char *symbol, void *function)
-{
-    void *found = dlsym(library, symbol);
-
-    assert_non_null(found);
-    memcpy(function, &found, sizeof found);
-}
-
 /* Loads the fake driver, which from then on is what the name libcuda.so.1 stands for. */
 static int
 load_fake(void **state)
 {
-    char path[4096];
-    void *library;
-    ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
+    void *library = load_fakecuda();
 
     (void)state;
-    if (len < 0)
-        return 1;
-    path[len] = '\0';
-    for (int i = 0; i < 4; i++)
-        *strrchr(path, '/') = '\0';
-    strcat(path, "/libfakecuda.so");
-    library = dlopen(path, RTLD_NOW | RTLD_NODELETE);
     if (!library || dlopen("libcuda.so.1", RTLD_NOW) != library) {
-        fprintf(stderr, "%s is not what libcuda.so.1 stands for\n", path);
+        fprintf(stderr, "%s is not what libcuda.so.1 stands for\n", fake_path);
         return 1;
     }
-#define LOAD(name, result, arguments) load(library, "fakecuda_" #name, &fake_##name);
-    FAKECUDA_LIST(LOAD)
     load(library, "cuInit", &cu_init);
     load(library, "cuDevicePrimaryCtxRetain", &cu_retain);
     load(library, "cuDevicePrimaryCtxRelease_v2", &cu_release);

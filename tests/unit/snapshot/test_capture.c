@@ -6,10 +6,9 @@
 
 #include "base/crc.h"
 #include "tests/support/cmocka.h"
-#include "tests/support/fakecuda.h"
+#include "tests/support/fakecuda_load.h"
 #include "tests/support/random.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -33,7 +32,6 @@ enum {
     DEVICE_COUNT = 2
 };
 
-static char fake_path[4096];
 static char lines[4096];
 static uint8_t *region;   /* where captures go */
 static uint8_t *expected; /* what must be there */
@@ -44,9 +42,6 @@ static struct cairn_capture *capture;
 static struct cairn_capture_run runs[RUNS_MAX];
 static uint32_t run_count;
 static atomic_bool *job_failing; /* of the next capture */
-
-#define DECLARE(name, result, arguments) static result(*fake_##name) arguments;
-FAKECUDA_LIST(DECLARE)
 
 /* What the callbacks saw; written by the capture thread, read when the capture has ended. */
 static struct {
@@ -99,35 +94,14 @@ keep_line(void *context, enum cairn_log_level level, const char *line)
     snprintf(lines + used, sizeof lines - used, "%d %s\n", (int)level, line);
 }
 
-static void
-load(void *library, const char *symbol, void *function)
-{
-    void *found = dlsym(library, symbol);
-
-    assert_non_null(found);
-    memcpy(function, &found, sizeof found);
-}
-
 static int
 load_fake(void **state)
 {
-    void *library;
-    ssize_t len = readlink("/proc/self/exe", fake_path, sizeof fake_path - 64);
+    void *library = load_fakecuda();
 
     (void)state;
-    if (len < 0)
+    if (!library)
         return 1;
-    fake_path[len] = '\0';
-    for (int i = 0; i < 4; i++)
-        *strrchr(fake_path, '/') = '\0';
-    strcat(fake_path, "/libfakecuda.so");
-    library = dlopen(fake_path, RTLD_NOW | RTLD_NODELETE);
-    if (!library) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 1;
-    }
-#define LOAD(name, result, arguments) load(library, "fakecuda_" #name, &fake_##name);
-    FAKECUDA_LIST(LOAD)
     for (size_t i = 0; i < sizeof pattern; i++)
         pattern[i] = (uint8_t)(i * 31 + (i >> 11) + 1);
     return 0;

@@ -2,9 +2,8 @@
 #include "snapshot/mem.h"
 
 #include "tests/support/cmocka.h"
-#include "tests/support/fakecuda.h"
+#include "tests/support/fakecuda_load.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,13 +13,10 @@
 
 enum { PIECE = 64 * 1024, HOST_BYTES = 24 << 20 };
 
-static char fake_path[4096];
 static char lines[4096];
 static uint8_t *host;
 static uint64_t region;
 
-#define DECLARE(name, result, arguments) static result(*fake_##name) arguments;
-FAKECUDA_LIST(DECLARE)
 static int (*fake_retain)(void **context, int device);
 static int (*fake_release)(int device);
 static int (*fake_push)(void *context);
@@ -37,36 +33,14 @@ keep_line(void *context, enum cairn_log_level level, const char *line)
 
 static const struct cairn_mem_options options = {.driver_path = fake_path, .log = keep_line};
 
-static void
-load(void *library, const char *symbol, void *function)
-{
-    void *found = dlsym(library, symbol);
-
-    assert_non_null(found);
-    memcpy(function, &found, sizeof found);
-}
-
-/* The fake driver lies in the build folder, three levels above this program. */
 static int
 load_fake(void **state)
 {
-    void *library;
-    ssize_t len = readlink("/proc/self/exe", fake_path, sizeof fake_path - 64);
+    void *library = load_fakecuda();
 
     (void)state;
-    if (len < 0)
+    if (!library)
         return 1;
-    fake_path[len] = '\0';
-    for (int i = 0; i < 4; i++)
-        *strrchr(fake_path, '/') = '\0';
-    strcat(fake_path, "/libfakecuda.so");
-    library = dlopen(fake_path, RTLD_NOW | RTLD_NODELETE);
-    if (!library) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 1;
-    }
-#define LOAD(name, result, arguments) load(library, "fakecuda_" #name, &fake_##name);
-    FAKECUDA_LIST(LOAD)
     load(library, "cuDevicePrimaryCtxRetain", &fake_retain);
     load(library, "cuDevicePrimaryCtxRelease_v2", &fake_release);
     load(library, "cuCtxPushCurrent_v2", &fake_push);

@@ -2,8 +2,8 @@
  * driver's. */
 #include "tools/bench.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/fakecuda_load.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,16 +31,9 @@ test_with_the_fake_driver(void **state)
     static const char *const names[] = {"copy arena", "copy ring",  "copy small",  "step arena",
                                         "step ring",  "step small", "step driver", "step idle"};
     struct cairn_bench_options options = {.bytes = 8 << 20, .rounds = 2};
-    char path[4096];
-    ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
 
     (void)state;
-    assert_true(len > 0);
-    path[len] = '\0';
-    for (int i = 0; i < 4; i++)
-        *strrchr(path, '/') = '\0';
-    strcat(path, "/libfakecuda.so");
-    assert_non_null(dlopen(path, RTLD_NOW | RTLD_NODELETE)); /* it calls itself libcuda.so.1 */
+    assert_non_null(load_fakecuda());
     memset(&report, 0, sizeof report);
     assert_int_equal(cairn_bench_device(&options, &report), CAIRN_OK);
     assert_null(report.skipped);

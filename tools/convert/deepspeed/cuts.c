@@ -101,6 +101,20 @@ cairn_deepspeed_cuts_read(const struct cairn_pickle_node *info, struct cairn_dee
     return err;
 }
 
+uint64_t
+cairn_deepspeed_cut_clip(const struct cairn_deepspeed_cut_box *box, uint32_t dims,
+                         uint64_t row_elements, uint64_t begin, uint64_t end, uint64_t *from,
+                         uint64_t *to)
+{
+    uint64_t first = box->row * row_elements, count = 1;
+
+    for (uint32_t d = 0; d < dims; d++)
+        count *= box->extent[d];
+    *from = begin > first ? begin - first : 0;
+    *to = end < first ? 0 : end - first < count ? end - first : count;
+    return first;
+}
+
 void
 cairn_deepspeed_cuts_fini(struct cairn_deepspeed_cuts *cuts)
 {

@@ -30,6 +30,12 @@ struct cairn_deepspeed_cut {
     uint64_t padded_rows; /* of an embedding with padding, in all parts; else 0 */
 };
 
+/* Elements [*from, *to) of a box, counted from its first, that lie in [begin, end) of a part whose
+ * rows have row_elements; returns where the box begins in the part. *from >= *to if none does. */
+uint64_t cairn_deepspeed_cut_clip(const struct cairn_deepspeed_cut_box *box, uint32_t dims,
+                                  uint64_t row_elements, uint64_t begin, uint64_t end,
+                                  uint64_t *from, uint64_t *to);
+
 /* CAIRN_VERSION, with *why (static), for patterns that are not understood; CAIRN_NOMEM. The caller
  * ends *out with cairn_deepspeed_cuts_fini in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_cuts_read(const struct cairn_pickle_node *info,

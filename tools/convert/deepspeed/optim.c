@@ -84,16 +84,13 @@ add_cut(struct reading *reading, uint32_t tensor, uint32_t parameter, uint64_t b
 
     for (uint32_t b = 0; b < cut->box_count && !err; b++) {
         const struct cairn_deepspeed_cut_box *box = &cut->boxes[b];
-        uint64_t first = box->row * row_elements, count = 1, from, to;
+        uint64_t from, to,
+            first = cairn_deepspeed_cut_clip(box, part->dims, row_elements, begin, end, &from, &to);
 
-        for (uint32_t d = 0; d < part->dims; d++)
-            count *= box->extent[d];
-        from = begin > first ? begin : first;
-        to = end < first + count ? end : first + count;
         if (from < to)
             err = cairn_checkpoint_add_flat(reading->checkpoint, tensor, reading->source.container,
-                                            box->start, box->extent, from - first, to - first,
-                                            at + (from - begin) * element_bytes);
+                                            box->start, box->extent, from, to,
+                                            at + (first + from - begin) * element_bytes);
     }
     return err;
 }

@@ -308,16 +308,13 @@ cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target, uint32_t 
 
     for (uint32_t b = 0; b < cut->box_count && !err; b++) {
         const struct cairn_deepspeed_cut_box *box = &cut->boxes[b];
-        uint64_t first = box->row * row_elements, count = 1, from, to;
+        uint64_t from, to,
+            first = cairn_deepspeed_cut_clip(box, part->dims, row_elements, begin, end, &from, &to);
 
-        for (uint32_t d = 0; d < part->dims; d++)
-            count *= box->extent[d];
-        from = begin > first ? begin : first;
-        to = end < first + count ? end : first + count;
         if (from < to)
-            err = cairn_output_add_flat(target->output, index, file, box->start, box->extent,
-                                        from - first, to - first,
-                                        at + (from - begin) * cairn_dtype_bytes(known->dtype));
+            err = cairn_output_add_flat(
+                target->output, index, file, box->start, box->extent, from, to,
+                at + (first + from - begin) * cairn_dtype_bytes(known->dtype));
     }
     return err;
 }

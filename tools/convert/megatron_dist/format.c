@@ -207,6 +207,21 @@ note_arrays(struct cairn_mdist_reading *reading)
 
 /* ---- chunks ---- */
 
+/* Moves a box to the array's half, and cuts off rows beyond the array; false if none is left. */
+static bool
+cut_rows(const struct cairn_mdist_array *array, uint32_t dims, uint64_t *start, uint64_t *extent)
+{
+    if (dims == 0)
+        return true;
+    if (array->half == CAIRN_MDIST_UP)
+        start[0] += array->rows / 2;
+    if (start[0] >= array->rows)
+        return false;
+    if (extent[0] > array->rows - start[0])
+        extent[0] = array->rows - start[0];
+    return true;
+}
+
 /* Part of a chunk within one logical tensor: a box in it, at `at`. */
 static cairn_err
 add_box(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *array,
@@ -217,14 +232,8 @@ add_box(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *arr
 
     memcpy(start, chunk->start + stars, dims * sizeof(*start));
     memcpy(extent, chunk->extent + stars, dims * sizeof(*extent));
-    if (dims > 0) {
-        if (array->half == CAIRN_MDIST_UP)
-            start[0] += array->rows / 2;
-        if (start[0] >= array->rows)
-            return CAIRN_OK; /* padding */
-        if (extent[0] > array->rows - start[0])
-            extent[0] = array->rows - start[0];
-    }
+    if (!cut_rows(array, dims, start, extent))
+        return CAIRN_OK; /* padding */
     return cairn_checkpoint_add_box(reading->checkpoint, tensor, container, start, extent, at,
                                     chunk->stride_bytes + stars);
 }
@@ -291,15 +300,10 @@ add_flat(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *ar
         start[d] = chunk->start[stars + d] * extent[d];
         row *= d > 0 ? extent[d] : 1;
     }
-    if (dims > 0) {
-        if (array->half == CAIRN_MDIST_UP)
-            start[0] += array->rows / 2;
-        if (start[0] >= array->rows)
-            return CAIRN_OK; /* padding */
-        if (extent[0] > array->rows - start[0])
-            extent[0] = array->rows - start[0];
+    if (!cut_rows(array, dims, start, extent))
+        return CAIRN_OK; /* padding */
+    if (dims > 0)
         end = end < extent[0] * row ? end : extent[0] * row;
-    }
     if (begin >= end)
         return CAIRN_OK;
     return cairn_checkpoint_add_flat(reading->checkpoint, array->first + (uint32_t)index, container,

@@ -78,6 +78,26 @@ repair_all(struct group *group, struct plan *plan, uint32_t first, size_t betwee
     run(group, SIZE_MAX);
 }
 
+/* All have saved, member 0's part is lost, and member 0 gets it back. */
+static struct plan
+plan_of_loss(struct group *group)
+{
+    struct plan plan;
+
+    save_all(group);
+    plan = plan_new(group);
+    lose(group, 0);
+    give(&plan, 0, 0);
+    return plan;
+}
+
+static void
+end_repair(struct group *group, struct plan *plan)
+{
+    plan_fini(plan);
+    group_free(group);
+}
+
 static void
 lost_parts_go_to_their_own_agents(void **state)
 {
@@ -106,8 +126,7 @@ lost_parts_go_to_their_own_agents(void **state)
                 assert_int_equal(group->finished, count);
                 for (uint32_t m = 0; m < 4; m++)
                     assert_part_is_right(group, m, m);
-                plan_fini(&plan);
-                group_free(group);
+                end_repair(group, &plan);
             }
 }
 
@@ -132,8 +151,7 @@ lost_parts_go_to_others(void **state)
     assert_part_is_right(group, 2, 1);
     assert_int_equal(group->agents[5].opens, 0);
     assert_int_equal(group->agents[2].opens, 1);
-    plan_fini(&plan);
-    group_free(group);
+    end_repair(group, &plan);
 }
 
 static void
@@ -152,8 +170,7 @@ no_memory_is_reported(void **state)
     assert_int_equal(group->rebuilt.as.rebuilt.err, CAIRN_NOMEM);
     assert_int_equal(group->rebuilt.as.rebuilt.member, 1);
     assert_null(parts_find(&group->agents[2].parts, group->generation, 1));
-    plan_fini(&plan);
-    group_free(group);
+    end_repair(group, &plan);
 }
 
 /* What arrives damaged is asked for again: READ's answers, rebuilt blocks, both. */
@@ -167,18 +184,14 @@ damage_on_the_way_is_mended(void **state)
         struct group *group = group_new(4, 4, 2, sizes);
         struct plan plan;
 
-        save_all(group);
-        plan = plan_new(group);
-        lose(group, 0);
-        give(&plan, 0, 0);
+        plan = plan_of_loss(group);
         group->damage_every = 6;
         group->damage_kind = kinds[kind];
         repair_all(group, &plan, 1, 9);
         assert_int_equal(group->rebuilt.as.rebuilt.err, 0);
         assert_int_equal(group->finished, 1);
         assert_part_is_right(group, 0, 0);
-        plan_fini(&plan);
-        group_free(group);
+        end_repair(group, &plan);
     }
 }
 
@@ -189,10 +202,7 @@ damage_again_and_again_is_reported(void **state)
     struct plan plan;
 
     (void)state;
-    save_all(group);
-    plan = plan_new(group);
-    lose(group, 0);
-    give(&plan, 0, 0);
+    plan = plan_of_loss(group);
     group->damage_every = 1;
     group->damage_kind = CAIRN_MSG_BLOCKS;
     tell(group, &plan, 0);
@@ -201,8 +211,7 @@ damage_again_and_again_is_reported(void **state)
         deliver(group);
     assert_int_equal(group->rebuilt.as.rebuilt.err, CAIRN_AGAIN);
     assert_int_equal(group->finished, 0);
-    plan_fini(&plan);
-    group_free(group);
+    end_repair(group, &plan);
 }
 
 /* A session ends after any number of messages, and a new one begins. */
@@ -214,10 +223,7 @@ a_new_session_goes_on(void **state)
         struct group *group = group_new(4, 4, 2, sizes);
         struct plan plan;
 
-        save_all(group);
-        plan = plan_new(group);
-        lose(group, 0);
-        give(&plan, 0, 0);
+        plan = plan_of_loss(group);
         for (uint32_t a = 0; a < 4; a++)
             tell(group, &plan, a);
         run(group, after);
@@ -230,8 +236,7 @@ a_new_session_goes_on(void **state)
         run(group, SIZE_MAX);
         assert_int_equal(group->finished, 1);
         assert_part_is_right(group, 0, 0);
-        plan_fini(&plan);
-        group_free(group);
+        end_repair(group, &plan);
     }
 }
 
@@ -273,8 +278,7 @@ bad_blocks_are_mended(void **state)
     assert_int_equal(group->finished, 1);
     assert_true(part->checked.bad_count == 0);
     assert_part_is_right(group, 0, 0);
-    plan_fini(&plan);
-    group_free(group);
+    end_repair(group, &plan);
 }
 
 static void
@@ -294,8 +298,7 @@ too_much_lost_is_proved(void **state)
     run(group, SIZE_MAX);
     assert_int_equal(group->rebuilt.as.rebuilt.err, CAIRN_LOST);
     assert_int_equal(group->rebuilt.as.rebuilt.proved, 1);
-    plan_fini(&plan);
-    group_free(group);
+    end_repair(group, &plan);
 }
 
 /* READ is answered without a plan; WRITE of another attempt is not. */
@@ -337,8 +340,7 @@ attempts_are_told_apart(void **state)
     agent = &group->agents[1];
     repair_message(&agent->env, &agent->repair, &write, true);
     assert_int_equal(agent->actions.count, 0);
-    plan_fini(&plan);
-    group_free(group);
+    end_repair(group, &plan);
 }
 
 /* The next plan of the same generation goes on with what is there; another one does not. */
@@ -351,10 +353,7 @@ parts_outlive_a_plan(void **state)
     struct plan plan;
 
     (void)state;
-    save_all(group);
-    plan = plan_new(group);
-    lose(group, 0);
-    give(&plan, 0, 0);
+    plan = plan_of_loss(group);
     tell(group, &plan, 0);
     for (uint32_t a = 1; a < 4; a++)
         tell(group, &plan, a);
@@ -371,8 +370,7 @@ parts_outlive_a_plan(void **state)
     repair_stop(&agent->env, &agent->repair, true);
     assert_null(own_part(group, 0));
     cairn_actions_clear(&agent->actions);
-    plan_fini(&plan);
-    group_free(group);
+    end_repair(group, &plan);
 }
 
 static void
@@ -398,8 +396,7 @@ plans_are_checked(void **state)
     assert_int_equal(back.bad[0].position, 3);
     assert_true(back.bad[0].block == 9);
     plan_fini(&back);
-    plan_fini(&plan);
-    group_free(group);
+    end_repair(group, &plan);
 }
 
 int
