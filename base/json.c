@@ -245,6 +245,48 @@ cairn_json_write_null(struct cairn_json_writer *writer)
 }
 
 void
+cairn_json_put_string(struct cairn_json_writer *writer, const char *key, const char *text)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_string(writer, text);
+}
+
+void
+cairn_json_put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_u64(writer, value);
+}
+
+void
+cairn_json_put_double(struct cairn_json_writer *writer, const char *key, double value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_double(writer, value);
+}
+
+void
+cairn_json_put_bool(struct cairn_json_writer *writer, const char *key, bool value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_bool(writer, value);
+}
+
+void
+cairn_json_put_array(struct cairn_json_writer *writer, const char *key)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_array_begin(writer);
+}
+
+void
+cairn_json_put_object(struct cairn_json_writer *writer, const char *key)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_object_begin(writer);
+}
+
+void
 cairn_json_write_hex64(struct cairn_json_writer *writer, const uint64_t *values, size_t count)
 {
     static const char digits[] = "0123456789abcdef";

@@ -58,6 +58,13 @@ void cairn_json_write_double(struct cairn_json_writer *writer,
                              double value); /* shortest that reads back equal */
 void cairn_json_write_bool(struct cairn_json_writer *writer, bool value);
 void cairn_json_write_null(struct cairn_json_writer *writer);
+/* A key and its value; put_array and put_object begin the value. */
+void cairn_json_put_string(struct cairn_json_writer *writer, const char *key, const char *text);
+void cairn_json_put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value);
+void cairn_json_put_double(struct cairn_json_writer *writer, const char *key, double value);
+void cairn_json_put_bool(struct cairn_json_writer *writer, const char *key, bool value);
+void cairn_json_put_array(struct cairn_json_writer *writer, const char *key);
+void cairn_json_put_object(struct cairn_json_writer *writer, const char *key);
 /* A string of 16 lower-case hex digits per value, one after the other. */
 void cairn_json_write_hex64(struct cairn_json_writer *writer, const uint64_t *values, size_t count);
 /* Starts a new line before what comes next, for the eye. */

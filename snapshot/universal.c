@@ -117,10 +117,8 @@ cairn_universal_header_pack(const struct cairn_universal *universal, uint32_t fi
     cairn_json_write_object_begin(&writer);
     cairn_json_write_key(&writer, "__metadata__"); /* strings only, by the format */
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "format");
-    cairn_json_write_string(&writer, "pt");
-    cairn_json_write_key(&writer, "cairn_job");
-    cairn_json_write_string(&writer, universal->job);
+    cairn_json_put_string(&writer, "format", "pt");
+    cairn_json_put_string(&writer, "cairn_job", universal->job);
     cairn_json_write_key(&writer, "cairn_epoch");
     (void)snprintf(number, sizeof(number), "%" PRIu64, universal->generation.epoch);
     cairn_json_write_string(&writer, number);
@@ -132,17 +130,13 @@ cairn_universal_header_pack(const struct cairn_universal *universal, uint32_t fi
         const struct cairn_universal_tensor *tensor =
             &universal->tensors[described->tensor_first + i];
 
-        cairn_json_write_key(&writer, tensor->tensor.name);
-        cairn_json_write_object_begin(&writer);
-        cairn_json_write_key(&writer, "dtype");
-        cairn_json_write_string(&writer, cairn_dtype_name(tensor->tensor.dtype));
-        cairn_json_write_key(&writer, "shape");
-        cairn_json_write_array_begin(&writer);
+        cairn_json_put_object(&writer, tensor->tensor.name);
+        cairn_json_put_string(&writer, "dtype", cairn_dtype_name(tensor->tensor.dtype));
+        cairn_json_put_array(&writer, "shape");
         for (uint32_t d = 0; d < tensor->tensor.dims; d++)
             cairn_json_write_u64(&writer, tensor->tensor.shape[d]);
         cairn_json_write_array_end(&writer);
-        cairn_json_write_key(&writer, "data_offsets");
-        cairn_json_write_array_begin(&writer);
+        cairn_json_put_array(&writer, "data_offsets");
         cairn_json_write_u64(&writer, tensor->offset_bytes);
         cairn_json_write_u64(&writer, tensor->offset_bytes + tensor->bytes);
         cairn_json_write_array_end(&writer);

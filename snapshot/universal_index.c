@@ -43,16 +43,11 @@ write_file(struct cairn_json_writer *writer, const struct cairn_universal_file *
 {
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "name");
-    cairn_json_write_string(writer, file->name);
-    cairn_json_write_key(writer, "class");
-    cairn_json_write_string(writer, cairn_universal_class_name(file->kind));
-    cairn_json_write_key(writer, "writer");
-    cairn_json_write_u64(writer, file->writer);
-    cairn_json_write_key(writer, "data_offset");
-    cairn_json_write_u64(writer, file->data_offset);
-    cairn_json_write_key(writer, "data_bytes");
-    cairn_json_write_u64(writer, file->data_bytes);
+    cairn_json_put_string(writer, "name", file->name);
+    cairn_json_put_string(writer, "class", cairn_universal_class_name(file->kind));
+    cairn_json_put_u64(writer, "writer", file->writer);
+    cairn_json_put_u64(writer, "data_offset", file->data_offset);
+    cairn_json_put_u64(writer, "data_bytes", file->data_bytes);
     cairn_json_write_key(writer, "block_crcs");
     cairn_json_write_hex64(writer, file->block_crcs, (size_t)file->block_count);
     cairn_json_write_object_end(writer);
@@ -63,23 +58,16 @@ write_tensor(struct cairn_json_writer *writer, const struct cairn_universal_tens
 {
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "name");
-    cairn_json_write_string(writer, tensor->tensor.name);
-    cairn_json_write_key(writer, "kind");
-    cairn_json_write_string(writer, kind_names[tensor->tensor.kind]);
-    cairn_json_write_key(writer, "dtype");
-    cairn_json_write_string(writer, cairn_dtype_name(tensor->tensor.dtype));
-    cairn_json_write_key(writer, "shape");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_string(writer, "name", tensor->tensor.name);
+    cairn_json_put_string(writer, "kind", kind_names[tensor->tensor.kind]);
+    cairn_json_put_string(writer, "dtype", cairn_dtype_name(tensor->tensor.dtype));
+    cairn_json_put_array(writer, "shape");
     for (uint32_t d = 0; d < tensor->tensor.dims; d++)
         cairn_json_write_u64(writer, tensor->tensor.shape[d]);
     cairn_json_write_array_end(writer);
-    cairn_json_write_key(writer, "file");
-    cairn_json_write_u64(writer, tensor->file);
-    cairn_json_write_key(writer, "offset");
-    cairn_json_write_u64(writer, tensor->offset_bytes);
-    cairn_json_write_key(writer, "bytes");
-    cairn_json_write_u64(writer, tensor->bytes);
+    cairn_json_put_u64(writer, "file", tensor->file);
+    cairn_json_put_u64(writer, "offset", tensor->offset_bytes);
+    cairn_json_put_u64(writer, "bytes", tensor->bytes);
     cairn_json_write_object_end(writer);
 }
 
@@ -93,25 +81,19 @@ cairn_universal_index_pack(const struct cairn_universal *universal, char **text,
             return CAIRN_INVAL;
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "cairn_universal");
-    cairn_json_write_u64(&writer, INDEX_VERSION);
-    cairn_json_write_key(&writer, "job");
-    cairn_json_write_string(&writer, universal->job);
+    cairn_json_put_u64(&writer, "cairn_universal", INDEX_VERSION);
+    cairn_json_put_string(&writer, "job", universal->job);
     cairn_json_write_key(&writer, "job_id");
     cairn_json_write_hex64(&writer, &universal->job_id, 1);
-    cairn_json_write_key(&writer, "epoch");
-    cairn_json_write_u64(&writer, universal->generation.epoch);
-    cairn_json_write_key(&writer, "step");
-    cairn_json_write_u64(&writer, universal->generation.step);
+    cairn_json_put_u64(&writer, "epoch", universal->generation.epoch);
+    cairn_json_put_u64(&writer, "step", universal->generation.step);
     cairn_json_write_line(&writer);
-    cairn_json_write_key(&writer, "files");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_array(&writer, "files");
     for (uint32_t f = 0; f < universal->file_count; f++)
         write_file(&writer, &universal->files[f]);
     cairn_json_write_array_end(&writer);
     cairn_json_write_line(&writer);
-    cairn_json_write_key(&writer, "tensors");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_array(&writer, "tensors");
     for (uint32_t t = 0; t < universal->tensor_count; t++)
         write_tensor(&writer, &universal->tensors[t]);
     cairn_json_write_array_end(&writer);
@@ -132,21 +114,17 @@ cairn_universal_weight_map_pack(const struct cairn_universal *universal, char **
             total += universal->files[f].data_bytes;
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "metadata");
-    cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "total_size");
-    cairn_json_write_u64(&writer, total);
+    cairn_json_put_object(&writer, "metadata");
+    cairn_json_put_u64(&writer, "total_size", total);
     cairn_json_write_object_end(&writer);
-    cairn_json_write_key(&writer, "weight_map");
-    cairn_json_write_object_begin(&writer);
+    cairn_json_put_object(&writer, "weight_map");
     for (uint32_t t = 0; t < universal->tensor_count; t++) {
         const struct cairn_universal_file *file = &universal->files[universal->tensors[t].file];
 
         if (file->kind != CAIRN_CLASS_PARAM)
             continue;
         cairn_json_write_line(&writer);
-        cairn_json_write_key(&writer, universal->tensors[t].tensor.name);
-        cairn_json_write_string(&writer, file->name);
+        cairn_json_put_string(&writer, universal->tensors[t].tensor.name, file->name);
     }
     cairn_json_write_object_end(&writer);
     cairn_json_write_object_end(&writer);

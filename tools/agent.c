@@ -36,20 +36,13 @@ check_json(const struct cairn_config *config)
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "config");
-    cairn_json_write_string(&writer, config->source);
-    cairn_json_write_key(&writer, "job");
-    cairn_json_write_string(&writer, config->job);
-    cairn_json_write_key(&writer, "node");
-    cairn_json_write_u64(&writer, config->node);
-    cairn_json_write_key(&writer, "nodes");
-    cairn_json_write_u64(&writer, config->node_count);
-    cairn_json_write_key(&writer, "parity");
-    cairn_json_write_u64(&writer, config->parity);
-    cairn_json_write_key(&writer, "socket");
-    cairn_json_write_string(&writer, config->socket);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_string(&writer, "config", config->source);
+    cairn_json_put_string(&writer, "job", config->job);
+    cairn_json_put_u64(&writer, "node", config->node);
+    cairn_json_put_u64(&writer, "nodes", config->node_count);
+    cairn_json_put_u64(&writer, "parity", config->parity);
+    cairn_json_put_string(&writer, "socket", config->socket);
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &text_bytes);
     if (err) {

@@ -148,15 +148,7 @@ put_text(struct cairn_json_writer *writer, const char *key, const char *text)
 {
     if (!text)
         return;
-    cairn_json_write_key(writer, key);
-    cairn_json_write_string(writer, text);
-}
-
-static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
+    cairn_json_put_string(writer, key, text);
 }
 
 static cairn_err
@@ -170,56 +162,46 @@ put_question(struct cairn_line *link, const struct cairn_question *question)
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "verb");
-    cairn_json_write_string(&writer, question->verb);
+    cairn_json_put_string(&writer, "verb", question->verb);
     if (question->fresh) {
-        cairn_json_write_key(&writer, "fresh");
-        cairn_json_write_u64(&writer, 1);
+        cairn_json_put_u64(&writer, "fresh", 1);
     }
     if (question->dry_run) {
-        cairn_json_write_key(&writer, "dry_run");
-        cairn_json_write_u64(&writer, 1);
+        cairn_json_put_u64(&writer, "dry_run", 1);
     }
     if (question->wanted.step) {
-        cairn_json_write_key(&writer, "epoch");
-        cairn_json_write_u64(&writer, question->wanted.epoch);
-        cairn_json_write_key(&writer, "step");
-        cairn_json_write_u64(&writer, question->wanted.step);
+        cairn_json_put_u64(&writer, "epoch", question->wanted.epoch);
+        cairn_json_put_u64(&writer, "step", question->wanted.step);
     }
     put_text(&writer, "to", question->to);
     put_text(&writer, "change", question->change);
     put_text(&writer, "node", question->node);
     put_text(&writer, "address", question->address);
     if (question->force) {
-        cairn_json_write_key(&writer, "force");
-        cairn_json_write_u64(&writer, 1);
+        cairn_json_put_u64(&writer, "force", 1);
     }
     if (question->rate) {
-        cairn_json_write_key(&writer, "rate");
-        cairn_json_write_u64(&writer, question->rate);
+        cairn_json_put_u64(&writer, "rate", question->rate);
     }
     if (question->since_ns) {
-        cairn_json_write_key(&writer, "since_ns");
-        cairn_json_write_u64(&writer, question->since_ns);
+        cairn_json_put_u64(&writer, "since_ns", question->since_ns);
     }
     put_text(&writer, "note", question->note);
     if (question->relaunch)
-        put_u64(&writer, "relaunch", 1);
+        cairn_json_put_u64(&writer, "relaunch", 1);
     if (question->local)
-        put_u64(&writer, "local", 1);
+        cairn_json_put_u64(&writer, "local", 1);
     put_text(&writer, "decision", question->decision);
     if (question->decision) {
-        cairn_json_write_key(&writer, "for_ns");
-        cairn_json_write_u64(&writer, question->for_ns);
-        cairn_json_write_key(&writer, "number");
-        cairn_json_write_u64(&writer, question->number);
+        cairn_json_put_u64(&writer, "for_ns", question->for_ns);
+        cairn_json_put_u64(&writer, "number", question->number);
     }
     if (question->steps) {
-        put_u64(&writer, "steps", question->steps);
-        put_u64(&writer, "until", question->until);
-        put_u64(&writer, "of", question->of);
-        put_u64(&writer, "token", question->token);
-        put_u64(&writer, "offset", question->offset);
+        cairn_json_put_u64(&writer, "steps", question->steps);
+        cairn_json_put_u64(&writer, "until", question->until);
+        cairn_json_put_u64(&writer, "of", question->of);
+        cairn_json_put_u64(&writer, "token", question->token);
+        cairn_json_put_u64(&writer, "offset", question->offset);
     }
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &len);

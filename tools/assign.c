@@ -51,8 +51,7 @@ write_microbatches(const struct cairn_assign_problem *problem,
     uint32_t *sequences = calloc((size_t)problem->sequence_count + 1, sizeof(*sequences));
     cairn_err err = sequences ? CAIRN_OK : CAIRN_NOMEM;
 
-    cairn_json_write_key(writer, "microbatches");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "microbatches");
     for (uint32_t i = 0; !err && i < problem->pipeline_count; i++) {
         struct cairn_packing packing = {0};
 
@@ -62,12 +61,9 @@ write_microbatches(const struct cairn_assign_problem *problem,
             const struct cairn_packed_piece *piece = &packing.pieces[j];
 
             cairn_json_write_object_begin(writer);
-            cairn_json_write_key(writer, "microbatch");
-            cairn_json_write_u64(writer, piece->microbatch);
-            cairn_json_write_key(writer, "sequence");
-            cairn_json_write_u64(writer, sequences[piece->sequence]);
-            cairn_json_write_key(writer, "tokens");
-            cairn_json_write_array_begin(writer);
+            cairn_json_put_u64(writer, "microbatch", piece->microbatch);
+            cairn_json_put_u64(writer, "sequence", sequences[piece->sequence]);
+            cairn_json_put_array(writer, "tokens");
             cairn_json_write_u64(writer, piece->first_token);
             cairn_json_write_u64(writer, piece->end_token);
             cairn_json_write_array_end(writer);
@@ -92,25 +88,20 @@ print_json(const struct cairn_assign_problem *problem, const struct cairn_assign
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "assignment");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_array(&writer, "assignment");
     for (uint32_t i = 0; i < problem->sequence_count; i++)
         cairn_json_write_u64(&writer, assignment->pipelines[i]);
     cairn_json_write_array_end(&writer);
     cairn_json_write_line(&writer);
     if (problem->microbatch_tokens > 0)
         err = write_microbatches(problem, assignment, &writer);
-    cairn_json_write_key(&writer, "step_ms");
-    cairn_json_write_double(&writer, assignment->step_ms);
-    cairn_json_write_key(&writer, "lower_bound_ms");
-    cairn_json_write_double(&writer, assignment->bound_ms);
+    cairn_json_put_double(&writer, "step_ms", assignment->step_ms);
+    cairn_json_put_double(&writer, "lower_bound_ms", assignment->bound_ms);
     cairn_json_write_key(&writer, "gap");
     cairn_json_write_double(
         &writer, assignment->bound_ms > 0 ? assignment->step_ms / assignment->bound_ms - 1 : 0);
-    cairn_json_write_key(&writer, "plan_ms");
-    cairn_json_write_double(&writer, plan_ms);
+    cairn_json_put_double(&writer, "plan_ms", plan_ms);
     cairn_json_write_object_end(&writer);
     if (err) {
         cairn_json_writer_fini(&writer);

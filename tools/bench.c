@@ -145,55 +145,33 @@ headline(const struct cairn_bench_report *report)
 }
 
 static void
-write_text(struct cairn_json_writer *writer, const char *key, const char *text)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_string(writer, text);
-}
-
-static void
-write_double(struct cairn_json_writer *writer, const char *key, double value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_double(writer, value);
-}
-
-static void
-write_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
 write_case(struct cairn_json_writer *writer, const struct cairn_bench_case *value)
 {
-    write_text(writer, "case", value->name);
-    write_double(writer, "value", value->value);
-    write_text(writer, "unit", value->unit);
-    write_double(writer, "floor", value->floor);
-    write_text(writer, "floor_unit", value->unit);
-    write_double(writer, "ratio", ratio_of(value));
+    cairn_json_put_string(writer, "case", value->name);
+    cairn_json_put_double(writer, "value", value->value);
+    cairn_json_put_string(writer, "unit", value->unit);
+    cairn_json_put_double(writer, "floor", value->floor);
+    cairn_json_put_string(writer, "floor_unit", value->unit);
+    cairn_json_put_double(writer, "ratio", ratio_of(value));
     cairn_json_write_key(writer, "bound");
     if (value->bound > 0)
         cairn_json_write_double(writer, value->bound);
     else
         cairn_json_write_null(writer);
-    write_text(writer, "better", value->at_most ? "less" : "more");
-    write_u64(writer, "bytes", value->bytes);
-    write_u64(writer, "threads", value->threads);
-    write_double(writer, "cpu_seconds_per_gib", value->cpu_seconds_per_gib);
-    write_text(writer, "command", value->command);
+    cairn_json_put_string(writer, "better", value->at_most ? "less" : "more");
+    cairn_json_put_u64(writer, "bytes", value->bytes);
+    cairn_json_put_u64(writer, "threads", value->threads);
+    cairn_json_put_double(writer, "cpu_seconds_per_gib", value->cpu_seconds_per_gib);
+    cairn_json_put_string(writer, "command", value->command);
 }
 
 static void
 write_machine(struct cairn_json_writer *writer, const struct machine *machine)
 {
-    cairn_json_write_key(writer, "machine");
-    cairn_json_write_object_begin(writer);
-    write_u64(writer, "cores", machine->cores > 0 ? (uint64_t)machine->cores : 0);
-    write_text(writer, "model", machine->model);
-    write_u64(writer, "memory_bytes", machine->memory_bytes);
+    cairn_json_put_object(writer, "machine");
+    cairn_json_put_u64(writer, "cores", machine->cores > 0 ? (uint64_t)machine->cores : 0);
+    cairn_json_put_string(writer, "model", machine->model);
+    cairn_json_put_u64(writer, "memory_bytes", machine->memory_bytes);
     cairn_json_write_object_end(writer);
 }
 
@@ -201,14 +179,13 @@ write_machine(struct cairn_json_writer *writer, const struct machine *machine)
 static void
 write_report(struct cairn_json_writer *writer, const struct cairn_bench_report *report)
 {
-    write_text(writer, "stage", report->stage);
+    cairn_json_put_string(writer, "stage", report->stage);
     if (report->skipped) {
-        write_text(writer, "skipped", report->skipped);
+        cairn_json_put_string(writer, "skipped", report->skipped);
         return;
     }
     write_case(writer, headline(report));
-    cairn_json_write_key(writer, "cases");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "cases");
     for (uint32_t i = 0; i < report->case_count; i++) {
         cairn_json_write_line(writer);
         cairn_json_write_object_begin(writer);
@@ -216,10 +193,9 @@ write_report(struct cairn_json_writer *writer, const struct cairn_bench_report *
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
-    cairn_json_write_key(writer, "details");
-    cairn_json_write_object_begin(writer);
+    cairn_json_put_object(writer, "details");
     for (uint32_t i = 0; i < report->detail_count; i++)
-        write_double(writer, report->details[i].name, report->details[i].value);
+        cairn_json_put_double(writer, report->details[i].name, report->details[i].value);
     cairn_json_write_object_end(writer);
 }
 
@@ -247,7 +223,7 @@ print_json(const struct cairn_bench_report *report, const struct machine *machin
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    write_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "schema", 1);
     write_report(&writer, report);
     write_machine(&writer, machine);
     cairn_json_write_object_end(&writer);
@@ -398,10 +374,9 @@ run_all(const struct cairn_bench_options *options, bool json)
         return CAIRN_EXIT_OK;
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    write_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "schema", 1);
     write_machine(&writer, &machine);
-    cairn_json_write_key(&writer, "stages");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_array(&writer, "stages");
     for (size_t i = 0; i < STAGE_COUNT; i++) {
         cairn_json_write_line(&writer);
         cairn_json_write_object_begin(&writer);

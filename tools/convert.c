@@ -241,12 +241,10 @@ write_parallelism(struct cairn_json_writer *writer, const struct cairn_paralleli
     } fields[] = {{"tp", parallelism->tp}, {"pp", parallelism->pp}, {"vpp", parallelism->vpp},
                   {"dp", parallelism->dp}, {"ep", parallelism->ep}, {"etp", parallelism->etp}};
 
-    cairn_json_write_key(writer, "parallelism");
-    cairn_json_write_object_begin(writer);
+    cairn_json_put_object(writer, "parallelism");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value) {
-            cairn_json_write_key(writer, fields[i].name);
-            cairn_json_write_u64(writer, fields[i].value);
+            cairn_json_put_u64(writer, fields[i].name, fields[i].value);
         }
     cairn_json_write_object_end(writer);
 }
@@ -278,8 +276,7 @@ write_numbers(struct cairn_json_writer *writer, const struct cairn_conversion_re
                   {"tile_bytes", report->tile_bytes}};
 
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        cairn_json_write_key(writer, fields[i].name);
-        cairn_json_write_u64(writer, fields[i].value);
+        cairn_json_put_u64(writer, fields[i].name, fields[i].value);
     }
 }
 
@@ -287,14 +284,10 @@ write_numbers(struct cairn_json_writer *writer, const struct cairn_conversion_re
 static void
 write_map(struct cairn_json_writer *writer, const struct cairn_conversion *conversion)
 {
-    cairn_json_write_key(writer, "map");
-    cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "name");
-    cairn_json_write_string(writer, conversion->options->map);
-    cairn_json_write_key(writer, "from");
-    cairn_json_write_string(writer, conversion->report.map.from);
-    cairn_json_write_key(writer, "to");
-    cairn_json_write_string(writer, conversion->report.map.to);
+    cairn_json_put_object(writer, "map");
+    cairn_json_put_string(writer, "name", conversion->options->map);
+    cairn_json_put_string(writer, "from", conversion->report.map.from);
+    cairn_json_put_string(writer, "to", conversion->report.map.to);
     cairn_json_write_object_end(writer);
 }
 
@@ -302,12 +295,9 @@ static void
 write_side(struct cairn_json_writer *writer, const char *key, const char *path, const char *format,
            const struct cairn_parallelism *parallelism)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "path");
-    cairn_json_write_string(writer, path);
-    cairn_json_write_key(writer, "format");
-    cairn_json_write_string(writer, format);
+    cairn_json_put_object(writer, key);
+    cairn_json_put_string(writer, "path", path);
+    cairn_json_put_string(writer, "format", format);
     write_parallelism(writer, parallelism);
     cairn_json_write_object_end(writer);
 }
@@ -315,24 +305,15 @@ write_side(struct cairn_json_writer *writer, const char *key, const char *path, 
 static void
 write_proof(struct cairn_json_writer *writer, const struct cairn_conversion_report *report)
 {
-    cairn_json_write_key(writer, "resumed");
-    cairn_json_write_bool(writer, report->resumed);
-    cairn_json_write_key(writer, "kept_bytes");
-    cairn_json_write_u64(writer, report->kept_bytes);
-    cairn_json_write_key(writer, "seconds");
-    cairn_json_write_double(writer, (double)report->run_ns / 1e9);
-    cairn_json_write_key(writer, "proved");
-    cairn_json_write_u64(writer, report->proved);
-    cairn_json_write_key(writer, "carried");
-    cairn_json_write_u64(writer, report->carried);
-    cairn_json_write_key(writer, "fingerprint_source");
-    cairn_json_write_string(writer, report->source_state);
-    cairn_json_write_key(writer, "fingerprint_target");
-    cairn_json_write_string(writer, report->target_state);
-    cairn_json_write_key(writer, "fingerprint_source_opaque");
-    cairn_json_write_string(writer, report->source_opaque);
-    cairn_json_write_key(writer, "fingerprint_target_opaque");
-    cairn_json_write_string(writer, report->target_opaque);
+    cairn_json_put_bool(writer, "resumed", report->resumed);
+    cairn_json_put_u64(writer, "kept_bytes", report->kept_bytes);
+    cairn_json_put_double(writer, "seconds", (double)report->run_ns / 1e9);
+    cairn_json_put_u64(writer, "proved", report->proved);
+    cairn_json_put_u64(writer, "carried", report->carried);
+    cairn_json_put_string(writer, "fingerprint_source", report->source_state);
+    cairn_json_put_string(writer, "fingerprint_target", report->target_state);
+    cairn_json_put_string(writer, "fingerprint_source_opaque", report->source_opaque);
+    cairn_json_put_string(writer, "fingerprint_target_opaque", report->target_opaque);
     cairn_json_write_key(writer, "equal"); /* null: what was cast cannot be */
     if (report->cast)
         cairn_json_write_null(writer);
@@ -347,10 +328,8 @@ print_json(const struct cairn_conversion *conversion, bool ran)
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "dry_run");
-    cairn_json_write_bool(&writer, !ran);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_bool(&writer, "dry_run", !ran);
     write_side(&writer, "source", conversion->options->source, conversion->source.format->name,
                &conversion->source.parallelism);
     write_side(&writer, "target", conversion->options->target, conversion->output.format->name,
@@ -358,10 +337,8 @@ print_json(const struct cairn_conversion *conversion, bool ran)
     write_numbers(&writer, &conversion->report);
     if (conversion->options->map)
         write_map(&writer, conversion);
-    cairn_json_write_key(&writer, "memory_limit_bytes");
-    cairn_json_write_u64(&writer, conversion->options->memory_limit_bytes);
-    cairn_json_write_key(&writer, "files");
-    cairn_json_write_u64(&writer, conversion->output.file_count);
+    cairn_json_put_u64(&writer, "memory_limit_bytes", conversion->options->memory_limit_bytes);
+    cairn_json_put_u64(&writer, "files", conversion->output.file_count);
     if (ran)
         write_proof(&writer, &conversion->report);
     cairn_json_write_object_end(&writer);

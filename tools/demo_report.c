@@ -179,20 +179,6 @@ demo_report_table(const struct demo *demo)
 /* ---- for programs ---- */
 
 static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
-put_double(struct cairn_json_writer *writer, const char *key, double value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_double(writer, value);
-}
-
-static void
 put_text(struct cairn_json_writer *writer, const char *key, const char *value)
 {
     cairn_json_write_key(writer, key);
@@ -215,8 +201,7 @@ put_identical(struct cairn_json_writer *writer, const struct demo *demo)
 static void
 put_faults(struct cairn_json_writer *writer, const struct demo *demo)
 {
-    cairn_json_write_key(writer, "faults");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "faults");
     for (uint32_t i = 0; i < demo->options.fault_count; i++) {
         const struct demo_fault *fault = &demo->options.faults[i];
 
@@ -224,8 +209,8 @@ put_faults(struct cairn_json_writer *writer, const struct demo *demo)
             continue;
         cairn_json_write_object_begin(writer);
         put_text(writer, "kind", demo_fault_names[fault->kind]);
-        put_u64(writer, "target", fault->target);
-        put_u64(writer, "step", fault->step);
+        cairn_json_put_u64(writer, "target", fault->target);
+        cairn_json_put_u64(writer, "step", fault->step);
         cairn_json_write_key(writer, "detected_ms");
         if (fault->noticed_ns)
             cairn_json_write_double(writer, (double)(fault->noticed_ns - fault->at_ns) * 1e-6);
@@ -239,26 +224,24 @@ put_faults(struct cairn_json_writer *writer, const struct demo *demo)
 static void
 put_restores(struct cairn_json_writer *writer, const struct demo *demo)
 {
-    cairn_json_write_key(writer, "restores");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "restores");
     for (uint32_t i = 0; i < demo->restore_count; i++) {
         const struct demo_restore *restore = &demo->restores[i];
 
         cairn_json_write_object_begin(writer);
-        cairn_json_write_key(writer, "generation");
-        cairn_json_write_object_begin(writer);
-        put_u64(writer, "epoch", restore->generation.epoch);
-        put_u64(writer, "step", restore->generation.step);
+        cairn_json_put_object(writer, "generation");
+        cairn_json_put_u64(writer, "epoch", restore->generation.epoch);
+        cairn_json_put_u64(writer, "step", restore->generation.step);
         cairn_json_write_object_end(writer);
-        put_u64(writer, "step", restore->generation.step);
+        cairn_json_put_u64(writer, "step", restore->generation.step);
         put_text(writer, "from", restore->from_files ? "files" : "memory");
-        put_u64(writer, "lost_steps", restore->lost_steps);
-        put_double(writer, "seconds", (double)restore_total_ns(restore) * 1e-9);
-        put_double(writer, "detect_seconds", (double)restore->detect_ns * 1e-9);
-        put_double(writer, "restart_seconds", (double)restore->restart_ns * 1e-9);
-        put_double(writer, "restore_seconds", (double)restore->restore_ns * 1e-9);
-        put_double(writer, "first_step_seconds", (double)restore->resume_ns * 1e-9);
-        put_u64(writer, "rebuilt_bytes", restore->rebuilt_bytes);
+        cairn_json_put_u64(writer, "lost_steps", restore->lost_steps);
+        cairn_json_put_double(writer, "seconds", (double)restore_total_ns(restore) * 1e-9);
+        cairn_json_put_double(writer, "detect_seconds", (double)restore->detect_ns * 1e-9);
+        cairn_json_put_double(writer, "restart_seconds", (double)restore->restart_ns * 1e-9);
+        cairn_json_put_double(writer, "restore_seconds", (double)restore->restore_ns * 1e-9);
+        cairn_json_put_double(writer, "first_step_seconds", (double)restore->resume_ns * 1e-9);
+        cairn_json_put_u64(writer, "rebuilt_bytes", restore->rebuilt_bytes);
         put_identical(writer, demo);
         cairn_json_write_object_end(writer);
     }
@@ -277,22 +260,22 @@ put_measured(struct cairn_json_writer *writer, const struct demo *demo)
         cairn_json_write_double(writer, overhead(demo));
     else
         cairn_json_write_null(writer);
-    put_u64(writer, "step_ns_protected", median_ns(&demo->job));
-    put_u64(writer, "step_ns_unprotected", median_ns(&demo->reference));
-    put_u64(writer, "fence_p50_ns", demo_samples_quantile_ns(&demo->job.fence_times, 0.5));
-    put_u64(writer, "fence_p99_ns", demo_samples_quantile_ns(&demo->job.fence_times, 0.99));
-    cairn_json_write_key(writer, "memory");
-    cairn_json_write_object_begin(writer);
-    put_u64(writer, "state_bytes", demo->model_bytes);
-    put_u64(writer, "slot_bytes", demo->slot_bytes);
-    put_u64(writer, "slots_bytes", memory.slots_bytes);
-    put_u64(writer, "reserved_bytes", memory.reserved_bytes);
-    put_u64(writer, "rss_bytes", memory.rss_bytes);
+    cairn_json_put_u64(writer, "step_ns_protected", median_ns(&demo->job));
+    cairn_json_put_u64(writer, "step_ns_unprotected", median_ns(&demo->reference));
+    cairn_json_put_u64(writer, "fence_p50_ns",
+                       demo_samples_quantile_ns(&demo->job.fence_times, 0.5));
+    cairn_json_put_u64(writer, "fence_p99_ns",
+                       demo_samples_quantile_ns(&demo->job.fence_times, 0.99));
+    cairn_json_put_object(writer, "memory");
+    cairn_json_put_u64(writer, "state_bytes", demo->model_bytes);
+    cairn_json_put_u64(writer, "slot_bytes", demo->slot_bytes);
+    cairn_json_put_u64(writer, "slots_bytes", memory.slots_bytes);
+    cairn_json_put_u64(writer, "reserved_bytes", memory.reserved_bytes);
+    cairn_json_put_u64(writer, "rss_bytes", memory.rss_bytes);
     cairn_json_write_object_end(writer);
-    cairn_json_write_key(writer, "machine");
-    cairn_json_write_object_begin(writer);
-    put_u64(writer, "cores", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
-    put_u64(writer, "memory_bytes", machine_memory_bytes());
+    cairn_json_put_object(writer, "machine");
+    cairn_json_put_u64(writer, "cores", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
+    cairn_json_put_u64(writer, "memory_bytes", machine_memory_bytes());
     put_text(writer, "model", model);
     cairn_json_write_object_end(writer);
 }
@@ -303,8 +286,7 @@ put_reasons(struct cairn_json_writer *writer, const struct demo *demo)
 {
     const char *at = demo->reasons;
 
-    cairn_json_write_key(writer, "considered");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "considered");
     while (*at) {
         size_t len = strcspn(at, "\n");
         char line[DEMO_REASONS_BYTES];
@@ -327,23 +309,22 @@ demo_report_json(const struct demo *demo, int exit_code)
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    put_u64(&writer, "schema", 1);
-    put_u64(&writer, "exit_code", (uint64_t)exit_code);
-    put_u64(&writer, "nodes", demo->options.nodes);
-    put_u64(&writer, "parity", demo->options.parity);
-    put_u64(&writer, "dp", demo->dp);
-    put_u64(&writer, "pp", demo->pp);
-    put_u64(&writer, "steps", demo->options.steps);
-    put_double(&writer, "loss_first", job->loss_first);
-    put_double(&writer, "loss_last", job->loss_last);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "exit_code", (uint64_t)exit_code);
+    cairn_json_put_u64(&writer, "nodes", demo->options.nodes);
+    cairn_json_put_u64(&writer, "parity", demo->options.parity);
+    cairn_json_put_u64(&writer, "dp", demo->dp);
+    cairn_json_put_u64(&writer, "pp", demo->pp);
+    cairn_json_put_u64(&writer, "steps", demo->options.steps);
+    cairn_json_put_double(&writer, "loss_first", job->loss_first);
+    cairn_json_put_double(&writer, "loss_last", job->loss_last);
     put_text(&writer, "loss_sha256", job->loss_sha256);
     put_text(&writer, "state_sha256", job->state_sha256);
     put_identical(&writer, demo);
-    put_u64(&writer, "generations_committed", demo->committed_count);
+    cairn_json_put_u64(&writer, "generations_committed", demo->committed_count);
     put_faults(&writer, demo);
     put_restores(&writer, demo);
-    cairn_json_write_key(&writer, "replans");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_array(&writer, "replans");
     if (demo->options.slow.text && demo->slow.step_ns)
         demo_slow_put_replans(&writer, demo);
     cairn_json_write_array_end(&writer);

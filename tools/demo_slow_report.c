@@ -86,30 +86,14 @@ demo_slow_print(const struct demo *demo)
 static void
 put_ms(struct cairn_json_writer *writer, const char *key, double ms)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_double(writer, ms > 0 ? ms : (double)NAN);
-}
-
-static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
-put_bool(struct cairn_json_writer *writer, const char *key, bool value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_bool(writer, value);
+    cairn_json_put_double(writer, key, ms > 0 ? ms : (double)NAN);
 }
 
 static void
 put_shares(struct cairn_json_writer *writer, const struct demo *demo, const char *key,
            const struct demo_shares *shares)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, key);
     for (uint32_t r = 0; r < demo->dp; r++)
         cairn_json_write_u64(writer, shares->parts[r]);
     cairn_json_write_array_end(writer);
@@ -119,8 +103,7 @@ static void
 put_layers(struct cairn_json_writer *writer, const struct demo *demo,
            const struct demo_shares *shares)
 {
-    cairn_json_write_key(writer, "layers");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "layers");
     for (uint32_t rank = 0; rank < demo->options.nodes; rank++) {
         if (rank % demo->pp == 0)
             cairn_json_write_array_begin(writer);
@@ -140,9 +123,8 @@ put_row(struct cairn_json_writer *writer, const struct demo *demo, const struct 
                                           [DEMO_ROW_LAYERS] = "layers"};
 
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "from_step", row->from);
-    cairn_json_write_key(writer, "action");
-    cairn_json_write_string(writer, actions[row->kind]);
+    cairn_json_put_u64(writer, "from_step", row->from);
+    cairn_json_put_string(writer, "action", actions[row->kind]);
     put_shares(writer, demo, "micro_batches", &row->shares);
     put_layers(writer, demo, &row->shares);
     cairn_json_write_key(writer, "why");
@@ -155,10 +137,9 @@ put_row(struct cairn_json_writer *writer, const struct demo *demo, const struct 
     put_ms(writer, "predicted_ms", row->predicted_ms);
     put_ms(writer, "bound_ms", row->bound_ms);
     if (row->change) {
-        cairn_json_write_key(writer, "standstill_ms");
-        cairn_json_write_double(writer, (double)row->change->standstill_ns / 1e6);
-        put_u64(writer, "bytes", row->change->bytes);
-        put_u64(writer, "remote_bytes", row->change->remote_bytes);
+        cairn_json_put_double(writer, "standstill_ms", (double)row->change->standstill_ns / 1e6);
+        cairn_json_put_u64(writer, "bytes", row->change->bytes);
+        cairn_json_put_u64(writer, "remote_bytes", row->change->remote_bytes);
     }
     cairn_json_write_object_end(writer);
 }
@@ -180,21 +161,19 @@ demo_slow_put(struct cairn_json_writer *writer, const struct demo *demo)
     const struct demo_slow *slow = &demo->slow;
     struct demo_outcome outcome = demo_slow_outcome(demo);
 
-    cairn_json_write_key(writer, "slow");
-    cairn_json_write_object_begin(writer);
-    put_u64(writer, "rank", option->rank);
-    cairn_json_write_key(writer, "factor");
-    cairn_json_write_double(writer, option->factor);
-    put_u64(writer, "from_step", option->first);
-    put_u64(writer, "to_step", option->last);
+    cairn_json_put_object(writer, "slow");
+    cairn_json_put_u64(writer, "rank", option->rank);
+    cairn_json_put_double(writer, "factor", option->factor);
+    cairn_json_put_u64(writer, "from_step", option->first);
+    cairn_json_put_u64(writer, "to_step", option->last);
     put_ms(writer, "healthy_ms", slow->healthy_ms);
     put_ms(writer, "slow_ms", slow->slow_ms);
     put_ms(writer, "shared_ms", slow->shared_ms);
     put_shares(writer, demo, "best_micro_batches", &slow->best);
-    put_bool(writer, "worth_while", outcome.is_worth_while);
-    put_bool(writer, "moved", outcome.has_moved);
-    put_u64(writer, "moved_after_steps", outcome.moved_after);
-    put_bool(writer, "home", outcome.is_home);
-    put_u64(writer, "home_after_steps", outcome.home_after);
+    cairn_json_put_bool(writer, "worth_while", outcome.is_worth_while);
+    cairn_json_put_bool(writer, "moved", outcome.has_moved);
+    cairn_json_put_u64(writer, "moved_after_steps", outcome.moved_after);
+    cairn_json_put_bool(writer, "home", outcome.is_home);
+    cairn_json_put_u64(writer, "home_after_steps", outcome.home_after);
     cairn_json_write_object_end(writer);
 }

@@ -41,25 +41,18 @@ print_json(const struct cairn_detector *detector, uint64_t backward)
     cairn_detector_summarize(detector, &summary);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "verdicts");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_array(&writer, "verdicts");
     for (uint32_t i = 0; i < verdicts->count; i++) {
         cairn_json_write_line(&writer);
         cairn_verdict_write(&writer, &verdicts->items[i]);
     }
     cairn_json_write_array_end(&writer);
-    cairn_json_write_key(&writer, "steps");
-    cairn_json_write_u64(&writer, summary.steps);
-    cairn_json_write_key(&writer, "period_ms");
-    cairn_json_write_double(&writer, summary.period_ms);
-    cairn_json_write_key(&writer, "ranks_seen");
-    cairn_json_write_u64(&writer, summary.ranks_seen);
-    cairn_json_write_key(&writer, "records");
-    cairn_json_write_u64(&writer, summary.records);
-    cairn_json_write_key(&writer, "ignored");
-    cairn_json_write_u64(&writer, summary.ignored + backward);
+    cairn_json_put_u64(&writer, "steps", summary.steps);
+    cairn_json_put_double(&writer, "period_ms", summary.period_ms);
+    cairn_json_put_u64(&writer, "ranks_seen", summary.ranks_seen);
+    cairn_json_put_u64(&writer, "records", summary.records);
+    cairn_json_put_u64(&writer, "ignored", summary.ignored + backward);
     cairn_json_write_object_end(&writer);
     if (cairn_json_writer_done(&writer, &text, &text_bytes) != CAIRN_OK)
         return false;

@@ -70,23 +70,17 @@ print_json(const struct cairn_verdicts *verdicts, const char *source, uint32_t r
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "source");
-    cairn_json_write_string(&writer, source);
-    cairn_json_write_key(&writer, "counts_only");
-    cairn_json_write_bool(&writer, true);
-    cairn_json_write_key(&writer, "verdicts");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_string(&writer, "source", source);
+    cairn_json_put_bool(&writer, "counts_only", true);
+    cairn_json_put_array(&writer, "verdicts");
     for (uint32_t i = 0; i < verdicts->count; i++) {
         cairn_json_write_line(&writer);
         cairn_verdict_write(&writer, &verdicts->items[i]);
     }
     cairn_json_write_array_end(&writer);
-    cairn_json_write_key(&writer, "ranks_seen");
-    cairn_json_write_u64(&writer, ranks_seen);
-    cairn_json_write_key(&writer, "communicators_standing_still");
-    cairn_json_write_u64(&writer, still);
+    cairn_json_put_u64(&writer, "ranks_seen", ranks_seen);
+    cairn_json_put_u64(&writer, "communicators_standing_still", still);
     cairn_json_write_object_end(&writer);
     if (cairn_json_writer_done(&writer, &text, &text_bytes) != CAIRN_OK)
         return false;

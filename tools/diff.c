@@ -113,21 +113,15 @@ write_difference(struct cairn_json_writer *writer, const struct sides *sides,
 
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "name");
-    cairn_json_write_string(writer, a ? a->name : b->name);
-    cairn_json_write_key(writer, "kind");
-    cairn_json_write_string(writer, kinds[difference->kind]);
+    cairn_json_put_string(writer, "name", a ? a->name : b->name);
+    cairn_json_put_string(writer, "kind", kinds[difference->kind]);
     if (difference->kind == CAIRN_OTHER_VALUE) {
-        cairn_json_write_key(writer, "path");
-        cairn_json_write_string(writer, difference->path);
+        cairn_json_put_string(writer, "path", difference->path);
     }
     if (difference->kind == CAIRN_OTHER_ELEMENTS) {
-        cairn_json_write_key(writer, "count");
-        cairn_json_write_u64(writer, difference->count);
-        cairn_json_write_key(writer, "elements");
-        cairn_json_write_u64(writer, elements_of(a));
-        cairn_json_write_key(writer, "first");
-        cairn_json_write_array_begin(writer);
+        cairn_json_put_u64(writer, "count", difference->count);
+        cairn_json_put_u64(writer, "elements", elements_of(a));
+        cairn_json_put_array(writer, "first");
         index_of(a, difference->first, index);
         for (uint32_t d = 0; d < a->dims; d++)
             cairn_json_write_u64(writer, index[d]);
@@ -146,14 +140,10 @@ print_json(const struct sides *sides, const struct answer *answer)
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "compared");
-    cairn_json_write_u64(&writer, answer->compared);
-    cairn_json_write_key(&writer, "bytes");
-    cairn_json_write_u64(&writer, answer->bytes);
-    cairn_json_write_key(&writer, "differences");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "compared", answer->compared);
+    cairn_json_put_u64(&writer, "bytes", answer->bytes);
+    cairn_json_put_array(&writer, "differences");
     for (size_t i = 0; i < answer->count; i++)
         write_difference(&writer, sides, &answer->differences[i]);
     cairn_json_write_array_end(&writer);

@@ -311,21 +311,15 @@ print_json(const struct doctor *doctor)
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "health");
-    cairn_json_write_string(&writer, level_names[doctor->level]);
-    cairn_json_write_key(&writer, "findings");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_string(&writer, "health", level_names[doctor->level]);
+    cairn_json_put_array(&writer, "findings");
     for (uint32_t i = 0; i < doctor->count; i++) {
         cairn_json_write_line(&writer);
         cairn_json_write_object_begin(&writer);
-        cairn_json_write_key(&writer, "level");
-        cairn_json_write_string(&writer, level_names[doctor->findings[i].level]);
-        cairn_json_write_key(&writer, "code");
-        cairn_json_write_string(&writer, doctor->findings[i].code);
-        cairn_json_write_key(&writer, "what");
-        cairn_json_write_string(&writer, doctor->findings[i].what);
+        cairn_json_put_string(&writer, "level", level_names[doctor->findings[i].level]);
+        cairn_json_put_string(&writer, "code", doctor->findings[i].code);
+        cairn_json_put_string(&writer, "what", doctor->findings[i].what);
         cairn_json_write_key(&writer, "fix");
         if (doctor->findings[i].fix[0])
             cairn_json_write_string(&writer, doctor->findings[i].fix);

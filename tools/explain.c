@@ -331,8 +331,7 @@ tell(struct story *story, const struct steps *steps, const struct cairn_verdicts
 static void
 write_number(struct cairn_json_writer *writer, const char *key, double value)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_double(writer, value); /* NaN: null */
+    cairn_json_put_double(writer, key, value); /* NaN: null */
 }
 
 static cairn_err
@@ -345,12 +344,9 @@ print_json(const struct story *story)
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "number");
-    cairn_json_write_u64(&writer, story->number);
-    cairn_json_write_key(&writer, "of");
-    cairn_json_write_u64(&writer, story->of);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "number", story->number);
+    cairn_json_put_u64(&writer, "of", story->of);
     write_number(&writer, "begin_seconds", story->begin_s);
     write_number(&writer, "known_seconds", story->known_s);
     write_number(&writer, "end_seconds", story->end_s);
@@ -358,8 +354,7 @@ print_json(const struct story *story)
     write_number(&writer, "normal_step_ms", story->normal_ms);
     write_number(&writer, "slow_step_ms", story->slow_ms);
     write_number(&writer, "lost_seconds", story->lost_s);
-    cairn_json_write_key(&writer, "story");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_array(&writer, "story");
     for (uint32_t i = 0; i < story->line_count; i++) {
         cairn_json_write_line(&writer);
         cairn_json_write_string(&writer, story->lines[i]);

@@ -222,28 +222,22 @@ print_json(const struct story *story, uint32_t number)
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "number");
-    cairn_json_write_u64(&writer, number);
-    cairn_json_write_key(&writer, "kind");
-    cairn_json_write_string(&writer, text_of(story, "kind", kind));
-    cairn_json_write_key(&writer, "open");
-    cairn_json_write_bool(&writer, story->closed_ns == 0);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "number", number);
+    cairn_json_put_string(&writer, "kind", text_of(story, "kind", kind));
+    cairn_json_put_bool(&writer, "open", story->closed_ns == 0);
     cairn_json_write_key(&writer, "begin_to_known_seconds");
     if (story->length_s >= 0)
         cairn_json_write_double(&writer, story->length_s);
     else
         cairn_json_write_null(&writer);
-    cairn_json_write_key(&writer, "opened_wall_ns");
-    cairn_json_write_u64(&writer, story->known_ns);
+    cairn_json_put_u64(&writer, "opened_wall_ns", story->known_ns);
     cairn_json_write_key(&writer, "closed_wall_ns");
     if (story->closed_ns > 0)
         cairn_json_write_u64(&writer, story->closed_ns);
     else
         cairn_json_write_null(&writer);
-    cairn_json_write_key(&writer, "story");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_array(&writer, "story");
     for (uint32_t i = 0; i < story->line_count; i++) {
         cairn_json_write_line(&writer);
         cairn_json_write_string(&writer, story->lines[i]);

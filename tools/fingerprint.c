@@ -74,32 +74,22 @@ print_json(const struct cairn_checkpoint *checkpoint, const struct cairn_layout 
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "path");
-    cairn_json_write_string(&writer, checkpoint->place.path);
-    cairn_json_write_key(&writer, "format");
-    cairn_json_write_string(&writer, checkpoint->format->name);
-    cairn_json_write_key(&writer, "fingerprint");
-    cairn_json_write_string(&writer, answer->state);
-    cairn_json_write_key(&writer, "fingerprint_opaque");
-    cairn_json_write_string(&writer, answer->opaque);
-    cairn_json_write_key(&writer, "bytes");
-    cairn_json_write_u64(&writer, answer->bytes);
-    cairn_json_write_key(&writer, "tensors");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_string(&writer, "path", checkpoint->place.path);
+    cairn_json_put_string(&writer, "format", checkpoint->format->name);
+    cairn_json_put_string(&writer, "fingerprint", answer->state);
+    cairn_json_put_string(&writer, "fingerprint_opaque", answer->opaque);
+    cairn_json_put_u64(&writer, "bytes", answer->bytes);
+    cairn_json_put_array(&writer, "tensors");
     for (uint32_t t = 0; t < cairn_layout_tensor_count(layout); t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, t);
 
         cairn_fingerprint_text(answer->fingerprints[t], text);
         cairn_json_write_line(&writer);
         cairn_json_write_object_begin(&writer);
-        cairn_json_write_key(&writer, "name");
-        cairn_json_write_string(&writer, tensor->name);
-        cairn_json_write_key(&writer, "kind");
-        cairn_json_write_string(&writer, cairn_kind_name(tensor->kind));
-        cairn_json_write_key(&writer, "fingerprint");
-        cairn_json_write_string(&writer, text);
+        cairn_json_put_string(&writer, "name", tensor->name);
+        cairn_json_put_string(&writer, "kind", cairn_kind_name(tensor->kind));
+        cairn_json_put_string(&writer, "fingerprint", text);
         cairn_json_write_object_end(&writer);
         cairn_json_print_part(&writer);
     }

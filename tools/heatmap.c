@@ -165,8 +165,7 @@ draw(const struct cairn_heatmap *map, const char *path)
 static void
 write_field(struct cairn_json_writer *writer, const struct cairn_heatmap *map, bool heat)
 {
-    cairn_json_write_key(writer, heat ? "heat" : "compute_ms");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, heat ? "heat" : "compute_ms");
     for (uint32_t row = 0; row < map->stages; row++) {
         cairn_json_write_line(writer);
         cairn_json_write_array_begin(writer);
@@ -191,20 +190,13 @@ print_json(const struct cairn_heatmap *map)
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "stages");
-    cairn_json_write_u64(&writer, map->stages);
-    cairn_json_write_key(&writer, "pipelines");
-    cairn_json_write_u64(&writer, map->pipelines);
-    cairn_json_write_key(&writer, "pattern");
-    cairn_json_write_string(&writer, cairn_heat_pattern_text(map->pattern));
-    cairn_json_write_key(&writer, "words");
-    cairn_json_write_string(&writer, map->words);
-    cairn_json_write_key(&writer, "median_ms");
-    cairn_json_write_double(&writer, map->middle_ns / 1e6);
-    cairn_json_write_key(&writer, "threshold");
-    cairn_json_write_double(&writer, map->threshold);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "stages", map->stages);
+    cairn_json_put_u64(&writer, "pipelines", map->pipelines);
+    cairn_json_put_string(&writer, "pattern", cairn_heat_pattern_text(map->pattern));
+    cairn_json_put_string(&writer, "words", map->words);
+    cairn_json_put_double(&writer, "median_ms", map->middle_ns / 1e6);
+    cairn_json_put_double(&writer, "threshold", map->threshold);
     write_field(&writer, map, false);
     write_field(&writer, map, true);
     cairn_json_write_object_end(&writer);

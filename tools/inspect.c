@@ -116,18 +116,10 @@ print_tensors(const struct view *view)
 /* ---- json ---- */
 
 static void
-write_field(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
 write_numbers(struct cairn_json_writer *writer, const char *key, const uint64_t *values,
               uint32_t count)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, key);
     for (uint32_t d = 0; d < count; d++)
         cairn_json_write_u64(writer, values[d]);
     cairn_json_write_array_end(writer);
@@ -145,7 +137,7 @@ write_piece(struct cairn_json_writer *writer, const struct cairn_checkpoint *che
         cairn_json_write_string(writer, container->path);
     else
         cairn_json_write_null(writer);
-    write_field(writer, "offset_bytes", piece->offset_bytes);
+    cairn_json_put_u64(writer, "offset_bytes", piece->offset_bytes);
     write_numbers(writer, "start", piece->start, tensor->dims);
     write_numbers(writer, "extent", piece->extent, tensor->dims);
     write_numbers(writer, "stride_bytes", piece->stride_bytes, tensor->dims);
@@ -162,20 +154,15 @@ write_tensor(struct cairn_json_writer *writer, const struct view *view, uint32_t
 
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "name");
-    cairn_json_write_string(writer, tensor->name);
-    cairn_json_write_key(writer, "kind");
-    cairn_json_write_string(writer, cairn_kind_name(tensor->kind));
-    cairn_json_write_key(writer, "dtype");
-    cairn_json_write_string(writer, cairn_dtype_name(tensor->dtype));
+    cairn_json_put_string(writer, "name", tensor->name);
+    cairn_json_put_string(writer, "kind", cairn_kind_name(tensor->kind));
+    cairn_json_put_string(writer, "dtype", cairn_dtype_name(tensor->dtype));
     write_numbers(writer, "shape", tensor->shape, tensor->dims);
-    write_field(writer, "bytes", cairn_tensor_bytes(tensor));
+    cairn_json_put_u64(writer, "bytes", cairn_tensor_bytes(tensor));
     if (of != UINT32_MAX) {
-        cairn_json_write_key(writer, "tied_to");
-        cairn_json_write_string(writer, cairn_layout_tensor(checkpoint->layout, of)->name);
+        cairn_json_put_string(writer, "tied_to", cairn_layout_tensor(checkpoint->layout, of)->name);
     }
-    cairn_json_write_key(writer, "slices");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "slices");
     for (size_t i = table->begin[t]; i < table->begin[t + 1]; i++)
         write_piece(writer, checkpoint, tensor, table->piece[i]);
     cairn_json_write_array_end(writer);
@@ -187,13 +174,10 @@ write_head(struct cairn_json_writer *writer, const struct cairn_checkpoint *chec
 {
     const struct cairn_parallelism *p = &checkpoint->parallelism;
 
-    write_field(writer, "schema", 1);
-    cairn_json_write_key(writer, "path");
-    cairn_json_write_string(writer, checkpoint->place.path);
-    cairn_json_write_key(writer, "format");
-    cairn_json_write_string(writer, checkpoint->format->name);
-    cairn_json_write_key(writer, "framework");
-    cairn_json_write_string(writer, checkpoint->framework);
+    cairn_json_put_u64(writer, "schema", 1);
+    cairn_json_put_string(writer, "path", checkpoint->place.path);
+    cairn_json_put_string(writer, "format", checkpoint->format->name);
+    cairn_json_put_string(writer, "framework", checkpoint->framework);
     cairn_json_write_key(writer, "step");
     if (checkpoint->step_known)
         cairn_json_write_u64(writer, checkpoint->step);
@@ -201,27 +185,24 @@ write_head(struct cairn_json_writer *writer, const struct cairn_checkpoint *chec
         cairn_json_write_null(writer);
     cairn_json_write_key(writer, "parallelism"); /* 0: not said */
     cairn_json_write_object_begin(writer);
-    write_field(writer, "tp", p->tp);
-    write_field(writer, "pp", p->pp);
-    write_field(writer, "vpp", p->vpp);
-    write_field(writer, "dp", p->dp);
-    write_field(writer, "ep", p->ep);
-    write_field(writer, "etp", p->etp);
+    cairn_json_put_u64(writer, "tp", p->tp);
+    cairn_json_put_u64(writer, "pp", p->pp);
+    cairn_json_put_u64(writer, "vpp", p->vpp);
+    cairn_json_put_u64(writer, "dp", p->dp);
+    cairn_json_put_u64(writer, "ep", p->ep);
+    cairn_json_put_u64(writer, "etp", p->etp);
     cairn_json_write_object_end(writer);
-    cairn_json_write_key(writer, "files");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "files");
     for (uint32_t c = 0; c < checkpoint->container_count; c++) {
         if (!checkpoint->containers[c].path)
             continue;
         cairn_json_write_object_begin(writer);
-        cairn_json_write_key(writer, "path");
-        cairn_json_write_string(writer, checkpoint->containers[c].path);
-        write_field(writer, "bytes", checkpoint->containers[c].bytes);
+        cairn_json_put_string(writer, "path", checkpoint->containers[c].path);
+        cairn_json_put_u64(writer, "bytes", checkpoint->containers[c].bytes);
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
-    cairn_json_write_key(writer, "warnings");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "warnings");
     for (uint32_t i = 0; i < checkpoint->warning_count; i++)
         cairn_json_write_string(writer, checkpoint->warnings[i]);
     cairn_json_write_array_end(writer);
@@ -236,8 +217,7 @@ print_json(const struct view *view)
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
     write_head(&writer, checkpoint);
-    cairn_json_write_key(&writer, "tensors");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_array(&writer, "tensors");
     for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint->layout); t++) {
         write_tensor(&writer, view, t);
         if (t % PART_TENSORS == 0)

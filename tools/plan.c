@@ -26,13 +26,6 @@ static const char examples[] =
     "  cairn plan --problem problem.json --agent /run/cairn/agent.sock\n"
     "  cairn plan --problem problem.json --time-limit 200 -o json > plan.json\n";
 
-static void
-write_number(struct cairn_json_writer *writer, const char *key, double value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_double(writer, value);
-}
-
 static cairn_err
 write_plan(struct cairn_json_writer *writer, const struct cairn_problem *problem,
            const struct cairn_answer_plan *answer, double plan_ms)
@@ -40,41 +33,34 @@ write_plan(struct cairn_json_writer *writer, const struct cairn_problem *problem
     cairn_err err = cairn_plan_write(answer->plan, problem, writer);
 
     cairn_json_write_line(writer);
-    write_number(writer, "step_ms", answer->step_ms);
-    write_number(writer, "schedule_ms", answer->schedule_ms);
-    write_number(writer, "lower_bound_ms", answer->bound_ms);
-    write_number(writer, "gap", answer->step_ms / answer->bound_ms - 1);
-    write_number(writer, "healthy_ms", answer->healthy_ms);
-    cairn_json_write_key(writer, "moved_bytes");
-    cairn_json_write_u64(writer, answer->migration.moved_bytes);
-    write_number(writer, "migrate_ms", answer->migration.migrate_ms);
-    cairn_json_write_key(writer, "payback_steps");
-    cairn_json_write_u64(writer, answer->payback_steps);
-    write_number(writer, "current_ms", answer->current_ms); /* null: there is none that can go on */
-    cairn_json_write_key(writer, "slow_reduction_layers");
-    cairn_json_write_u64(writer, answer->slow_layers);
-    cairn_json_write_key(writer, "complete");
-    cairn_json_write_bool(writer, answer->complete);
-    cairn_json_write_key(writer, "cut_short");
-    cairn_json_write_bool(writer, answer->cut_short);
-    write_number(writer, "plan_ms", plan_ms);
+    cairn_json_put_double(writer, "step_ms", answer->step_ms);
+    cairn_json_put_double(writer, "schedule_ms", answer->schedule_ms);
+    cairn_json_put_double(writer, "lower_bound_ms", answer->bound_ms);
+    cairn_json_put_double(writer, "gap", answer->step_ms / answer->bound_ms - 1);
+    cairn_json_put_double(writer, "healthy_ms", answer->healthy_ms);
+    cairn_json_put_u64(writer, "moved_bytes", answer->migration.moved_bytes);
+    cairn_json_put_double(writer, "migrate_ms", answer->migration.migrate_ms);
+    cairn_json_put_u64(writer, "payback_steps", answer->payback_steps);
+    cairn_json_put_double(writer, "current_ms",
+                          answer->current_ms); /* null: there is none that can go on */
+    cairn_json_put_u64(writer, "slow_reduction_layers", answer->slow_layers);
+    cairn_json_put_bool(writer, "complete", answer->complete);
+    cairn_json_put_bool(writer, "cut_short", answer->cut_short);
+    cairn_json_put_double(writer, "plan_ms", plan_ms);
     return err;
 }
 
 static void
 write_infeasible(struct cairn_json_writer *writer, const struct cairn_infeasible *why)
 {
-    cairn_json_write_key(writer, "infeasible");
-    cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "constraint");
-    cairn_json_write_string(writer, why->constraint);
+    cairn_json_put_object(writer, "infeasible");
+    cairn_json_put_string(writer, "constraint", why->constraint);
     cairn_json_write_key(writer, "short_by_bytes");
     if (why->short_by_bytes < UINT64_MAX)
         cairn_json_write_u64(writer, why->short_by_bytes);
     else
         cairn_json_write_null(writer);
-    cairn_json_write_key(writer, "would_fit");
-    cairn_json_write_string(writer, why->would_fit);
+    cairn_json_put_string(writer, "would_fit", why->would_fit);
     cairn_json_write_object_end(writer);
 }
 
@@ -87,8 +73,7 @@ print_json(const struct cairn_problem *problem, const struct cairn_answer_plan *
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
+    cairn_json_put_u64(&writer, "schema", 1);
     if (answer->plan)
         err = write_plan(&writer, problem, answer, plan_ms);
     else

@@ -29,37 +29,26 @@ print_json(const struct files *files, const struct cairn_simulated *simulated, d
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "simulated_ms");
-    cairn_json_write_double(&writer, simulated->step_ms);
-    cairn_json_write_key(&writer, "step_ms");
-    cairn_json_write_double(&writer, cairn_plan_step_ms(plan, &files->problem));
-    cairn_json_write_key(&writer, "schedule_ms");
-    cairn_json_write_double(&writer, schedule_ms);
-    cairn_json_write_key(&writer, "pipelines");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_double(&writer, "simulated_ms", simulated->step_ms);
+    cairn_json_put_double(&writer, "step_ms", cairn_plan_step_ms(plan, &files->problem));
+    cairn_json_put_double(&writer, "schedule_ms", schedule_ms);
+    cairn_json_put_array(&writer, "pipelines");
     for (uint32_t i = 0; i < plan->pipeline_count; i++) {
         cairn_json_write_line(&writer);
         cairn_json_write_object_begin(&writer);
-        cairn_json_write_key(&writer, "simulated_ms");
-        cairn_json_write_double(&writer, simulated->pipeline_ms[i]);
-        cairn_json_write_key(&writer, "stages");
-        cairn_json_write_array_begin(&writer);
+        cairn_json_put_double(&writer, "simulated_ms", simulated->pipeline_ms[i]);
+        cairn_json_put_array(&writer, "stages");
         for (uint32_t j = 0; j < plan->pipelines[i].stage_count; j++) {
             const struct cairn_simulated_stage *stage =
                 &simulated->stages[plan->pipelines[i].first_stage + j];
 
             cairn_json_write_object_begin(&writer);
-            cairn_json_write_key(&writer, "busy_ms");
-            cairn_json_write_double(&writer, stage->busy_ms);
+            cairn_json_put_double(&writer, "busy_ms", stage->busy_ms);
             /* the share of the step in which it stands still */
-            cairn_json_write_key(&writer, "bubble");
-            cairn_json_write_double(&writer, 1 - stage->busy_ms / simulated->step_ms);
-            cairn_json_write_key(&writer, "in_flight");
-            cairn_json_write_u64(&writer, stage->in_flight);
-            cairn_json_write_key(&writer, "device_bytes");
-            cairn_json_write_u64(&writer, stage->device_bytes);
+            cairn_json_put_double(&writer, "bubble", 1 - stage->busy_ms / simulated->step_ms);
+            cairn_json_put_u64(&writer, "in_flight", stage->in_flight);
+            cairn_json_put_u64(&writer, "device_bytes", stage->device_bytes);
             cairn_json_write_object_end(&writer);
         }
         cairn_json_write_array_end(&writer);

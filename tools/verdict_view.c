@@ -11,14 +11,12 @@ write_lists(struct cairn_json_writer *writer, const struct cairn_verdict *verdic
     static const char *const keys[] = {"ranks", "nodes", "victims"};
 
     for (size_t k = 0; k < 3; k++) {
-        cairn_json_write_key(writer, keys[k]);
-        cairn_json_write_array_begin(writer);
+        cairn_json_put_array(writer, keys[k]);
         for (uint32_t j = 0; j < lists[k]->count; j++)
             cairn_json_write_u64(writer, lists[k]->items[j]);
         cairn_json_write_array_end(writer);
     }
-    cairn_json_write_key(writer, "links");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "links");
     for (uint32_t j = 0; j + 1 < verdict->links.count; j += 2) {
         cairn_json_write_array_begin(writer);
         cairn_json_write_u64(writer, verdict->links.items[j]);
@@ -32,29 +30,23 @@ void
 cairn_verdict_write(struct cairn_json_writer *writer, const struct cairn_verdict *verdict)
 {
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "kind");
-    cairn_json_write_string(writer, cairn_verdict_kind_text(verdict->kind));
+    cairn_json_put_string(writer, "kind", cairn_verdict_kind_text(verdict->kind));
     write_lists(writer, verdict);
-    cairn_json_write_key(writer, "since_step");
-    cairn_json_write_u64(writer, verdict->since_step);
+    cairn_json_put_u64(writer, "since_step", verdict->since_step);
     cairn_json_write_key(writer, "until_step");
     if (verdict->until_step == CAIRN_STEP_NONE)
         cairn_json_write_null(writer);
     else
         cairn_json_write_u64(writer, verdict->until_step);
-    cairn_json_write_key(writer, "detected_step");
-    cairn_json_write_u64(writer, verdict->detected_step);
-    cairn_json_write_key(writer, "rate");
-    cairn_json_write_double(writer, verdict->rate);
-    cairn_json_write_key(writer, "confidence");
-    cairn_json_write_double(writer, verdict->confidence);
+    cairn_json_put_u64(writer, "detected_step", verdict->detected_step);
+    cairn_json_put_double(writer, "rate", verdict->rate);
+    cairn_json_put_double(writer, "confidence", verdict->confidence);
     cairn_json_write_key(writer, "pattern");
     if (verdict->pattern)
         cairn_json_write_string(writer, verdict->pattern);
     else
         cairn_json_write_null(writer);
-    cairn_json_write_key(writer, "evidence");
-    cairn_json_write_string(writer, verdict->evidence);
+    cairn_json_put_string(writer, "evidence", verdict->evidence);
     cairn_json_write_object_end(writer);
 }
 

@@ -181,10 +181,8 @@ answer_snapshot(struct cairn_agent *agent, struct request *request)
     }
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "step");
-    cairn_json_write_u64(&writer, request->step);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "step", request->step);
     cairn_json_write_object_end(&writer);
     request_answer(agent, request, 0, &writer);
 }
@@ -232,10 +230,8 @@ answer_keep(struct cairn_agent *agent, struct request *request)
     keep_everywhere(agent);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "step");
-    cairn_json_write_u64(&writer, view.ready.step);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "step", view.ready.step);
     cairn_json_write_object_end(&writer);
     request_answer(agent, request, 0, &writer);
 }

@@ -7,39 +7,28 @@
 #include <string.h>
 
 static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
 put_fact(struct cairn_json_writer *writer, const struct cause *cause)
 {
-    cairn_json_write_key(writer, "kind");
-    cairn_json_write_string(writer, cause_text(cause->kind));
+    cairn_json_put_string(writer, "kind", cause_text(cause->kind));
     cairn_json_write_key(writer, "rank");
     if (cause->rank == UINT32_MAX)
         cairn_json_write_null(writer);
     else
         cairn_json_write_u64(writer, cause->rank);
-    put_u64(writer, "value", cause->value);
-    put_u64(writer, "normal", cause->normal);
-    cairn_json_write_key(writer, "what");
-    cairn_json_write_string(writer, cause->what);
+    cairn_json_put_u64(writer, "value", cause->value);
+    cairn_json_put_u64(writer, "normal", cause->normal);
+    cairn_json_put_string(writer, "what", cause->what);
 }
 
 void
 operator_causes_write(struct cairn_json_writer *writer, const struct operator_node *node)
 {
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "verdicts");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "verdicts");
     for (uint32_t i = 0; i < node->cause_verdict_count; i++)
         cairn_json_write_u64(writer, node->cause_verdicts[i]);
     cairn_json_write_array_end(writer);
-    cairn_json_write_key(writer, "facts");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "facts");
     for (uint32_t i = 0; i < node->cause_count; i++) {
         cairn_json_write_object_begin(writer);
         put_fact(writer, &node->causes[i]);
@@ -142,7 +131,7 @@ operator_causes_report(struct cairn_json_writer *writer, const struct operator_j
         for (uint32_t i = 0;
              is_concerned(&job->nodes[node], verdict) && i < job->nodes[node].cause_count; i++) {
             cairn_json_write_object_begin(writer);
-            put_u64(writer, "node", node);
+            cairn_json_put_u64(writer, "node", node);
             put_fact(writer, &job->nodes[node].causes[i]);
             cairn_json_write_object_end(writer);
         }

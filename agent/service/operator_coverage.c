@@ -148,26 +148,11 @@ rank_number(struct operator_rank *rank, uint32_t n)
     return n < OPERATOR_KINDS - 1 ? &rank->tensors[1 + n] : &rank->bytes[2 + n - OPERATOR_KINDS];
 }
 
-static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
-put_text(struct cairn_json_writer *writer, const char *key, const char *value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_string(writer, value);
-}
-
 void
 operator_coverage_write(struct cairn_json_writer *writer, const struct operator_coverage *coverage)
 {
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "ranks");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "ranks");
     for (uint32_t i = 0; i < coverage->rank_count; i++) {
         struct operator_rank rank = coverage->ranks[i];
 
@@ -177,18 +162,17 @@ operator_coverage_write(struct cairn_json_writer *writer, const struct operator_
         cairn_json_write_array_end(writer);
     }
     cairn_json_write_array_end(writer);
-    put_u64(writer, "left_out", coverage->uncovered.left_out);
-    cairn_json_write_key(writer, "uncovered");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_u64(writer, "left_out", coverage->uncovered.left_out);
+    cairn_json_put_array(writer, "uncovered");
     for (uint32_t i = 0; i < coverage->uncovered.count; i++) {
         const struct operator_uncovered *item = &coverage->uncovered.items[i];
 
         cairn_json_write_object_begin(writer);
-        put_u64(writer, "kind", item->kind);
-        put_u64(writer, "rank", item->rank);
-        put_u64(writer, "ranks", item->ranks);
-        put_text(writer, "name", item->name);
-        put_text(writer, "reason", item->reason);
+        cairn_json_put_u64(writer, "kind", item->kind);
+        cairn_json_put_u64(writer, "rank", item->rank);
+        cairn_json_put_u64(writer, "ranks", item->ranks);
+        cairn_json_put_string(writer, "name", item->name);
+        cairn_json_put_string(writer, "reason", item->reason);
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
@@ -311,10 +295,9 @@ static void
 put_by_kind(struct cairn_json_writer *writer, const char *key,
             const uint64_t values[OPERATOR_KINDS])
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_object_begin(writer);
+    cairn_json_put_object(writer, key);
     for (uint32_t kind = 1; kind < OPERATOR_KINDS; kind++)
-        put_u64(writer, kind_names[kind], values[kind]);
+        cairn_json_put_u64(writer, kind_names[kind], values[kind]);
     cairn_json_write_object_end(writer);
 }
 
@@ -322,8 +305,7 @@ static void
 put_uncovered(struct cairn_json_writer *writer, const struct operator_uncovered_list *list,
               bool refusals)
 {
-    cairn_json_write_key(writer, refusals ? "refusals" : "uncovered");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, refusals ? "refusals" : "uncovered");
     for (uint32_t i = 0; i < list->count; i++) {
         const struct operator_uncovered *item = &list->items[i];
 
@@ -332,12 +314,12 @@ put_uncovered(struct cairn_json_writer *writer, const struct operator_uncovered_
         cairn_json_write_line(writer);
         cairn_json_write_object_begin(writer);
         if (!refusals) {
-            put_text(writer, "kind", kind_names[item->kind]);
-            put_text(writer, "name", item->name);
+            cairn_json_put_string(writer, "kind", kind_names[item->kind]);
+            cairn_json_put_string(writer, "name", item->name);
         }
-        put_text(writer, "reason", item->reason);
-        put_u64(writer, "rank", item->rank);
-        put_u64(writer, "ranks", item->ranks);
+        cairn_json_put_string(writer, "reason", item->reason);
+        cairn_json_put_u64(writer, "rank", item->rank);
+        cairn_json_put_u64(writer, "ranks", item->ranks);
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
@@ -348,13 +330,11 @@ put_rank(struct cairn_json_writer *writer, uint32_t node, const struct operator_
 {
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "rank", rank->rank);
-    put_u64(writer, "node", node);
-    cairn_json_write_key(writer, "reports");
-    cairn_json_write_bool(writer, rank->reports != 0);
-    cairn_json_write_key(writer, "refuses");
-    cairn_json_write_bool(writer, rank->refuses != 0);
-    put_u64(writer, "uncovered", rank->uncovered);
+    cairn_json_put_u64(writer, "rank", rank->rank);
+    cairn_json_put_u64(writer, "node", node);
+    cairn_json_put_bool(writer, "reports", rank->reports != 0);
+    cairn_json_put_bool(writer, "refuses", rank->refuses != 0);
+    cairn_json_put_u64(writer, "uncovered", rank->uncovered);
     put_by_kind(writer, "tensors", rank->tensors);
     put_by_kind(writer, "bytes", rank->bytes);
     cairn_json_write_object_end(writer);
@@ -367,16 +347,15 @@ operator_coverage_report(struct cairn_json_writer *writer, const struct operator
     uint32_t listed = 0;
 
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "ranks_known", health->ranks);
-    put_u64(writer, "ranks_reporting", health->ranks_reporting);
-    put_u64(writer, "ranks_refusing", health->ranks_refusing);
+    cairn_json_put_u64(writer, "ranks_known", health->ranks);
+    cairn_json_put_u64(writer, "ranks_reporting", health->ranks_reporting);
+    cairn_json_put_u64(writer, "ranks_refusing", health->ranks_refusing);
     put_by_kind(writer, "tensors", health->tensors);
     put_by_kind(writer, "bytes", health->tensor_bytes);
     put_uncovered(writer, &health->uncovered, true);
     put_uncovered(writer, &health->uncovered, false);
-    put_u64(writer, "left_out", health->uncovered.left_out);
-    cairn_json_write_key(writer, "ranks");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_u64(writer, "left_out", health->uncovered.left_out);
+    cairn_json_put_array(writer, "ranks");
     for (uint32_t i = 0; i < job->config->node_count; i++) {
         const struct operator_coverage *coverage = job->nodes[i].coverage;
 
@@ -385,7 +364,7 @@ operator_coverage_report(struct cairn_json_writer *writer, const struct operator
                 put_rank(writer, i, &coverage->ranks[r]);
     }
     cairn_json_write_array_end(writer);
-    put_u64(writer, "ranks_left_out",
-            listed > OPERATOR_RANKS_LISTED_MAX ? listed - OPERATOR_RANKS_LISTED_MAX : 0);
+    cairn_json_put_u64(writer, "ranks_left_out",
+                       listed > OPERATOR_RANKS_LISTED_MAX ? listed - OPERATOR_RANKS_LISTED_MAX : 0);
     cairn_json_write_object_end(writer);
 }

@@ -26,20 +26,6 @@ enum {
 
 static const uint64_t RATE_DEFAULT = 256 << 20; /* bytes per second */
 
-static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
-put_bool(struct cairn_json_writer *writer, const char *key, bool value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_bool(writer, value);
-}
-
 /* ---- the agent that runs the drill ---- */
 
 static bool
@@ -75,8 +61,7 @@ static void
 put_generation(struct cairn_json_writer *writer, const char *key,
                struct cairn_generation_id generation)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, key);
     cairn_json_write_u64(writer, generation.epoch);
     cairn_json_write_u64(writer, generation.run);
     cairn_json_write_u64(writer, generation.step);
@@ -95,18 +80,17 @@ tell(struct cairn_agent *agent, const struct cairn_service_message *message)
     drill_look(agent, &ask, &report);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    put_u64(&writer, "group", ask.group);
-    put_u64(&writer, "finished", report.finished);
-    put_u64(&writer, "survivable", report.survivable);
-    put_u64(&writer, "err", (uint64_t)report.err);
-    put_u64(&writer, "decoded_bytes", report.decoded_bytes);
-    put_u64(&writer, "total_bytes", report.total_bytes);
-    put_u64(&writer, "read_bytes", report.read_bytes);
-    put_u64(&writer, "damaged_blocks", report.damaged_blocks);
+    cairn_json_put_u64(&writer, "group", ask.group);
+    cairn_json_put_u64(&writer, "finished", report.finished);
+    cairn_json_put_u64(&writer, "survivable", report.survivable);
+    cairn_json_put_u64(&writer, "err", (uint64_t)report.err);
+    cairn_json_put_u64(&writer, "decoded_bytes", report.decoded_bytes);
+    cairn_json_put_u64(&writer, "total_bytes", report.total_bytes);
+    cairn_json_put_u64(&writer, "read_bytes", report.read_bytes);
+    cairn_json_put_u64(&writer, "damaged_blocks", report.damaged_blocks);
     put_generation(&writer, "first", report.first);
     put_generation(&writer, "last", report.last);
-    cairn_json_write_key(&writer, "text");
-    cairn_json_write_string(&writer, report.text);
+    cairn_json_put_string(&writer, "text", report.text);
     cairn_json_write_object_end(&writer);
     request_send_json(agent, message->from, DRILLED, message->request, &writer);
 }
@@ -177,10 +161,9 @@ send_ask(struct cairn_agent *agent, struct request *request)
     drill->sent_ns = agent_now_ns(agent);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    put_u64(&writer, "group", drill->ask.group);
-    put_u64(&writer, "rate", drill->ask.rate);
-    cairn_json_write_key(&writer, "nodes");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "group", drill->ask.group);
+    cairn_json_put_u64(&writer, "rate", drill->ask.rate);
+    cairn_json_put_array(&writer, "nodes");
     for (uint32_t i = 0; i < drill->ask.node_count; i++)
         cairn_json_write_u64(&writer, drill->ask.nodes[i]);
     cairn_json_write_array_end(&writer);
@@ -241,23 +224,21 @@ answer(struct cairn_agent *agent, struct request *request, const struct drill_re
                  last->survivable);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    put_u64(&writer, "schema", 1);
-    put_bool(&writer, "survivable", last->survivable);
-    cairn_json_write_key(&writer, "nodes");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_bool(&writer, "survivable", last->survivable);
+    cairn_json_put_array(&writer, "nodes");
     for (uint32_t i = 0; i < request->drill.ask.node_count; i++)
         cairn_json_write_u64(&writer, request->drill.ask.nodes[i]);
     cairn_json_write_array_end(&writer);
-    put_u64(&writer, "lost_parts", request->drill.lost_parts);
-    put_u64(&writer, "epoch", total->last.epoch >> OPERATOR_EPOCH_SHIFT);
-    put_u64(&writer, "first_step", total->first.step);
-    put_u64(&writer, "step", total->last.step);
-    put_u64(&writer, "decoded_bytes", total->decoded_bytes);
-    put_u64(&writer, "read_bytes", total->read_bytes);
-    put_u64(&writer, "damaged_blocks", total->damaged_blocks);
-    put_u64(&writer, "took_ns", took_ns);
-    cairn_json_write_key(&writer, "reason");
-    cairn_json_write_string(&writer, last->text);
+    cairn_json_put_u64(&writer, "lost_parts", request->drill.lost_parts);
+    cairn_json_put_u64(&writer, "epoch", total->last.epoch >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(&writer, "first_step", total->first.step);
+    cairn_json_put_u64(&writer, "step", total->last.step);
+    cairn_json_put_u64(&writer, "decoded_bytes", total->decoded_bytes);
+    cairn_json_put_u64(&writer, "read_bytes", total->read_bytes);
+    cairn_json_put_u64(&writer, "damaged_blocks", total->damaged_blocks);
+    cairn_json_put_u64(&writer, "took_ns", took_ns);
+    cairn_json_put_string(&writer, "reason", last->text);
     cairn_json_write_object_end(&writer);
     request_answer(agent, request, last->survivable ? 0 : EXIT_LOST, &writer);
 }

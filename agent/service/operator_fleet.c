@@ -144,18 +144,12 @@ request_fleet_answer(struct cairn_agent *agent, struct request *request)
     cairn_core_look(agent->core, &view);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "dry_run");
-    cairn_json_write_bool(&writer, request->dry_run);
-    cairn_json_write_key(&writer, "epoch");
-    cairn_json_write_u64(&writer, view.active >> OPERATOR_EPOCH_SHIFT);
-    cairn_json_write_key(&writer, "node");
-    cairn_json_write_u64(&writer, change->number);
-    cairn_json_write_key(&writer, "address");
-    cairn_json_write_string(&writer, is_remove(change) ? node->address : change->address);
-    cairn_json_write_key(&writer, "removed");
-    cairn_json_write_bool(&writer, is_remove(change));
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_bool(&writer, "dry_run", request->dry_run);
+    cairn_json_put_u64(&writer, "epoch", view.active >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(&writer, "node", change->number);
+    cairn_json_put_string(&writer, "address", is_remove(change) ? node->address : change->address);
+    cairn_json_put_bool(&writer, "removed", is_remove(change));
     cairn_json_write_object_end(&writer);
     request_answer(agent, request, 0, &writer);
 }

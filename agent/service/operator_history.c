@@ -130,38 +130,22 @@ request_history_message(struct cairn_agent *agent, const struct cairn_service_me
 /* ---- writing ---- */
 
 static void
-write_number(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
 write_if(struct cairn_json_writer *writer, const char *key, uint64_t value, uint64_t none)
 {
     if (value != none)
-        write_number(writer, key, value);
-}
-
-static void
-write_text(struct cairn_json_writer *writer, const char *key, const char *text)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_string(writer, text);
+        cairn_json_put_u64(writer, key, value);
 }
 
 static void
 write_seconds(struct cairn_json_writer *writer, const char *key, uint64_t ns)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_double(writer, (double)ns / (double)CAIRN_NS_PER_S);
+    cairn_json_put_double(writer, key, (double)ns / (double)CAIRN_NS_PER_S);
 }
 
 static void
 write_ms(struct cairn_json_writer *writer, const char *key, uint64_t ns)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_double(writer, (double)(ns / NS_PER_US) / 1e3);
+    cairn_json_put_double(writer, key, (double)(ns / NS_PER_US) / 1e3);
 }
 
 static void
@@ -173,20 +157,21 @@ write_entry(struct cairn_json_writer *writer, const struct history_list *lists, 
 
     snprintf(id, sizeof id, "%u.%llu", entry->node, (unsigned long long)event->number);
     cairn_json_write_object_begin(writer);
-    write_text(writer, "id", id);
-    write_text(writer, "kind", history_kind_name(event->kind));
-    write_number(writer, "node", entry->node);
-    write_number(writer, "wall_ns", event->wall_ns);
+    cairn_json_put_string(writer, "id", id);
+    cairn_json_put_string(writer, "kind", history_kind_name(event->kind));
+    cairn_json_put_u64(writer, "node", entry->node);
+    cairn_json_put_u64(writer, "wall_ns", event->wall_ns);
     write_if(writer, "until_wall_ns", event->until_wall_ns, event->wall_ns);
-    write_number(writer, "epoch", event->at.epoch >> OPERATOR_EPOCH_SHIFT);
-    write_number(writer, "run", event->at.run);
-    write_number(writer, "step", event->at.step);
-    write_text(writer, "text", history_event_describe(event, text, sizeof text));
+    cairn_json_put_u64(writer, "epoch", event->at.epoch >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(writer, "run", event->at.run);
+    cairn_json_put_u64(writer, "step", event->at.step);
+    cairn_json_put_string(writer, "text", history_event_describe(event, text, sizeof text));
     if (event->text[0])
-        write_text(writer, "why", event->text);
+        cairn_json_put_string(writer, "why", event->text);
     if (event->generation.step) {
-        write_number(writer, "generation_epoch", event->generation.epoch >> OPERATOR_EPOCH_SHIFT);
-        write_number(writer, "generation_step", event->generation.step);
+        cairn_json_put_u64(writer, "generation_epoch",
+                           event->generation.epoch >> OPERATOR_EPOCH_SHIFT);
+        cairn_json_put_u64(writer, "generation_step", event->generation.step);
     }
     write_if(writer, "last_step", event->last_step, 0);
     write_if(writer, "count", event->count, 0);
@@ -200,18 +185,15 @@ write_entry(struct cairn_json_writer *writer, const struct history_list *lists, 
              HISTORY_NONE);
     write_if(writer, "rank", event->rank, HISTORY_NONE);
     if (event->rate > 0) {
-        cairn_json_write_key(writer, "rate");
-        cairn_json_write_double(writer, event->rate);
+        cairn_json_put_double(writer, "rate", event->rate);
     }
     if (event->kind == HISTORY_REPAIR || event->kind == HISTORY_RESTORE ||
         event->kind == HISTORY_VERIFY || event->kind == HISTORY_RESUME) {
-        cairn_json_write_key(writer, "ok");
-        cairn_json_write_bool(writer, event->err == CAIRN_OK);
+        cairn_json_put_bool(writer, "ok", event->err == CAIRN_OK);
     }
     if (event->err)
-        write_text(writer, "error", cairn_err_text((cairn_err)event->err));
-    cairn_json_write_key(writer, "seen_by");
-    cairn_json_write_array_begin(writer);
+        cairn_json_put_string(writer, "error", cairn_err_text((cairn_err)event->err));
+    cairn_json_put_array(writer, "seen_by");
     for (uint32_t l = 0; l < list_count; l++)
         if (entry->seen[l / 64] >> l % 64 & 1)
             cairn_json_write_u64(writer, lists[l].node);
@@ -228,13 +210,12 @@ write_nodes(struct cairn_json_writer *writer, const struct operator_histories *h
                                          [HISTORIES_WHOLE] = "whole",
                                          [HISTORIES_DAMAGED] = "damaged"};
 
-    cairn_json_write_key(writer, "nodes");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "nodes");
     for (uint32_t i = 0; i < histories->node_count; i++) {
         cairn_json_write_object_begin(writer);
-        write_number(writer, "node", i);
-        write_text(writer, "history", states[histories->nodes[i].state]);
-        write_number(writer, "events", histories->nodes[i].count);
+        cairn_json_put_u64(writer, "node", i);
+        cairn_json_put_string(writer, "history", states[histories->nodes[i].state]);
+        cairn_json_put_u64(writer, "events", histories->nodes[i].count);
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
@@ -244,8 +225,7 @@ static void
 write_events(struct cairn_json_writer *writer, const struct history_list *lists,
              uint32_t list_count, const struct history_merge *merge, uint64_t since_wall_ns)
 {
-    cairn_json_write_key(writer, "events");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "events");
     for (uint32_t i = 0; i < merge->count; i++)
         if (merge->entries[i].event.until_wall_ns >= since_wall_ns)
             write_entry(writer, lists, list_count, &merge->entries[i]);
@@ -256,28 +236,26 @@ static void
 write_report(struct cairn_json_writer *writer, const struct history_report *report,
              uint64_t configured)
 {
-    write_number(writer, "from_wall_ns", report->from_wall_ns);
-    write_number(writer, "until_wall_ns", report->until_wall_ns);
-    cairn_json_write_key(writer, "running");
-    cairn_json_write_bool(writer, report->is_running);
+    cairn_json_put_u64(writer, "from_wall_ns", report->from_wall_ns);
+    cairn_json_put_u64(writer, "until_wall_ns", report->until_wall_ns);
+    cairn_json_put_bool(writer, "running", report->is_running);
     write_seconds(writer, "wall_seconds", report->until_wall_ns - report->from_wall_ns);
     write_seconds(writer, "productive_seconds", report->productive_ns);
     write_seconds(writer, "redone_seconds", report->redone_ns);
     write_seconds(writer, "snapshot_wait_seconds", report->snapshots_ns);
     write_seconds(writer, "straggler_wait_seconds", report->stragglers_ns);
     write_seconds(writer, "down_seconds", report->down_ns);
-    write_number(writer, "steps", report->steps);
-    write_number(writer, "redone_steps", report->redone_steps);
-    write_number(writer, "lives", report->lives);
-    write_number(writer, "faults", report->faults);
+    cairn_json_put_u64(writer, "steps", report->steps);
+    cairn_json_put_u64(writer, "redone_steps", report->redone_steps);
+    cairn_json_put_u64(writer, "lives", report->lives);
+    cairn_json_put_u64(writer, "faults", report->faults);
     write_ms(writer, "step_ms", report->step_ns);
-    write_number(writer, "snapshots", report->captures);
+    cairn_json_put_u64(writer, "snapshots", report->captures);
     write_ms(writer, "snapshot_cost_ms", report->cost_ns);
     write_ms(writer, "protect_ms", report->protect_ns);
     write_seconds(writer, "between_faults_seconds", report->between_faults_ns);
-    cairn_json_write_key(writer, "no_fault_seen");
-    cairn_json_write_bool(writer, report->is_bound);
-    write_number(writer, "configured_every_steps", configured);
+    cairn_json_put_bool(writer, "no_fault_seen", report->is_bound);
+    cairn_json_put_u64(writer, "configured_every_steps", configured);
     cairn_json_write_key(writer, "best_every_steps");
     if (report->best_steps)
         cairn_json_write_u64(writer, report->best_steps);
@@ -308,9 +286,9 @@ request_history_answer(struct cairn_agent *agent, struct request *request)
     } else {
         cairn_json_writer_init(&writer);
         cairn_json_write_object_begin(&writer);
-        write_number(&writer, "schema", 1);
-        write_text(&writer, "job", agent->config.job);
-        write_number(&writer, "wall_ns", now_ns);
+        cairn_json_put_u64(&writer, "schema", 1);
+        cairn_json_put_string(&writer, "job", agent->config.job);
+        cairn_json_put_u64(&writer, "wall_ns", now_ns);
         write_nodes(&writer, request->histories);
         if (request->verb == VERB_REPORT)
             write_report(&writer, &report, agent->config.snapshot_every_steps);

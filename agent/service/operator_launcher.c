@@ -29,35 +29,24 @@ operator_launcher_asked_ms(const struct operator_launcher *launcher, uint64_t no
 }
 
 static void
-put_bool(struct cairn_json_writer *writer, const char *key, bool value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_bool(writer, value);
-}
-
-static void
 write_node(struct cairn_json_writer *writer, const struct operator_job *job, uint32_t number)
 {
     const struct cairn_config_node *configured = &job->config->nodes[number];
     const struct operator_node *node = &job->nodes[number];
 
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "node");
-    cairn_json_write_u64(writer, number);
-    cairn_json_write_key(writer, "address");
-    cairn_json_write_string(writer, configured->address);
-    put_bool(writer, "removed", configured->removed);
-    put_bool(writer, "spare", configured->spare);
-    put_bool(writer, "alive", node->alive);
-    put_bool(writer, "answered", node->known);
+    cairn_json_put_u64(writer, "node", number);
+    cairn_json_put_string(writer, "address", configured->address);
+    cairn_json_put_bool(writer, "removed", configured->removed);
+    cairn_json_put_bool(writer, "spare", configured->spare);
+    cairn_json_put_bool(writer, "alive", node->alive);
+    cairn_json_put_bool(writer, "answered", node->known);
     if (node->known) {
-        put_bool(writer, "holds", node->member != UINT32_MAX && !node->blank);
-        put_bool(writer, "launcher", node->launcher != 0);
-        cairn_json_write_key(writer, "note");
-        cairn_json_write_string(writer, node->launcher_note);
+        cairn_json_put_bool(writer, "holds", node->member != UINT32_MAX && !node->blank);
+        cairn_json_put_bool(writer, "launcher", node->launcher != 0);
+        cairn_json_put_string(writer, "note", node->launcher_note);
         if (node->relaunch_asked_ms) {
-            cairn_json_write_key(writer, "relaunch_asked_ms");
-            cairn_json_write_u64(writer, node->relaunch_asked_ms);
+            cairn_json_put_u64(writer, "relaunch_asked_ms", node->relaunch_asked_ms);
         }
     }
     cairn_json_write_object_end(writer);
@@ -68,14 +57,10 @@ operator_write_launchers(struct cairn_json_writer *writer, const struct operator
                          uint32_t self)
 {
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "schema");
-    cairn_json_write_u64(writer, 1);
-    cairn_json_write_key(writer, "job");
-    cairn_json_write_string(writer, job->config->job);
-    cairn_json_write_key(writer, "node");
-    cairn_json_write_u64(writer, self);
-    cairn_json_write_key(writer, "nodes");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_u64(writer, "schema", 1);
+    cairn_json_put_string(writer, "job", job->config->job);
+    cairn_json_put_u64(writer, "node", self);
+    cairn_json_put_array(writer, "nodes");
     for (uint32_t i = 0; i < job->config->node_count; i++)
         write_node(writer, job, i);
     cairn_json_write_array_end(writer);

@@ -278,19 +278,16 @@ operator_node_write(struct cairn_json_writer *writer, const struct operator_node
         uint64_t value;
 
         memcpy(&value, (const char *)node + fields[i].offset, sizeof value);
-        cairn_json_write_key(writer, fields[i].name);
-        cairn_json_write_u64(writer, value);
+        cairn_json_put_u64(writer, fields[i].name, value);
     }
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char *text = (const char *)node + texts[i].offset;
 
         if (text[0] == '\0')
             continue;
-        cairn_json_write_key(writer, texts[i].name);
-        cairn_json_write_string(writer, text);
+        cairn_json_put_string(writer, texts[i].name, text);
     }
-    cairn_json_write_key(writer, "parts");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "parts");
     for (uint32_t i = 0; i < node->part_count; i++) {
         uint64_t numbers[PART_NUMBERS];
 

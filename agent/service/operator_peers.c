@@ -8,13 +8,6 @@
 enum { EXIT_AGAIN = 75 };
 
 static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
 put_text(struct cairn_json_writer *writer, const char *key, const char *value)
 {
     cairn_json_write_key(writer, key);
@@ -30,20 +23,18 @@ put_peer(struct cairn_json_writer *writer, const struct cairn_agent *agent,
 {
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "node", peer->node);
+    cairn_json_put_u64(writer, "node", peer->node);
     put_text(writer, "address", agent->config.nodes[peer->node].address);
-    cairn_json_write_key(writer, "answers");
-    cairn_json_write_bool(writer, peer->answers);
-    cairn_json_write_key(writer, "refused");
-    cairn_json_write_bool(writer, peer->refused);
+    cairn_json_put_bool(writer, "answers", peer->answers);
+    cairn_json_put_bool(writer, "refused", peer->refused);
     put_text(writer, "mismatch", agent->mail.boxes[peer->node].mismatch);
     if (peer->answers) {
-        put_u64(writer, "round_trip_min_ns", peer->trip_min_ns);
-        put_u64(writer, "round_trip_ns", peer->trip_median_ns);
+        cairn_json_put_u64(writer, "round_trip_min_ns", peer->trip_min_ns);
+        cairn_json_put_u64(writer, "round_trip_ns", peer->trip_median_ns);
     }
     if (peer->bytes_ns)
-        put_u64(writer, "bytes_per_s",
-                (uint64_t)((double)peer->bytes * 1e9 / (double)peer->bytes_ns));
+        cairn_json_put_u64(writer, "bytes_per_s",
+                           (uint64_t)((double)peer->bytes * 1e9 / (double)peer->bytes_ns));
     cairn_json_write_object_end(writer);
 }
 
@@ -59,11 +50,10 @@ probed(void *context, uint64_t number, const struct probe_peer *peers, uint32_t 
         return;
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    put_u64(&writer, "schema", 1);
-    put_u64(&writer, "node", agent->config.node);
-    put_u64(&writer, "left_out", left_out);
-    cairn_json_write_key(&writer, "peers");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_u64(&writer, "node", agent->config.node);
+    cairn_json_put_u64(&writer, "left_out", left_out);
+    cairn_json_put_array(&writer, "peers");
     for (uint32_t i = 0; i < count; i++)
         put_peer(&writer, agent, &peers[i]);
     cairn_json_write_array_end(&writer);

@@ -59,20 +59,6 @@ planner_of(const struct cairn_agent *agent)
 /* ---- messages between agents: a few lines of JSON ---- */
 
 static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
-put_text(struct cairn_json_writer *writer, const char *key, const char *value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_string(writer, value);
-}
-
-static void
 send_decision(struct cairn_agent *agent, struct request *request)
 {
     const struct proposal_decision *decision = &request->plan.decision;
@@ -81,12 +67,12 @@ send_decision(struct cairn_agent *agent, struct request *request)
     request->plan.sent_ns = agent_now_ns(agent);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    put_text(&writer, "decision", words[decision->word]);
-    put_u64(&writer, "number", decision->number);
-    put_u64(&writer, "name", decision->name);
-    put_u64(&writer, "token", decision->token);
-    put_u64(&writer, "for_ns", decision->for_ns);
-    put_u64(&writer, "dry_run", request->dry_run);
+    cairn_json_put_string(&writer, "decision", words[decision->word]);
+    cairn_json_put_u64(&writer, "number", decision->number);
+    cairn_json_put_u64(&writer, "name", decision->name);
+    cairn_json_put_u64(&writer, "token", decision->token);
+    cairn_json_put_u64(&writer, "for_ns", decision->for_ns);
+    cairn_json_put_u64(&writer, "dry_run", request->dry_run);
     cairn_json_write_object_end(&writer);
     request_send_json(agent, request->plan.planner, DECIDE, request->number, &writer);
 }
@@ -162,9 +148,9 @@ decide_for(struct cairn_agent *agent, const struct cairn_service_message *messag
     replanning_decide(agent, &decision, dry_run, &answer);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    put_u64(&writer, "exit_code", (uint64_t)answer.exit_code);
-    put_u64(&writer, "number", answer.number);
-    put_text(&writer, "text", answer.text);
+    cairn_json_put_u64(&writer, "exit_code", (uint64_t)answer.exit_code);
+    cairn_json_put_u64(&writer, "number", answer.number);
+    cairn_json_put_string(&writer, "text", answer.text);
     cairn_json_write_object_end(&writer);
     request_send_json(agent, message->from, DECIDED, message->request, &writer);
 }
@@ -274,13 +260,12 @@ answer_decision(struct cairn_agent *agent, struct request *request)
     }
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    put_u64(&writer, "schema", 1);
-    cairn_json_write_key(&writer, "dry_run");
-    cairn_json_write_bool(&writer, request->dry_run);
-    put_text(&writer, "decision", words[request->plan.decision.word]);
-    put_u64(&writer, "number", answer->number);
-    put_text(&writer, "placement", answer->text);
-    put_u64(&writer, "node", request->plan.planner);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_bool(&writer, "dry_run", request->dry_run);
+    cairn_json_put_string(&writer, "decision", words[request->plan.decision.word]);
+    cairn_json_put_u64(&writer, "number", answer->number);
+    cairn_json_put_string(&writer, "placement", answer->text);
+    cairn_json_put_u64(&writer, "node", request->plan.planner);
     cairn_json_write_object_end(&writer);
     request_answer(agent, request, 0, &writer);
 }

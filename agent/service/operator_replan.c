@@ -23,13 +23,6 @@ static const char *const policy_names[] = {[CAIRN_PLAN_OBSERVE] = "observe",
 enum { EXIT_NOTHING = 4 };
 
 static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
 put_ms(struct cairn_json_writer *writer, const char *key, double ms)
 {
     cairn_json_write_key(writer, key);
@@ -58,17 +51,13 @@ put_advice(struct cairn_json_writer *writer, const struct operator_node *node)
 
     cairn_advice_describe(&advice, text, sizeof text);
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "action");
-    cairn_json_write_string(writer, action_names[advice.action]);
-    cairn_json_write_key(writer, "what");
-    cairn_json_write_string(writer, text);
+    cairn_json_put_string(writer, "action", action_names[advice.action]);
+    cairn_json_put_string(writer, "what", text);
     put_ms(writer, "current_ms", advice.current_ms);
     put_ms(writer, "step_ms", advice.step_ms);
     put_ms(writer, "cost_ms", advice.cost_ms);
-    cairn_json_write_key(writer, "payback_steps");
-    cairn_json_write_u64(writer, advice.payback_steps);
-    cairn_json_write_key(writer, "given_wall_ns");
-    cairn_json_write_u64(writer, node->advice_given_wall_ns);
+    cairn_json_put_u64(writer, "payback_steps", advice.payback_steps);
+    cairn_json_put_u64(writer, "given_wall_ns", node->advice_given_wall_ns);
     cairn_json_write_object_end(writer);
 }
 
@@ -78,8 +67,7 @@ put_advice(struct cairn_json_writer *writer, const struct operator_node *node)
 static void
 put_placement(struct cairn_json_writer *writer, const struct cairn_session_shares *placement)
 {
-    cairn_json_write_key(writer, "micro_batches");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "micro_batches");
     for (uint32_t i = 0; i < placement->count; i++)
         cairn_json_write_u64(writer, placement->parts[i]);
     cairn_json_write_array_end(writer);
@@ -126,14 +114,12 @@ static void
 put_slow(struct cairn_json_writer *writer, const struct operator_job *job,
          const struct proposal_slow *slow)
 {
-    put_u64(writer, "slow_count", slow->count);
-    cairn_json_write_key(writer, "slow");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_u64(writer, "slow_count", slow->count);
+    cairn_json_put_array(writer, "slow");
     for (uint32_t i = 0; i < slow->count && i < PROPOSAL_SLOW_MAX; i++) {
         cairn_json_write_object_begin(writer);
-        put_u64(writer, "rank", slow->ranks[i]);
-        cairn_json_write_key(writer, "rate");
-        cairn_json_write_double(writer, slow->rates[i]);
+        cairn_json_put_u64(writer, "rank", slow->ranks[i]);
+        cairn_json_put_double(writer, "rate", slow->rates[i]);
         put_since(writer, job->ledger, slow->ranks[i]);
         cairn_json_write_object_end(writer);
     }
@@ -147,20 +133,18 @@ put_proposal(struct cairn_json_writer *writer, const struct operator_job *job,
 {
     bool is_action = proposal->action < CAIRN_REPLAN_COUNT;
 
-    put_u64(writer, "number", proposal->placement.number);
+    cairn_json_put_u64(writer, "number", proposal->placement.number);
     put_placement(writer, &proposal->placement);
-    cairn_json_write_key(writer, "home");
-    cairn_json_write_bool(writer, proposal->is_home);
-    cairn_json_write_key(writer, "action");
-    cairn_json_write_string(writer, is_action ? action_names[proposal->action] : "home");
+    cairn_json_put_bool(writer, "home", proposal->is_home);
+    cairn_json_put_string(writer, "action", is_action ? action_names[proposal->action] : "home");
     put_ms(writer, "current_ms", proposal->current_ms);
     put_ms(writer, "step_ms", proposal->step_ms);
     put_ms(writer, "lower_bound_ms", proposal->bound_ms);
     put_ms(writer, "price_ms", proposal->cost_ms);
-    put_u64(writer, "payback_steps", proposal->payback_steps);
-    put_u64(writer, "moved_layers", proposal->moved_layers);
-    put_u64(writer, "moved_bytes", proposal->moved_bytes);
-    put_u64(writer, "made_wall_ns", proposal->made_wall_ns);
+    cairn_json_put_u64(writer, "payback_steps", proposal->payback_steps);
+    cairn_json_put_u64(writer, "moved_layers", proposal->moved_layers);
+    cairn_json_put_u64(writer, "moved_bytes", proposal->moved_bytes);
+    cairn_json_put_u64(writer, "made_wall_ns", proposal->made_wall_ns);
     put_slow(writer, job, &proposal->slow);
 }
 
@@ -192,10 +176,10 @@ put_waiting(struct cairn_json_writer *writer, const struct operator_job *job)
 static void
 put_decided(struct cairn_json_writer *writer, const struct proposal *offer)
 {
-    cairn_json_write_key(writer, "decided");
-    cairn_json_write_string(writer, offer->decided == PROPOSAL_BACK ? "back"
-                                    : offer->decided                ? "approved"
-                                                                    : "enforced");
+    cairn_json_put_string(writer, "decided",
+                          offer->decided == PROPOSAL_BACK ? "back"
+                          : offer->decided                ? "approved"
+                                                          : "enforced");
     cairn_json_write_key(writer, "decided_node");
     if (offer->decided)
         cairn_json_write_u64(writer, offer->node);
@@ -229,10 +213,10 @@ put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
     cairn_json_write_object_begin(writer);
     put_proposal(writer, job, offer);
     put_decided(writer, offer);
-    put_u64(writer, "ranks_asking", askers);
-    put_u64(writer, "ranks_taken", takers);
-    put_u64(writer, "changes_today", changes);
-    put_u64(writer, "changes_per_day", job->config->plans_per_day);
+    cairn_json_put_u64(writer, "ranks_asking", askers);
+    cairn_json_put_u64(writer, "ranks_taken", takers);
+    cairn_json_put_u64(writer, "changes_today", changes);
+    cairn_json_put_u64(writer, "changes_per_day", job->config->plans_per_day);
     cairn_json_write_object_end(writer);
 }
 
@@ -248,11 +232,9 @@ put_refused(struct cairn_json_writer *writer, const struct operator_node *analys
         return;
     }
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "gate");
-    cairn_json_write_string(writer, proposal_gate_name((enum proposal_gate)gate));
-    cairn_json_write_key(writer, "why");
-    cairn_json_write_string(writer, proposal_gate_why((enum proposal_gate)gate));
-    put_u64(writer, "since_wall_ns", analyst->refused_wall_ns);
+    cairn_json_put_string(writer, "gate", proposal_gate_name((enum proposal_gate)gate));
+    cairn_json_put_string(writer, "why", proposal_gate_why((enum proposal_gate)gate));
+    cairn_json_put_u64(writer, "since_wall_ns", analyst->refused_wall_ns);
     cairn_json_write_object_end(writer);
 }
 
@@ -269,17 +251,15 @@ put_plan(struct cairn_json_writer *writer, const struct operator_job *job)
         cairn_json_write_string(writer, job->config->problem);
     else
         cairn_json_write_null(writer);
-    cairn_json_write_key(writer, "policy");
-    cairn_json_write_string(writer, policy_names[job->config->plan_policy]);
+    cairn_json_put_string(writer, "policy", policy_names[job->config->plan_policy]);
     cairn_json_write_key(writer, "node"); /* whose agent plans, and has replan.json in its
                                            * directory */
     if (analyst && job->config->problem[0])
         cairn_json_write_u64(writer, index);
     else
         cairn_json_write_null(writer);
-    put_u64(writer, "plans_made", analyst ? analyst->plans_made : 0);
-    cairn_json_write_key(writer, "enforced");
-    cairn_json_write_bool(writer, job->config->plan_policy == CAIRN_PLAN_ENFORCE);
+    cairn_json_put_u64(writer, "plans_made", analyst ? analyst->plans_made : 0);
+    cairn_json_put_bool(writer, "enforced", job->config->plan_policy == CAIRN_PLAN_ENFORCE);
     cairn_json_write_key(writer, "advice");
     if (analyst && analyst->advice_action >= 1 && analyst->advice_action <= CAIRN_REPLAN_COUNT)
         put_advice(writer, analyst);
@@ -310,21 +290,19 @@ put_ended(struct cairn_json_writer *writer, const struct proposal_book *book)
                                         [PROPOSAL_WITHDRAWN] = "withdrawn",
                                         [PROPOSAL_BACK] = "back"};
 
-    cairn_json_write_key(writer, "ended");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "ended");
     for (uint32_t i = 0; book && i < book->ended_count; i++) {
         const struct proposal_ended *ended = &book->ended[i];
 
         cairn_json_write_object_begin(writer);
-        put_u64(writer, "number", ended->number);
-        cairn_json_write_key(writer, "how");
-        cairn_json_write_string(writer, names[ended->end]);
+        cairn_json_put_u64(writer, "number", ended->number);
+        cairn_json_put_string(writer, "how", names[ended->end]);
         cairn_json_write_key(writer, "node"); /* where an operator decided */
         if (ended->node == UINT32_MAX)
             cairn_json_write_null(writer);
         else
             cairn_json_write_u64(writer, ended->node);
-        put_u64(writer, "wall_ns", ended->wall_ns);
+        cairn_json_put_u64(writer, "wall_ns", ended->wall_ns);
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
@@ -333,11 +311,9 @@ put_ended(struct cairn_json_writer *writer, const struct proposal_book *book)
 static void
 put_alternatives(struct cairn_json_writer *writer, const struct proposal_story *story)
 {
-    cairn_json_write_key(writer, "alternatives");
-    cairn_json_write_object_begin(writer);
+    cairn_json_put_object(writer, "alternatives");
     for (uint32_t i = 0; i < CAIRN_REPLAN_COUNT; i++) {
-        cairn_json_write_key(writer, action_names[i]);
-        cairn_json_write_object_begin(writer);
+        cairn_json_put_object(writer, action_names[i]);
         put_ms(writer, "step_ms", story->alternatives[i].step_ms);
         put_ms(writer, "price_ms", story->alternatives[i].cost_ms);
         cairn_json_write_object_end(writer);
@@ -349,16 +325,13 @@ put_alternatives(struct cairn_json_writer *writer, const struct proposal_story *
 static void
 put_refused_before(struct cairn_json_writer *writer, const struct proposal_refused *refused)
 {
-    cairn_json_write_key(writer, "refused");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "refused");
     for (uint32_t gate = PROPOSAL_GATE_NONE + 1; gate < PROPOSAL_GATES; gate++) {
         if (!(refused->gates >> gate & 1))
             continue;
         cairn_json_write_object_begin(writer);
-        cairn_json_write_key(writer, "gate");
-        cairn_json_write_string(writer, proposal_gate_name((enum proposal_gate)gate));
-        cairn_json_write_key(writer, "why");
-        cairn_json_write_string(writer, proposal_gate_why((enum proposal_gate)gate));
+        cairn_json_put_string(writer, "gate", proposal_gate_name((enum proposal_gate)gate));
+        cairn_json_put_string(writer, "why", proposal_gate_why((enum proposal_gate)gate));
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
@@ -379,14 +352,11 @@ put_story(struct cairn_json_writer *writer, const struct operator_job *job,
     const struct proposal decided = {.decided = story->decided, .node = story->node};
 
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "number", story->number);
-    cairn_json_write_key(writer, "placement");
-    cairn_json_write_string(writer, story->text);
-    cairn_json_write_key(writer, "home");
-    cairn_json_write_bool(writer, story->is_home);
-    cairn_json_write_key(writer, "fate");
-    cairn_json_write_string(writer, fates[story->fate]);
-    put_u64(writer, "withdraws", story->withdraws); /* 0: none */
+    cairn_json_put_u64(writer, "number", story->number);
+    cairn_json_put_string(writer, "placement", story->text);
+    cairn_json_put_bool(writer, "home", story->is_home);
+    cairn_json_put_string(writer, "fate", fates[story->fate]);
+    cairn_json_put_u64(writer, "withdraws", story->withdraws); /* 0: none */
     put_slow(writer, job, &story->slow);
     put_ms(writer, "current_ms", story->current_ms);
     put_ms(writer, "running_ms", story->running_ms);
@@ -394,13 +364,13 @@ put_story(struct cairn_json_writer *writer, const struct operator_job *job,
     put_ms(writer, "lower_bound_ms", story->bound_ms);
     put_ms(writer, "price_ms", story->cost_ms);
     put_alternatives(writer, story);
-    put_u64(writer, "moved_layers", story->moved_layers);
-    put_u64(writer, "moved_bytes", story->moved_bytes);
+    cairn_json_put_u64(writer, "moved_layers", story->moved_layers);
+    cairn_json_put_u64(writer, "moved_bytes", story->moved_bytes);
     put_refused_before(writer, &story->refused);
     put_decided(writer, &decided);
-    put_u64(writer, "offered_wall_ns", story->offered_wall_ns);
-    put_u64(writer, "taken_wall_ns", story->taken_wall_ns); /* 0: not yet, as the next */
-    put_u64(writer, "ended_wall_ns", story->ended_wall_ns);
+    cairn_json_put_u64(writer, "offered_wall_ns", story->offered_wall_ns);
+    cairn_json_put_u64(writer, "taken_wall_ns", story->taken_wall_ns); /* 0: not yet, as the next */
+    cairn_json_put_u64(writer, "ended_wall_ns", story->ended_wall_ns);
     put_ms(writer, "before_ms", story->before_ms);
     put_ms(writer, "expected_ms", story->expected_ms);
     put_ms(writer, "after_ms", story->after_ms);
@@ -413,8 +383,7 @@ put_story(struct cairn_json_writer *writer, const struct operator_job *job,
 static void
 put_stories(struct cairn_json_writer *writer, const struct operator_job *job)
 {
-    cairn_json_write_key(writer, "stories");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "stories");
     for (uint32_t i = 0; job->book && i < job->book->story_count; i++)
         put_story(writer, job, &job->book->stories[i]);
     cairn_json_write_array_end(writer);
@@ -434,7 +403,7 @@ put_denied(struct cairn_json_writer *writer, const struct operator_job *job)
     cairn_json_write_object_begin(writer);
     cairn_json_write_key(writer, "all"); /* an operator went back */
     cairn_json_write_bool(writer, book->is_all_denied);
-    put_u64(writer, "placements", book->denied_count);
+    cairn_json_put_u64(writer, "placements", book->denied_count);
     put_slow(writer, job, &book->denied_at);
     cairn_json_write_object_end(writer);
 }
@@ -491,9 +460,8 @@ operator_replan_write(struct cairn_json_writer *writer, const struct operator_jo
 
     analyst = operator_analyst(job, &index);
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "schema", 1);
-    cairn_json_write_key(writer, "job");
-    cairn_json_write_string(writer, job->config->job);
+    cairn_json_put_u64(writer, "schema", 1);
+    cairn_json_put_string(writer, "job", job->config->job);
     put_plan(writer, job);
     cairn_json_write_key(writer, "measured_ms"); /* a step now */
     if (analyst && analyst->analysis_step_ns)
@@ -511,7 +479,7 @@ operator_replan_write(struct cairn_json_writer *writer, const struct operator_jo
     put_denied(writer, job);
     put_ended(writer, job->book);
     put_stories(writer, job);
-    put_u64(writer, "wall_ns", job->wall_ns);
+    cairn_json_put_u64(writer, "wall_ns", job->wall_ns);
     cairn_json_write_key(writer, "nothing");
     if (waits) {
         cairn_json_write_null(writer);

@@ -10,13 +10,6 @@
 #include <string.h>
 
 static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
 put_known(struct cairn_json_writer *writer, const char *key, uint64_t value, uint64_t unknown)
 {
     cairn_json_write_key(writer, key);
@@ -27,24 +20,10 @@ put_known(struct cairn_json_writer *writer, const char *key, uint64_t value, uin
 }
 
 static void
-put_text(struct cairn_json_writer *writer, const char *key, const char *value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_string(writer, value);
-}
-
-static void
-put_bool(struct cairn_json_writer *writer, const char *key, bool value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_bool(writer, value);
-}
-
-static void
 put_generation_fields(struct cairn_json_writer *writer, struct cairn_generation_id generation)
 {
-    put_u64(writer, "epoch", generation.epoch >> OPERATOR_EPOCH_SHIFT);
-    put_u64(writer, "step", generation.step);
+    cairn_json_put_u64(writer, "epoch", generation.epoch >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(writer, "step", generation.step);
 }
 
 static void
@@ -65,8 +44,7 @@ write_generation(struct cairn_json_writer *writer, const char *key,
 static void
 put_lines(struct cairn_json_writer *writer, const char *key, const char *text)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, key);
     while (*text) {
         size_t len = strcspn(text, "\n");
         char line[1024];
@@ -91,8 +69,8 @@ put_generations(struct cairn_json_writer *writer, const struct operator_job *job
     } else {
         cairn_json_write_object_begin(writer);
         put_generation_fields(writer, job->newest);
-        put_u64(writer, "bytes", health->bytes);
-        put_text(writer, "from", job->newest_from_files ? "files" : "memory");
+        cairn_json_put_u64(writer, "bytes", health->bytes);
+        cairn_json_put_string(writer, "from", job->newest_from_files ? "files" : "memory");
         put_known(writer, "age_ns", health->age_ns, OPERATOR_UNKNOWN);
         put_known(writer, "protect_ns", health->protect_ns, 0);
         cairn_json_write_object_end(writer);
@@ -103,7 +81,7 @@ put_generations(struct cairn_json_writer *writer, const struct operator_job *job
     } else {
         cairn_json_write_object_begin(writer);
         put_generation_fields(writer, health->spilled->generation);
-        put_u64(writer, "bytes", health->spilled->bytes);
+        cairn_json_put_u64(writer, "bytes", health->spilled->bytes);
         put_known(writer, "age_ns", health->spilled->age_ns, OPERATOR_UNKNOWN);
         cairn_json_write_object_end(writer);
     }
@@ -118,13 +96,13 @@ put_protection(struct cairn_json_writer *writer, const struct operator_health *h
         return;
     }
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "groups", health->group_count);
-    put_u64(writer, "parity", health->parity);
-    put_u64(writer, "parts", health->parts);
-    put_u64(writer, "missing_parts", health->missing);
+    cairn_json_put_u64(writer, "groups", health->group_count);
+    cairn_json_put_u64(writer, "parity", health->parity);
+    cairn_json_put_u64(writer, "parts", health->parts);
+    cairn_json_put_u64(writer, "missing_parts", health->missing);
     cairn_json_write_key(writer, "survives_nodes_per_group");
     cairn_json_write_i64(writer, health->survives);
-    put_bool(writer, "survives_any_one_domain", health->survives_domain);
+    cairn_json_put_bool(writer, "survives_any_one_domain", health->survives_domain);
     cairn_json_write_object_end(writer);
 }
 
@@ -132,27 +110,24 @@ static void
 put_numbers(struct cairn_json_writer *writer, const struct operator_job *job,
             const struct operator_health *health)
 {
-    cairn_json_write_key(writer, "lost_now");
-    cairn_json_write_object_begin(writer);
-    put_u64(writer, "last_step", health->last_step);
-    put_u64(writer, "steps", health->lost_steps);
+    cairn_json_put_object(writer, "lost_now");
+    cairn_json_put_u64(writer, "last_step", health->last_step);
+    cairn_json_put_u64(writer, "steps", health->lost_steps);
     put_known(writer, "ns", health->age_ns, OPERATOR_UNKNOWN);
     cairn_json_write_object_end(writer);
-    cairn_json_write_key(writer, "stall");
-    cairn_json_write_object_begin(writer);
-    put_u64(writer, "fence_count", health->fence_count);
-    put_u64(writer, "fence_ns_p50", health->fence_ns_p50);
-    put_u64(writer, "fence_ns_p99", health->fence_ns_p99);
-    put_u64(writer, "fence_ns_max", health->fence_ns_max);
-    put_u64(writer, "snapshots_captured", health->captured);
-    put_u64(writer, "snapshots_skipped", health->skipped);
-    put_u64(writer, "snapshots_failed", health->failed);
-    put_u64(writer, "every_steps", job->config->snapshot_every_steps);
+    cairn_json_put_object(writer, "stall");
+    cairn_json_put_u64(writer, "fence_count", health->fence_count);
+    cairn_json_put_u64(writer, "fence_ns_p50", health->fence_ns_p50);
+    cairn_json_put_u64(writer, "fence_ns_p99", health->fence_ns_p99);
+    cairn_json_put_u64(writer, "fence_ns_max", health->fence_ns_max);
+    cairn_json_put_u64(writer, "snapshots_captured", health->captured);
+    cairn_json_put_u64(writer, "snapshots_skipped", health->skipped);
+    cairn_json_put_u64(writer, "snapshots_failed", health->failed);
+    cairn_json_put_u64(writer, "every_steps", job->config->snapshot_every_steps);
     cairn_json_write_object_end(writer);
-    cairn_json_write_key(writer, "memory");
-    cairn_json_write_object_begin(writer);
-    put_u64(writer, "reserved_bytes", health->reserved_bytes);
-    put_u64(writer, "state_bytes", health->state_bytes);
+    cairn_json_put_object(writer, "memory");
+    cairn_json_put_u64(writer, "reserved_bytes", health->reserved_bytes);
+    cairn_json_put_u64(writer, "state_bytes", health->state_bytes);
     cairn_json_write_object_end(writer);
     cairn_json_write_key(writer, "restore_estimate_seconds");
     if (health->restore_estimate_ns)
@@ -166,18 +141,17 @@ put_checks(struct cairn_json_writer *writer, const struct operator_health *healt
 {
     static const char *const levels[] = {"OK", "WARN", "CRITICAL"};
 
-    put_text(writer, "health", levels[health->level]);
-    cairn_json_write_key(writer, "checks");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_string(writer, "health", levels[health->level]);
+    cairn_json_put_array(writer, "checks");
     for (uint32_t i = 0; i < health->check_count; i++) {
         const struct operator_check *check = &health->checks[i];
 
         cairn_json_write_line(writer);
         cairn_json_write_object_begin(writer);
-        put_text(writer, "level", levels[check->level]);
-        put_text(writer, "code", check->code);
-        put_text(writer, "what", check->what);
-        put_text(writer, "fix", check->fix);
+        cairn_json_put_string(writer, "level", levels[check->level]);
+        cairn_json_put_string(writer, "code", check->code);
+        cairn_json_put_string(writer, "what", check->what);
+        cairn_json_put_string(writer, "fix", check->fix);
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
@@ -198,15 +172,14 @@ newest_complete(const struct operator_node *node)
 static void
 put_scrub(struct cairn_json_writer *writer, const struct operator_node *node)
 {
-    cairn_json_write_key(writer, "scrub");
-    cairn_json_write_object_begin(writer);
-    put_u64(writer, "bytes", node->scrub_bytes);
-    put_u64(writer, "passes", node->scrub_passes);
+    cairn_json_put_object(writer, "scrub");
+    cairn_json_put_u64(writer, "bytes", node->scrub_bytes);
+    cairn_json_put_u64(writer, "passes", node->scrub_passes);
     put_known(writer, "pass_age_ns",
               node->scrub_passes ? node->scrub_pass_age_ns : OPERATOR_UNKNOWN, OPERATOR_UNKNOWN);
-    put_u64(writer, "found", node->scrub_found);
-    put_u64(writer, "repaired", node->scrub_repaired);
-    put_u64(writer, "unrepairable", node->scrub_unrepairable);
+    cairn_json_put_u64(writer, "found", node->scrub_found);
+    cairn_json_put_u64(writer, "repaired", node->scrub_repaired);
+    cairn_json_put_u64(writer, "unrepairable", node->scrub_unrepairable);
     cairn_json_write_object_end(writer);
 }
 
@@ -218,45 +191,45 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
 
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "node", index);
-    put_text(writer, "address", configured->address);
-    put_text(writer, "domain", configured->domain);
-    put_bool(writer, "spare", configured->spare);
-    put_bool(writer, "removed", configured->removed);
-    put_bool(writer, "answers", node->known);
-    put_bool(writer, "alive", node->alive);
+    cairn_json_put_u64(writer, "node", index);
+    cairn_json_put_string(writer, "address", configured->address);
+    cairn_json_put_string(writer, "domain", configured->domain);
+    cairn_json_put_bool(writer, "spare", configured->spare);
+    cairn_json_put_bool(writer, "removed", configured->removed);
+    cairn_json_put_bool(writer, "answers", node->known);
+    cairn_json_put_bool(writer, "alive", node->alive);
     if (node->known) {
-        put_u64(writer, "trainers", node->trainers);
-        put_u64(writer, "trainers_attached_total", node->attached_total);
-        put_u64(writer, "local_ranks", node->local_ranks);
+        cairn_json_put_u64(writer, "trainers", node->trainers);
+        cairn_json_put_u64(writer, "trainers_attached_total", node->attached_total);
+        cairn_json_put_u64(writer, "local_ranks", node->local_ranks);
         write_generation(
             writer, "local",
             (struct cairn_generation_id){.epoch = node->local_epoch, .step = node->local_step});
-        put_u64(writer, "world", node->world);
-        put_u64(writer, "holder_rank", node->holder_rank);
-        put_u64(writer, "holder_pid", node->holder_pid);
-        put_u64(writer, "holder_ms", node->holder_ms);
-        put_u64(writer, "epoch", node->active >> OPERATOR_EPOCH_SHIFT);
-        put_u64(writer, "last_step", node->last_step);
+        cairn_json_put_u64(writer, "world", node->world);
+        cairn_json_put_u64(writer, "holder_rank", node->holder_rank);
+        cairn_json_put_u64(writer, "holder_pid", node->holder_pid);
+        cairn_json_put_u64(writer, "holder_ms", node->holder_ms);
+        cairn_json_put_u64(writer, "epoch", node->active >> OPERATOR_EPOCH_SHIFT);
+        cairn_json_put_u64(writer, "last_step", node->last_step);
         write_generation(writer, "complete", newest_complete(node));
-        put_u64(writer, "reserved_bytes", node->reserved_bytes);
-        put_u64(writer, "uptime_ns", node->uptime_ns);
-        put_u64(writer, "peers", node->peers);
-        put_u64(writer, "sent_bytes", node->sent_bytes);
-        put_u64(writer, "received_bytes", node->received_bytes);
-        put_u64(writer, "sent_messages", node->sent_messages);
-        put_u64(writer, "sent_block_bytes", node->sent_block_bytes);
+        cairn_json_put_u64(writer, "reserved_bytes", node->reserved_bytes);
+        cairn_json_put_u64(writer, "uptime_ns", node->uptime_ns);
+        cairn_json_put_u64(writer, "peers", node->peers);
+        cairn_json_put_u64(writer, "sent_bytes", node->sent_bytes);
+        cairn_json_put_u64(writer, "received_bytes", node->received_bytes);
+        cairn_json_put_u64(writer, "sent_messages", node->sent_messages);
+        cairn_json_put_u64(writer, "sent_block_bytes", node->sent_block_bytes);
         if (node->disk_free_bytes != OPERATOR_UNKNOWN)
-            put_u64(writer, "disk_free_bytes", node->disk_free_bytes);
+            cairn_json_put_u64(writer, "disk_free_bytes", node->disk_free_bytes);
         put_scrub(writer, node);
-        put_u64(writer, "spill_failed_ms", node->spill_failed_ms);
-        put_u64(writer, "spill_stuck_ms", node->spill_stuck_ms);
-        put_u64(writer, "run", node->run);
-        put_u64(writer, "next_step", node->next_step);
-        put_u64(writer, "dropped_messages", node->dropped_messages);
-        put_bool(writer, "blank", node->blank);
-        put_bool(writer, "fenced", node->fenced);
-        put_bool(writer, "busy", node->busy);
+        cairn_json_put_u64(writer, "spill_failed_ms", node->spill_failed_ms);
+        cairn_json_put_u64(writer, "spill_stuck_ms", node->spill_stuck_ms);
+        cairn_json_put_u64(writer, "run", node->run);
+        cairn_json_put_u64(writer, "next_step", node->next_step);
+        cairn_json_put_u64(writer, "dropped_messages", node->dropped_messages);
+        cairn_json_put_bool(writer, "blank", node->blank);
+        cairn_json_put_bool(writer, "fenced", node->fenced);
+        cairn_json_put_bool(writer, "busy", node->busy);
     }
     cairn_json_write_object_end(writer);
 }
@@ -281,15 +254,16 @@ put_blocker(struct cairn_json_writer *writer, const struct operator_job *job)
         return;
     }
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "step", leader->blocked_step);
-    put_u64(writer, "leader", (uint64_t)(leader - job->nodes));
-    put_u64(writer, "node", leader->blocked_agent);
+    cairn_json_put_u64(writer, "step", leader->blocked_step);
+    cairn_json_put_u64(writer, "leader", (uint64_t)(leader - job->nodes));
+    cairn_json_put_u64(writer, "node", leader->blocked_agent);
     put_known(writer, "for_node", leader->blocked_for_agent, UINT32_MAX);
-    put_text(writer, "cause",
-             leader->blocked_cause < sizeof causes / sizeof *causes && causes[leader->blocked_cause]
-                 ? causes[leader->blocked_cause]
-                 : "unknown");
-    put_u64(writer, "for_ms", leader->blocked_ms);
+    cairn_json_put_string(writer, "cause",
+                          leader->blocked_cause < sizeof causes / sizeof *causes &&
+                                  causes[leader->blocked_cause]
+                              ? causes[leader->blocked_cause]
+                              : "unknown");
+    cairn_json_put_u64(writer, "for_ms", leader->blocked_ms);
     cairn_json_write_object_end(writer);
 }
 
@@ -298,21 +272,20 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
                       const struct operator_health *health, uint32_t self)
 {
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "schema", 1);
-    put_text(writer, "job", job->config->job);
-    put_u64(writer, "node", self);
-    put_u64(writer, "epoch", job->nodes[self].active >> OPERATOR_EPOCH_SHIFT);
-    put_u64(writer, "nodes_configured", job->config->node_count);
-    put_u64(writer, "nodes_answering", health->answering);
-    put_u64(writer, "trainers", health->trainers);
-    put_u64(writer, "dropped_messages", health->dropped_messages);
-    put_u64(writer, "spills_given_up", health->spills_given_up);
-    put_u64(writer, "blocked_ms", health->blocked_ms);
-    cairn_json_write_key(writer, "configured");
-    cairn_json_write_object_begin(writer);
-    put_u64(writer, "parity", job->config->parity);
-    put_text(writer, "local_dir", job->config->local_dir);
-    put_text(writer, "spill_dir", job->config->spill_dir);
+    cairn_json_put_u64(writer, "schema", 1);
+    cairn_json_put_string(writer, "job", job->config->job);
+    cairn_json_put_u64(writer, "node", self);
+    cairn_json_put_u64(writer, "epoch", job->nodes[self].active >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(writer, "nodes_configured", job->config->node_count);
+    cairn_json_put_u64(writer, "nodes_answering", health->answering);
+    cairn_json_put_u64(writer, "trainers", health->trainers);
+    cairn_json_put_u64(writer, "dropped_messages", health->dropped_messages);
+    cairn_json_put_u64(writer, "spills_given_up", health->spills_given_up);
+    cairn_json_put_u64(writer, "blocked_ms", health->blocked_ms);
+    cairn_json_put_object(writer, "configured");
+    cairn_json_put_u64(writer, "parity", job->config->parity);
+    cairn_json_put_string(writer, "local_dir", job->config->local_dir);
+    cairn_json_put_string(writer, "spill_dir", job->config->spill_dir);
     cairn_json_write_object_end(writer);
     put_generations(writer, job, health);
     put_protection(writer, health);
@@ -325,8 +298,7 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     cairn_json_write_key(writer, "replan");
     operator_replan_report(writer, job);
     put_checks(writer, health);
-    cairn_json_write_key(writer, "nodes");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "nodes");
     for (uint32_t i = 0; i < job->config->node_count; i++)
         put_node(writer, job, i);
     cairn_json_write_array_end(writer);
@@ -394,8 +366,8 @@ put_listed(struct cairn_json_writer *writer, struct cairn_generation_id generati
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
     put_generation_fields(writer, generation);
-    put_text(writer, "state", state);
-    put_text(writer, "where", where);
+    cairn_json_put_string(writer, "state", state);
+    cairn_json_put_string(writer, "where", where);
 }
 
 /* The newest poisoned generation, if it matters: it is the only one that is remembered. */
@@ -408,8 +380,8 @@ put_poisoned(struct cairn_json_writer *writer, const struct operator_node *poiso
         return;
     operator_poison_describe(poisoned, what);
     put_listed(writer, operator_poison_of(poisoned), "poisoned", "not kept");
-    put_u64(writer, "bytes", 0);
-    put_text(writer, "why", what);
+    cairn_json_put_u64(writer, "bytes", 0);
+    cairn_json_put_string(writer, "why", what);
     cairn_json_write_object_end(writer);
 }
 
@@ -423,12 +395,11 @@ operator_write_snapshots(struct cairn_json_writer *writer, const struct operator
     for (uint32_t i = 0; i < job->config->node_count; i++)
         answering += job->nodes[i].known;
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "schema", 1);
-    put_text(writer, "job", job->config->job);
-    put_u64(writer, "nodes_configured", job->config->node_count);
-    put_u64(writer, "nodes_answering", answering);
-    cairn_json_write_key(writer, "generations");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_u64(writer, "schema", 1);
+    cairn_json_put_string(writer, "job", job->config->job);
+    cairn_json_put_u64(writer, "nodes_configured", job->config->node_count);
+    cairn_json_put_u64(writer, "nodes_answering", answering);
+    cairn_json_put_array(writer, "generations");
     put_poisoned(writer, poisoned);
     for (uint32_t i = 0; i < count; i++) {
         const struct listed *entry = &list[i];
@@ -439,15 +410,15 @@ operator_write_snapshots(struct cairn_json_writer *writer, const struct operator
                    : entry->open       ? "open"
                                        : "complete",
                    "memory");
-        put_u64(writer, "bytes", entry->bytes);
+        cairn_json_put_u64(writer, "bytes", entry->bytes);
         put_known(writer, "age_ns", entry->age_ns, OPERATOR_UNKNOWN);
-        put_u64(writer, "parts", entry->complete);
+        cairn_json_put_u64(writer, "parts", entry->complete);
         if (poisoned && poisoned->poison_kept &&
             cairn_generation_id_compare(entry->generation, operator_poison_of(poisoned)) == 0) {
             char what[OPERATOR_POISON_BYTES];
 
             operator_poison_describe(poisoned, what);
-            put_text(writer, "why", what);
+            cairn_json_put_string(writer, "why", what);
         }
         cairn_json_write_object_end(writer);
     }
@@ -456,7 +427,7 @@ operator_write_snapshots(struct cairn_json_writer *writer, const struct operator
 
         put_listed(writer, spilled->generation, spilled->committed ? "spilled" : "incomplete",
                    job->config->spill_dir);
-        put_u64(writer, "bytes", spilled->bytes);
+        cairn_json_put_u64(writer, "bytes", spilled->bytes);
         put_known(writer, "age_ns", spilled->age_ns, OPERATOR_UNKNOWN);
         cairn_json_write_object_end(writer);
     }
@@ -472,36 +443,35 @@ operator_write_restore(struct cairn_json_writer *writer, const struct operator_r
     const struct cairn_outcome *outcome = &restored->outcome;
 
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "schema", 1);
-    put_text(writer, "result", cairn_err_name(outcome->err));
-    put_bool(writer, "dry_run", restored->dry_run);
+    cairn_json_put_u64(writer, "schema", 1);
+    cairn_json_put_string(writer, "result", cairn_err_name(outcome->err));
+    cairn_json_put_bool(writer, "dry_run", restored->dry_run);
     write_generation(writer, "generation", outcome->generation);
-    put_text(writer, "from", restored->from_files ? "files" : "memory");
-    put_bool(writer, "ready", restored->ready);
+    cairn_json_put_string(writer, "from", restored->from_files ? "files" : "memory");
+    cairn_json_put_bool(writer, "ready", restored->ready);
     if (restored->decided.step)
         write_generation(writer, "decided", restored->decided);
-    put_u64(writer, "epoch", outcome->epoch >> OPERATOR_EPOCH_SHIFT);
-    put_u64(writer, "rebuilt_bytes", outcome->rebuilt_blocks * CAIRN_BLOCK_BYTES);
-    put_u64(writer, "lost_members", outcome->lost_members);
+    cairn_json_put_u64(writer, "epoch", outcome->epoch >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(writer, "rebuilt_bytes", outcome->rebuilt_blocks * CAIRN_BLOCK_BYTES);
+    cairn_json_put_u64(writer, "lost_members", outcome->lost_members);
     put_known(writer, "lost_steps", restored->lost_steps, OPERATOR_UNKNOWN);
-    cairn_json_write_key(writer, "seconds");
-    cairn_json_write_double(writer, (double)restored->took_ns / 1e9);
+    cairn_json_put_double(writer, "seconds", (double)restored->took_ns / 1e9);
     if (restored->directory[0]) {
-        put_text(writer, "directory", restored->directory);
-        put_u64(writer, "exported_bytes", restored->exported_bytes);
+        cairn_json_put_string(writer, "directory", restored->directory);
+        cairn_json_put_u64(writer, "exported_bytes", restored->exported_bytes);
     }
-    cairn_json_write_key(writer, "given_up");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "given_up");
     for (uint32_t i = 0; i < restored->given_up_count; i++) {
         cairn_json_write_object_begin(writer);
         put_generation_fields(writer, restored->given_up[i].generation);
-        put_text(writer, "where", restored->given_up[i].in_memory ? "memory" : "files");
+        cairn_json_put_string(writer, "where",
+                              restored->given_up[i].in_memory ? "memory" : "files");
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
     put_lines(writer, "considered", outcome->text);
     if (restored->error[0])
-        put_text(writer, "error", restored->error);
+        cairn_json_put_string(writer, "error", restored->error);
     cairn_json_write_object_end(writer);
 }
 
@@ -514,11 +484,12 @@ put_files(struct cairn_json_writer *writer, const struct operator_files *files)
         return;
     }
     cairn_json_write_object_begin(writer);
-    put_text(writer, "result", cairn_err_name(files->err ? files->err : files->verify_err));
-    put_bool(writer, "checked", files->verified);
+    cairn_json_put_string(writer, "result",
+                          cairn_err_name(files->err ? files->err : files->verify_err));
+    cairn_json_put_bool(writer, "checked", files->verified);
     write_generation(writer, "generation", files->verified_generation);
-    put_u64(writer, "bytes", files->verified_bytes);
-    put_text(writer, "report", files->report);
+    cairn_json_put_u64(writer, "bytes", files->verified_bytes);
+    cairn_json_put_string(writer, "report", files->report);
     cairn_json_write_object_end(writer);
 }
 
@@ -528,38 +499,36 @@ operator_write_verify(struct cairn_json_writer *writer, const struct operator_ve
     const struct cairn_outcome *outcome = &verified->outcome;
 
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "schema", 1);
-    put_bool(writer, "dry_run", verified->dry_run);
-    put_text(writer, "verdict",
-             verified->dry_run                                     ? "not verified"
-             : verified->exit_code == 0                            ? "good"
-             : verified->exit_code == 2 && verified->missing_parts ? "parts missing"
-             : verified->exit_code == 2                            ? "repaired"
-             : verified->exit_code == 3 && !outcome->err && verified->still_bad_blocks
-                 ? "damage left"
-             : verified->exit_code == 3 ? "loss"
-                                        : "not verified");
-    put_text(writer, "result", cairn_err_name(outcome->err));
+    cairn_json_put_u64(writer, "schema", 1);
+    cairn_json_put_bool(writer, "dry_run", verified->dry_run);
+    cairn_json_put_string(writer, "verdict",
+                          verified->dry_run                                     ? "not verified"
+                          : verified->exit_code == 0                            ? "good"
+                          : verified->exit_code == 2 && verified->missing_parts ? "parts missing"
+                          : verified->exit_code == 2                            ? "repaired"
+                          : verified->exit_code == 3 && !outcome->err && verified->still_bad_blocks
+                              ? "damage left"
+                          : verified->exit_code == 3 ? "loss"
+                                                     : "not verified");
+    cairn_json_put_string(writer, "result", cairn_err_name(outcome->err));
     write_generation(writer, "generation", outcome->generation);
-    put_u64(writer, "checked_bytes", verified->checked_bytes);
-    put_u64(writer, "bad_blocks", outcome->bad_blocks);
-    put_u64(writer, "repaired_blocks", outcome->repaired_blocks);
-    put_u64(writer, "lost_members", outcome->lost_members);
-    put_u64(writer, "rebuilt_bytes", outcome->rebuilt_blocks * CAIRN_BLOCK_BYTES);
-    put_u64(writer, "still_bad_blocks", verified->still_bad_blocks);
-    put_u64(writer, "other_bad_blocks", verified->other_bad_blocks);
-    put_u64(writer, "mended_records", verified->mended_records);
-    put_u64(writer, "missing_parts", verified->missing_parts);
-    put_u64(writer, "nodes_answering", verified->answering);
-    put_u64(writer, "nodes_configured", verified->configured);
-    cairn_json_write_key(writer, "catalog");
-    cairn_json_write_object_begin(writer);
-    put_text(writer, "result", cairn_err_name(verified->catalog_err));
-    put_u64(writer, "records", verified->catalog_records);
+    cairn_json_put_u64(writer, "checked_bytes", verified->checked_bytes);
+    cairn_json_put_u64(writer, "bad_blocks", outcome->bad_blocks);
+    cairn_json_put_u64(writer, "repaired_blocks", outcome->repaired_blocks);
+    cairn_json_put_u64(writer, "lost_members", outcome->lost_members);
+    cairn_json_put_u64(writer, "rebuilt_bytes", outcome->rebuilt_blocks * CAIRN_BLOCK_BYTES);
+    cairn_json_put_u64(writer, "still_bad_blocks", verified->still_bad_blocks);
+    cairn_json_put_u64(writer, "other_bad_blocks", verified->other_bad_blocks);
+    cairn_json_put_u64(writer, "mended_records", verified->mended_records);
+    cairn_json_put_u64(writer, "missing_parts", verified->missing_parts);
+    cairn_json_put_u64(writer, "nodes_answering", verified->answering);
+    cairn_json_put_u64(writer, "nodes_configured", verified->configured);
+    cairn_json_put_object(writer, "catalog");
+    cairn_json_put_string(writer, "result", cairn_err_name(verified->catalog_err));
+    cairn_json_put_u64(writer, "records", verified->catalog_records);
     cairn_json_write_object_end(writer);
     put_files(writer, verified->files);
-    cairn_json_write_key(writer, "seconds");
-    cairn_json_write_double(writer, (double)verified->took_ns / 1e9);
+    cairn_json_put_double(writer, "seconds", (double)verified->took_ns / 1e9);
     put_lines(writer, "considered", outcome->text);
     cairn_json_write_object_end(writer);
 }

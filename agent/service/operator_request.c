@@ -114,10 +114,8 @@ request_refuse(struct cairn_agent *agent, struct request *request, int exit_code
 
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "error");
-    cairn_json_write_string(&writer, error);
+    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_put_string(&writer, "error", error);
     cairn_json_write_object_end(&writer);
     request_answer(agent, request, exit_code, &writer);
 }

@@ -55,13 +55,11 @@ operator_stacks_write(struct cairn_json_writer *writer, const struct operator_st
         const struct operator_stack *stack = &stacks->items[i];
 
         cairn_json_write_object_begin(writer);
-        cairn_json_write_key(writer, "ranks");
-        cairn_json_write_array_begin(writer);
+        cairn_json_put_array(writer, "ranks");
         for (uint32_t at = 0; at < stack->rank_count; at++)
             cairn_json_write_u64(writer, stack->ranks[at]);
         cairn_json_write_array_end(writer);
-        cairn_json_write_key(writer, "text");
-        cairn_json_write_string(writer, stack->text);
+        cairn_json_put_string(writer, "text", stack->text);
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
@@ -201,10 +199,8 @@ operator_stacks_report(struct cairn_json_writer *writer, const struct operator_j
 
         cairn_json_write_line(writer);
         cairn_json_write_object_begin(writer);
-        cairn_json_write_key(writer, "rank_count");
-        cairn_json_write_u64(writer, groups.items[i].rank_count);
-        cairn_json_write_key(writer, "ranks");
-        cairn_json_write_array_begin(writer);
+        cairn_json_put_u64(writer, "rank_count", groups.items[i].rank_count);
+        cairn_json_put_array(writer, "ranks");
         each_stack(job, list_ranks, &listing);
         cairn_json_write_array_end(writer);
         cairn_json_write_key(writer, "lines");

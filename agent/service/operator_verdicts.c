@@ -13,27 +13,6 @@
 static const char *const evidence_names[] = {"computation", "waiting", "transfers", "progress",
                                              "process"};
 
-static void
-put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
-put_text(struct cairn_json_writer *writer, const char *key, const char *value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_string(writer, value);
-}
-
-static void
-put_double(struct cairn_json_writer *writer, const char *key, double value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_double(writer, value);
-}
-
 /* The step, or null where it lasts or nobody knows. */
 static void
 put_step(struct cairn_json_writer *writer, const char *key, uint32_t step)
@@ -49,8 +28,7 @@ static void
 put_items(struct cairn_json_writer *writer, const char *key, const uint32_t *items, uint32_t count,
           uint32_t listed_max)
 {
-    cairn_json_write_key(writer, key);
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, key);
     for (uint32_t i = 0; i < count && i < listed_max; i++)
         cairn_json_write_u64(writer, items[i]);
     cairn_json_write_array_end(writer);
@@ -59,8 +37,7 @@ put_items(struct cairn_json_writer *writer, const char *key, const uint32_t *ite
 static void
 put_links(struct cairn_json_writer *writer, const struct cairn_ledger_entry *entry)
 {
-    cairn_json_write_key(writer, "links");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "links");
     for (uint32_t i = 0; i < entry->link_count && i < CAIRN_LEDGER_LINKS_MAX; i++) {
         cairn_json_write_array_begin(writer);
         cairn_json_write_u64(writer, entry->links[2 * i]);
@@ -73,9 +50,8 @@ put_links(struct cairn_json_writer *writer, const struct cairn_ledger_entry *ent
 static void
 put_evidence(struct cairn_json_writer *writer, const struct cairn_ledger_entry *entry)
 {
-    put_text(writer, "evidence", entry->evidence);
-    cairn_json_write_key(writer, "evidence_kinds");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_string(writer, "evidence", entry->evidence);
+    cairn_json_put_array(writer, "evidence_kinds");
     for (uint32_t i = 0; i < sizeof evidence_names / sizeof *evidence_names; i++)
         if (entry->evidence_kinds >> i & 1)
             cairn_json_write_string(writer, evidence_names[i]);
@@ -96,17 +72,18 @@ put_enforcement(struct cairn_json_writer *writer, const struct cairn_enforcement
     }
     cairn_enforce_describe(enforcement, text, sizeof text);
     cairn_json_write_object_begin(writer);
-    put_text(writer, "result",
-             result == CAIRN_ENFORCED_RESULTS ? "running" : cairn_enforce_result_text(result));
-    put_text(writer, "what", text);
-    put_u64(writer, "node", enforcement->node);
+    cairn_json_put_string(writer, "result",
+                          result == CAIRN_ENFORCED_RESULTS ? "running"
+                                                           : cairn_enforce_result_text(result));
+    cairn_json_put_string(writer, "what", text);
+    cairn_json_put_u64(writer, "node", enforcement->node);
     if (enforcement->state == CAIRN_ENFORCEMENT_EXITED)
-        put_u64(writer, "exit_status", enforcement->value);
+        cairn_json_put_u64(writer, "exit_status", enforcement->value);
     if (enforcement->state == CAIRN_ENFORCEMENT_SIGNALLED)
-        put_u64(writer, "signal", enforcement->value);
-    put_u64(writer, "begun_wall_ns", enforcement->begun_wall_ns);
+        cairn_json_put_u64(writer, "signal", enforcement->value);
+    cairn_json_put_u64(writer, "begun_wall_ns", enforcement->begun_wall_ns);
     if (result != CAIRN_ENFORCED_RESULTS)
-        put_u64(writer, "ended_wall_ns", enforcement->ended_wall_ns);
+        cairn_json_put_u64(writer, "ended_wall_ns", enforcement->ended_wall_ns);
     cairn_json_write_object_end(writer);
 }
 
@@ -118,10 +95,10 @@ put_enforcements(struct cairn_json_writer *writer, const struct cairn_ledger *le
 
     if (ledger)
         cairn_enforce_count(ledger, counts);
-    cairn_json_write_key(writer, "enforcements");
-    cairn_json_write_object_begin(writer);
+    cairn_json_put_object(writer, "enforcements");
     for (int i = 0; i < CAIRN_ENFORCED_RESULTS; i++)
-        put_u64(writer, cairn_enforce_result_text((enum cairn_enforcement_result)i), counts[i]);
+        cairn_json_put_u64(writer, cairn_enforce_result_text((enum cairn_enforcement_result)i),
+                           counts[i]);
     cairn_json_write_object_end(writer);
 }
 
@@ -133,24 +110,23 @@ operator_verdict_write(struct cairn_json_writer *writer, const struct operator_j
     char text[512];
 
     cairn_json_write_object_begin(writer);
-    put_u64(writer, "verdict", entry->number);
-    put_text(writer, "kind", cairn_verdict_kind_text(entry->kind));
-    cairn_json_write_key(writer, "open");
-    cairn_json_write_bool(writer, is_open);
+    cairn_json_put_u64(writer, "verdict", entry->number);
+    cairn_json_put_string(writer, "kind", cairn_verdict_kind_text(entry->kind));
+    cairn_json_put_bool(writer, "open", is_open);
     cairn_ledger_describe(entry, text, sizeof text);
-    put_text(writer, "what", text);
+    cairn_json_put_string(writer, "what", text);
     if (is_open && job->config->verdict_policy != CAIRN_CONFIG_OBSERVE) {
         cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day,
                             job->config->verdict_policy == CAIRN_CONFIG_ENFORCE, text, sizeof text);
-        put_text(writer, "advice", text);
+        cairn_json_put_string(writer, "advice", text);
     }
     put_enforcement(writer, &entry->enforcement);
     put_items(writer, "ranks", entry->ranks, entry->rank_count, CAIRN_LEDGER_RANKS_MAX);
-    put_u64(writer, "rank_count", entry->rank_count);
+    cairn_json_put_u64(writer, "rank_count", entry->rank_count);
     put_items(writer, "nodes", entry->nodes, entry->node_count, CAIRN_LEDGER_NODES_MAX);
     put_links(writer, entry);
-    put_u64(writer, "link_count", entry->link_count);
-    put_u64(writer, "victim_count", entry->victim_count);
+    cairn_json_put_u64(writer, "link_count", entry->link_count);
+    cairn_json_put_u64(writer, "victim_count", entry->victim_count);
     cairn_json_write_key(writer, "pattern");
     if (entry->pattern[0])
         cairn_json_write_string(writer, entry->pattern);
@@ -159,16 +135,16 @@ operator_verdict_write(struct cairn_json_writer *writer, const struct operator_j
     put_step(writer, "since_step", entry->since_step);
     put_step(writer, "until_step", entry->until_step);
     put_step(writer, "detected_step", entry->detected_step);
-    put_double(writer, "rate", entry->rate);
-    put_double(writer, "confidence", entry->confidence);
-    put_u64(writer, "returns", entry->returns);
+    cairn_json_put_double(writer, "rate", entry->rate);
+    cairn_json_put_double(writer, "confidence", entry->confidence);
+    cairn_json_put_u64(writer, "returns", entry->returns);
     put_evidence(writer, entry);
     cairn_json_write_key(writer, "causes");
     operator_causes_report(writer, job, entry->number);
-    put_u64(writer, "opened_wall_ns", entry->opened_wall_ns);
+    cairn_json_put_u64(writer, "opened_wall_ns", entry->opened_wall_ns);
     if (!is_open) {
-        put_u64(writer, "closed_wall_ns", entry->closed_wall_ns);
-        put_text(writer, "closed_why", entry->closed_why);
+        cairn_json_put_u64(writer, "closed_wall_ns", entry->closed_wall_ns);
+        cairn_json_put_string(writer, "closed_why", entry->closed_why);
     }
     cairn_json_write_object_end(writer);
 }
@@ -205,29 +181,27 @@ operator_verdicts_report(struct cairn_json_writer *writer, const struct operator
     }
     analyst = operator_analyst(job, &index);
     cairn_json_write_object_begin(writer);
-    put_text(writer, "policy", policies[job->config->verdict_policy]);
+    cairn_json_put_string(writer, "policy", policies[job->config->verdict_policy]);
     cairn_json_write_key(writer, "analyst");
     if (analyst)
         cairn_json_write_u64(writer, index);
     else
         cairn_json_write_null(writer);
-    put_u64(writer, "world", analyst ? analyst->analysis_world : 0);
-    put_u64(writer, "ranks_seen", analyst ? analyst->analysis_ranks : 0);
-    put_u64(writer, "steps", analyst ? analyst->analysis_steps : 0);
-    put_u64(writer, "last_step", analyst ? analyst->analysis_last_step : 0);
-    put_u64(writer, "step_ns", analyst ? analyst->analysis_step_ns : 0);
-    cairn_json_write_key(writer, "calibrated");
-    cairn_json_write_bool(writer, analyst && analyst->analysis_calibrated);
-    put_u64(writer, "rings", rings);
-    put_u64(writer, "records", records);
-    put_u64(writer, "records_lost", lost);
-    put_u64(writer, "records_refused", refused);
-    put_u64(writer, "reports_dropped", dropped);
+    cairn_json_put_u64(writer, "world", analyst ? analyst->analysis_world : 0);
+    cairn_json_put_u64(writer, "ranks_seen", analyst ? analyst->analysis_ranks : 0);
+    cairn_json_put_u64(writer, "steps", analyst ? analyst->analysis_steps : 0);
+    cairn_json_put_u64(writer, "last_step", analyst ? analyst->analysis_last_step : 0);
+    cairn_json_put_u64(writer, "step_ns", analyst ? analyst->analysis_step_ns : 0);
+    cairn_json_put_bool(writer, "calibrated", analyst && analyst->analysis_calibrated);
+    cairn_json_put_u64(writer, "rings", rings);
+    cairn_json_put_u64(writer, "records", records);
+    cairn_json_put_u64(writer, "records_lost", lost);
+    cairn_json_put_u64(writer, "records_refused", refused);
+    cairn_json_put_u64(writer, "reports_dropped", dropped);
     put_enforcements(writer, job->ledger);
     cairn_json_write_key(writer, "stacks");
     operator_stacks_report(writer, job);
-    cairn_json_write_key(writer, "verdicts");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "verdicts");
     for (uint32_t i = 0; job->ledger && i < job->ledger->count; i++) {
         cairn_json_write_line(writer);
         operator_verdict_write(writer, job, &job->ledger->entries[i]);

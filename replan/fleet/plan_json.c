@@ -212,13 +212,11 @@ write_stage(const struct cairn_plan *plan, const struct cairn_plan_stage *stage,
             struct cairn_json_writer *writer)
 {
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "devices");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "devices");
     for (uint32_t i = 0; i < stage->device_count; i++)
         cairn_json_write_u64(writer, plan->devices[stage->first_device + i]);
     cairn_json_write_array_end(writer);
-    cairn_json_write_key(writer, "layers");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "layers");
     cairn_json_write_u64(writer, stage->first_layer);
     cairn_json_write_u64(writer, stage->first_layer + stage->layer_count);
     cairn_json_write_array_end(writer);
@@ -233,15 +231,12 @@ cairn_plan_write(const struct cairn_plan *plan, const struct cairn_problem *prob
 
     if (!used)
         return CAIRN_NOMEM;
-    cairn_json_write_key(writer, "pipelines");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "pipelines");
     for (uint32_t i = 0; i < plan->pipeline_count; i++) {
         cairn_json_write_line(writer);
         cairn_json_write_object_begin(writer);
-        cairn_json_write_key(writer, "microbatches");
-        cairn_json_write_u64(writer, plan->pipelines[i].microbatches);
-        cairn_json_write_key(writer, "stages");
-        cairn_json_write_array_begin(writer);
+        cairn_json_put_u64(writer, "microbatches", plan->pipelines[i].microbatches);
+        cairn_json_put_array(writer, "stages");
         for (uint32_t j = 0; j < plan->pipelines[i].stage_count; j++)
             write_stage(plan, &plan->stages[plan->pipelines[i].first_stage + j], writer);
         cairn_json_write_array_end(writer);
@@ -251,8 +246,7 @@ cairn_plan_write(const struct cairn_plan *plan, const struct cairn_problem *prob
     for (uint32_t i = 0; i < plan->device_count; i++)
         used[cairn_problem_device_find(problem, plan->devices[i])] = true;
     cairn_json_write_line(writer);
-    cairn_json_write_key(writer, "unused");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "unused");
     for (uint32_t i = 0; i < problem->device_count; i++)
         if (!used[i])
             cairn_json_write_u64(writer, problem->devices[i].id);

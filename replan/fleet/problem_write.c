@@ -7,32 +7,18 @@
 #include <stdio.h>
 
 static void
-write_number(struct cairn_json_writer *writer, const char *key, double value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_double(writer, value);
-}
-
-static void
-write_whole(struct cairn_json_writer *writer, const char *key, uint64_t value)
-{
-    cairn_json_write_key(writer, key);
-    cairn_json_write_u64(writer, value);
-}
-
-static void
 write_device(struct cairn_json_writer *writer, const struct cairn_device *device)
 {
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);
-    write_whole(writer, "id", device->id);
-    write_whole(writer, "node", device->node);
+    cairn_json_put_u64(writer, "id", device->id);
+    cairn_json_put_u64(writer, "node", device->node);
     cairn_json_write_key(writer, "rate");
     if (device->rate > 0)
         cairn_json_write_double(writer, device->rate);
     else
         cairn_json_write_null(writer);
-    write_whole(writer, "memory_bytes", device->memory_bytes);
+    cairn_json_put_u64(writer, "memory_bytes", device->memory_bytes);
     cairn_json_write_object_end(writer);
 }
 
@@ -40,24 +26,21 @@ static void
 write_links(struct cairn_json_writer *writer, const struct cairn_problem *problem)
 {
     if (problem->intra_gbps > 0 && problem->inter_gbps > 0) {
-        cairn_json_write_key(writer, "link_gbps");
-        cairn_json_write_object_begin(writer);
-        write_number(writer, "intra", problem->intra_gbps);
-        write_number(writer, "inter", problem->inter_gbps);
+        cairn_json_put_object(writer, "link_gbps");
+        cairn_json_put_double(writer, "intra", problem->intra_gbps);
+        cairn_json_put_double(writer, "inter", problem->inter_gbps);
         cairn_json_write_object_end(writer);
     }
     if (problem->slow_link_count == 0)
         return;
-    cairn_json_write_key(writer, "slow_links");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "slow_links");
     for (uint32_t i = 0; i < problem->slow_link_count; i++) {
         cairn_json_write_object_begin(writer);
-        cairn_json_write_key(writer, "nodes");
-        cairn_json_write_array_begin(writer);
+        cairn_json_put_array(writer, "nodes");
         cairn_json_write_u64(writer, problem->slow_links[i].nodes[0]);
         cairn_json_write_u64(writer, problem->slow_links[i].nodes[1]);
         cairn_json_write_array_end(writer);
-        write_number(writer, "gbps", problem->slow_links[i].gbps);
+        cairn_json_put_double(writer, "gbps", problem->slow_links[i].gbps);
         cairn_json_write_object_end(writer);
     }
     cairn_json_write_array_end(writer);
@@ -69,30 +52,28 @@ cairn_problem_write(const struct cairn_problem *problem, struct cairn_json_write
     cairn_err err = CAIRN_OK;
 
     cairn_json_write_object_begin(writer);
-    write_whole(writer, "layers", problem->layers);
-    write_number(writer, "layer_ms", problem->layer_ms);
-    write_number(writer, "embed_layers", problem->embed_layers);
-    write_number(writer, "head_layers", problem->head_layers);
-    write_whole(writer, "microbatches", problem->microbatches);
+    cairn_json_put_u64(writer, "layers", problem->layers);
+    cairn_json_put_double(writer, "layer_ms", problem->layer_ms);
+    cairn_json_put_double(writer, "embed_layers", problem->embed_layers);
+    cairn_json_put_double(writer, "head_layers", problem->head_layers);
+    cairn_json_put_u64(writer, "microbatches", problem->microbatches);
     if (problem->tp > 0)
-        write_whole(writer, "tp", problem->tp);
-    cairn_json_write_key(writer, "tp_cost");
-    cairn_json_write_object_begin(writer);
+        cairn_json_put_u64(writer, "tp", problem->tp);
+    cairn_json_put_object(writer, "tp_cost");
     for (uint32_t i = 0; i < problem->size_count; i++) {
         char size[16];
 
         (void)snprintf(size, sizeof(size), "%" PRIu32, problem->sizes[i].size);
-        write_number(writer, size, problem->sizes[i].cost);
+        cairn_json_put_double(writer, size, problem->sizes[i].cost);
     }
     cairn_json_write_object_end(writer);
     cairn_json_write_line(writer);
-    write_whole(writer, "layer_bytes", problem->layer_bytes);
-    write_whole(writer, "activation_bytes", problem->activation_bytes);
-    write_whole(writer, "reserved_bytes", problem->reserved_bytes);
+    cairn_json_put_u64(writer, "layer_bytes", problem->layer_bytes);
+    cairn_json_put_u64(writer, "activation_bytes", problem->activation_bytes);
+    cairn_json_put_u64(writer, "reserved_bytes", problem->reserved_bytes);
     write_links(writer, problem);
     cairn_json_write_line(writer);
-    cairn_json_write_key(writer, "devices");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "devices");
     for (uint32_t i = 0; i < problem->device_count; i++)
         write_device(writer, &problem->devices[i]);
     cairn_json_write_array_end(writer);

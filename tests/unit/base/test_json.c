@@ -28,10 +28,8 @@ test_writer(void **state)
     (void)state;
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "a\"b");
-    cairn_json_write_u64(&writer, UINT64_MAX);
-    cairn_json_write_key(&writer, "list");
-    cairn_json_write_array_begin(&writer);
+    cairn_json_put_u64(&writer, "a\"b", UINT64_MAX);
+    cairn_json_put_array(&writer, "list");
     cairn_json_write_i64(&writer, INT64_MIN);
     cairn_json_write_bool(&writer, true);
     cairn_json_write_bool(&writer, false);

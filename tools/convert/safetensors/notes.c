@@ -93,8 +93,7 @@ cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint,
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
     for (uint32_t i = 0; i < notes->count; i++) {
-        cairn_json_write_key(&writer, notes->notes[i]->key);
-        cairn_json_write_string(&writer, notes->notes[i]->value);
+        cairn_json_put_string(&writer, notes->notes[i]->key, notes->notes[i]->value);
     }
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &text_bytes);

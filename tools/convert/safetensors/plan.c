@@ -187,20 +187,16 @@ add_index(struct cairn_output *output, const struct shards *shards, enum shard_c
         total += shards->candidates[i].class == class ? shards->candidates[i].bytes : 0;
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "metadata");
-    cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "total_size");
-    cairn_json_write_u64(&writer, total);
+    cairn_json_put_object(&writer, "metadata");
+    cairn_json_put_u64(&writer, "total_size", total);
     cairn_json_write_object_end(&writer);
-    cairn_json_write_key(&writer, "weight_map");
-    cairn_json_write_object_begin(&writer);
+    cairn_json_put_object(&writer, "weight_map");
     for (uint32_t i = 0; i < shards->count; i++) {
         if (shards->candidates[i].class != class)
             continue;
         file_name(shards, &shards->candidates[i], false, name);
         cairn_json_write_line(&writer);
-        cairn_json_write_key(&writer, shards->candidates[i].tensor->name);
-        cairn_json_write_string(&writer, name);
+        cairn_json_put_string(&writer, shards->candidates[i].tensor->name, name);
     }
     cairn_json_write_object_end(&writer);
     cairn_json_write_object_end(&writer);

@@ -420,27 +420,22 @@ write_notes(struct cairn_json_writer *writer, const struct cairn_safetensors *he
     for (uint32_t i = 0; i < header->notes.count; i++)
         if (strcmp(header->notes.notes[i]->key, "format") == 0)
             format = header->notes.notes[i]->value;
-    cairn_json_write_key(writer, "__metadata__");
-    cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "format");
-    cairn_json_write_string(writer, format);
+    cairn_json_put_object(writer, "__metadata__");
+    cairn_json_put_string(writer, "format", format);
     note_kinds(header, note);
     if (note[0]) {
-        cairn_json_write_key(writer, "cairn_kinds");
-        cairn_json_write_string(writer, note);
+        cairn_json_put_string(writer, "cairn_kinds", note);
     }
     if (header->step_known) {
         (void)snprintf(note, sizeof(note), "%" PRIu64, header->step);
-        cairn_json_write_key(writer, "cairn_step");
-        cairn_json_write_string(writer, note);
+        cairn_json_put_string(writer, "cairn_step", note);
     }
     for (uint32_t i = 0; i < header->notes.count; i++) {
         const char *key = header->notes.notes[i]->key;
 
         if (strcmp(key, "format") == 0 || strncmp(key, "cairn_", 6) == 0)
             continue;
-        cairn_json_write_key(writer, key);
-        cairn_json_write_string(writer, header->notes.notes[i]->value);
+        cairn_json_put_string(writer, key, header->notes.notes[i]->value);
     }
     cairn_json_write_object_end(writer);
 }
@@ -448,17 +443,13 @@ write_notes(struct cairn_json_writer *writer, const struct cairn_safetensors *he
 static void
 write_entry(struct cairn_json_writer *writer, const struct cairn_safetensors_entry *entry)
 {
-    cairn_json_write_key(writer, entry->name);
-    cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "dtype");
-    cairn_json_write_string(writer, cairn_dtype_name(entry->dtype));
-    cairn_json_write_key(writer, "shape");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_object(writer, entry->name);
+    cairn_json_put_string(writer, "dtype", cairn_dtype_name(entry->dtype));
+    cairn_json_put_array(writer, "shape");
     for (uint32_t d = 0; d < entry->dims; d++)
         cairn_json_write_u64(writer, entry->shape[d]);
     cairn_json_write_array_end(writer);
-    cairn_json_write_key(writer, "data_offsets");
-    cairn_json_write_array_begin(writer);
+    cairn_json_put_array(writer, "data_offsets");
     cairn_json_write_u64(writer, entry->begin);
     cairn_json_write_u64(writer, entry->end);
     cairn_json_write_array_end(writer);
