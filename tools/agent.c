@@ -30,13 +30,8 @@ static int
 check_json(const struct cairn_config *config)
 {
     struct cairn_json_writer writer;
-    char *text = NULL;
-    size_t text_bytes;
-    cairn_err err;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_string(&writer, "config", config->source);
     cairn_json_put_string(&writer, "job", config->job);
     cairn_json_put_u64(&writer, "node", config->node);
@@ -44,15 +39,7 @@ check_json(const struct cairn_config *config)
     cairn_json_put_u64(&writer, "parity", config->parity);
     cairn_json_put_string(&writer, "socket", config->socket);
     cairn_json_write_object_end(&writer);
-    err = cairn_json_writer_done(&writer, &text, &text_bytes);
-    if (err) {
-        cairn_tool_error("agent", "the answer could not be put together", cairn_err_text(err),
-                         NULL);
-        return cairn_exit_code(err);
-    }
-    printf("%s\n", text);
-    free(text);
-    return CAIRN_EXIT_OK;
+    return cairn_json_finish("agent", &writer);
 }
 
 static int

@@ -86,9 +86,7 @@ print_json(const struct cairn_assign_problem *problem, const struct cairn_assign
     struct cairn_json_writer writer;
     cairn_err err = CAIRN_OK;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_array(&writer, "assignment");
     for (uint32_t i = 0; i < problem->sequence_count; i++)
         cairn_json_write_u64(&writer, assignment->pipelines[i]);
@@ -111,7 +109,7 @@ print_json(const struct cairn_assign_problem *problem, const struct cairn_assign
                          err == CAIRN_INVAL ? "give a larger microbatch_tokens" : NULL);
         return cairn_exit_code(err);
     }
-    return cairn_planning_print("assign", &writer);
+    return cairn_json_finish("assign", &writer);
 }
 
 static void

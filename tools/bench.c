@@ -199,35 +199,16 @@ write_report(struct cairn_json_writer *writer, const struct cairn_bench_report *
     cairn_json_write_object_end(writer);
 }
 
-/* Ends the text, in which all objects are ended, and prints it. */
-static int
-print_text(struct cairn_json_writer *writer)
-{
-    size_t text_bytes;
-    char *text;
-
-    if (cairn_json_writer_done(writer, &text, &text_bytes) != CAIRN_OK) {
-        cairn_json_writer_fini(writer);
-        cairn_tool_error("bench", "the answer could not be written", "no memory", NULL);
-        return CAIRN_EXIT_FAILED;
-    }
-    (void)printf("%s\n", text);
-    free(text);
-    return CAIRN_EXIT_OK;
-}
-
 static int
 print_json(const struct cairn_bench_report *report, const struct machine *machine)
 {
     struct cairn_json_writer writer;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     write_report(&writer, report);
     write_machine(&writer, machine);
     cairn_json_write_object_end(&writer);
-    return print_text(&writer);
+    return cairn_json_finish("bench", &writer);
 }
 
 static void
@@ -372,9 +353,7 @@ run_all(const struct cairn_bench_options *options, bool json)
     }
     if (!json)
         return CAIRN_EXIT_OK;
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     write_machine(&writer, &machine);
     cairn_json_put_array(&writer, "stages");
     for (size_t i = 0; i < STAGE_COUNT; i++) {
@@ -385,7 +364,7 @@ run_all(const struct cairn_bench_options *options, bool json)
     }
     cairn_json_write_array_end(&writer);
     cairn_json_write_object_end(&writer);
-    return print_text(&writer);
+    return cairn_json_finish("bench", &writer);
 }
 
 int

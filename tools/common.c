@@ -61,6 +61,38 @@ cairn_tool_error(const char *verb, const char *what, const char *why, const char
     fputc('\n', stderr);
 }
 
+void
+cairn_json_begin(struct cairn_json_writer *writer)
+{
+    cairn_json_writer_init(writer);
+    cairn_json_write_object_begin(writer);
+    cairn_json_put_u64(writer, "schema", 1);
+}
+
+cairn_err
+cairn_json_print(struct cairn_json_writer *writer)
+{
+    char *text = NULL;
+    size_t text_bytes = 0;
+    cairn_err err = cairn_json_writer_done(writer, &text, &text_bytes);
+
+    cairn_json_writer_fini(writer);
+    if (!err)
+        puts(text);
+    free(text);
+    return err;
+}
+
+int
+cairn_json_finish(const char *verb, struct cairn_json_writer *writer)
+{
+    cairn_err err = cairn_json_print(writer);
+
+    if (err)
+        cairn_tool_error(verb, "cannot write the answer", cairn_err_text(err), NULL);
+    return cairn_exit_code(err);
+}
+
 bool
 cairn_own_path(char *path, size_t path_bytes)
 {

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/json.h"
 #include "base/text.h"
 
 /* The contract's exit code of an error. */
@@ -21,6 +22,14 @@ int cairn_exit_code(cairn_err err);
 /* One message on stderr: what happened, why we think so, what to do. `why` and `fix` may be NULL.
  */
 void cairn_tool_error(const char *verb, const char *what, const char *why, const char *fix);
+
+/* Begins an answer in JSON: an object with "schema": 1. */
+void cairn_json_begin(struct cairn_json_writer *writer);
+
+/* Ends a writer, and prints its text as a line. cairn_json_finish complains and gives the exit
+ * code. */
+CAIRN_MUST_CHECK cairn_err cairn_json_print(struct cairn_json_writer *writer);
+int cairn_json_finish(const char *verb, struct cairn_json_writer *writer);
 
 /* The path of this program, for starting it again; false, and said, where the system does not tell.
  */

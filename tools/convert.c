@@ -326,9 +326,7 @@ print_json(const struct cairn_conversion *conversion, bool ran)
 {
     struct cairn_json_writer writer;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_bool(&writer, "dry_run", !ran);
     write_side(&writer, "source", conversion->options->source, conversion->source.format->name,
                &conversion->source.parallelism);

@@ -307,9 +307,7 @@ demo_report_json(const struct demo *demo, int exit_code)
     size_t text_bytes;
     char *text;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_u64(&writer, "exit_code", (uint64_t)exit_code);
     cairn_json_put_u64(&writer, "nodes", demo->options.nodes);
     cairn_json_put_u64(&writer, "parity", demo->options.parity);

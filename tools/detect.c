@@ -35,13 +35,9 @@ print_json(const struct cairn_detector *detector, uint64_t backward)
     const struct cairn_verdicts *verdicts = cairn_detector_verdicts(detector);
     struct cairn_detector_summary summary;
     struct cairn_json_writer writer;
-    size_t text_bytes;
-    char *text = NULL;
 
     cairn_detector_summarize(detector, &summary);
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_array(&writer, "verdicts");
     for (uint32_t i = 0; i < verdicts->count; i++) {
         cairn_json_write_line(&writer);
@@ -54,11 +50,7 @@ print_json(const struct cairn_detector *detector, uint64_t backward)
     cairn_json_put_u64(&writer, "records", summary.records);
     cairn_json_put_u64(&writer, "ignored", summary.ignored + backward);
     cairn_json_write_object_end(&writer);
-    if (cairn_json_writer_done(&writer, &text, &text_bytes) != CAIRN_OK)
-        return false;
-    printf("%s\n", text);
-    free(text);
-    return true;
+    return cairn_json_print(&writer) == CAIRN_OK;
 }
 
 static void

@@ -65,12 +65,8 @@ print_json(const struct cairn_verdicts *verdicts, const char *source, uint32_t r
            uint32_t still)
 {
     struct cairn_json_writer writer;
-    size_t text_bytes;
-    char *text = NULL;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_string(&writer, "source", source);
     cairn_json_put_bool(&writer, "counts_only", true);
     cairn_json_put_array(&writer, "verdicts");
@@ -82,11 +78,7 @@ print_json(const struct cairn_verdicts *verdicts, const char *source, uint32_t r
     cairn_json_put_u64(&writer, "ranks_seen", ranks_seen);
     cairn_json_put_u64(&writer, "communicators_standing_still", still);
     cairn_json_write_object_end(&writer);
-    if (cairn_json_writer_done(&writer, &text, &text_bytes) != CAIRN_OK)
-        return false;
-    printf("%s\n", text);
-    free(text);
-    return true;
+    return cairn_json_print(&writer) == CAIRN_OK;
 }
 
 static void

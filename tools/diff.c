@@ -138,9 +138,7 @@ print_json(const struct sides *sides, const struct answer *answer)
 {
     struct cairn_json_writer writer;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_u64(&writer, "compared", answer->compared);
     cairn_json_put_u64(&writer, "bytes", answer->bytes);
     cairn_json_put_array(&writer, "differences");

@@ -306,12 +306,8 @@ static void
 print_json(const struct doctor *doctor)
 {
     struct cairn_json_writer writer;
-    char *text = NULL;
-    size_t len = 0;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_string(&writer, "health", level_names[doctor->level]);
     cairn_json_put_array(&writer, "findings");
     for (uint32_t i = 0; i < doctor->count; i++) {
@@ -329,10 +325,7 @@ print_json(const struct doctor *doctor)
     }
     cairn_json_write_array_end(&writer);
     cairn_json_write_object_end(&writer);
-    if (cairn_json_writer_done(&writer, &text, &len) == CAIRN_OK)
-        printf("%s\n", text);
-    free(text);
-    cairn_json_writer_fini(&writer);
+    (void)cairn_json_finish("doctor", &writer);
 }
 
 static void

@@ -338,13 +338,8 @@ static cairn_err
 print_json(const struct story *story)
 {
     struct cairn_json_writer writer;
-    char *text = NULL;
-    size_t text_bytes;
-    cairn_err err;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_u64(&writer, "number", story->number);
     cairn_json_put_u64(&writer, "of", story->of);
     write_number(&writer, "begin_seconds", story->begin_s);
@@ -363,11 +358,7 @@ print_json(const struct story *story)
     cairn_json_write_key(&writer, "verdict");
     cairn_verdict_write(&writer, story->verdict);
     cairn_json_write_object_end(&writer);
-    err = cairn_json_writer_done(&writer, &text, &text_bytes);
-    if (!err)
-        printf("%s\n", text);
-    free(text);
-    return err;
+    return cairn_json_print(&writer);
 }
 
 static void

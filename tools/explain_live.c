@@ -217,12 +217,9 @@ static bool
 print_json(const struct story *story, uint32_t number)
 {
     struct cairn_json_writer writer;
-    char *text = NULL, kind[TEXT_BYTES];
-    size_t text_bytes;
+    char kind[TEXT_BYTES];
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_u64(&writer, "number", number);
     cairn_json_put_string(&writer, "kind", text_of(story, "kind", kind));
     cairn_json_put_bool(&writer, "open", story->closed_ns == 0);
@@ -244,11 +241,7 @@ print_json(const struct story *story, uint32_t number)
     }
     cairn_json_write_array_end(&writer);
     cairn_json_write_object_end(&writer);
-    if (cairn_json_writer_done(&writer, &text, &text_bytes) != CAIRN_OK)
-        return false;
-    printf("%s\n", text);
-    free(text);
-    return true;
+    return cairn_json_print(&writer) == CAIRN_OK;
 }
 
 static void

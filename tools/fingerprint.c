@@ -72,9 +72,7 @@ print_json(const struct cairn_checkpoint *checkpoint, const struct cairn_layout 
     struct cairn_json_writer writer;
     char text[CAIRN_FINGERPRINT_TEXT_BYTES];
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_string(&writer, "path", checkpoint->place.path);
     cairn_json_put_string(&writer, "format", checkpoint->format->name);
     cairn_json_put_string(&writer, "fingerprint", answer->state);

@@ -184,13 +184,8 @@ static cairn_err
 print_json(const struct cairn_heatmap *map)
 {
     struct cairn_json_writer writer;
-    char *text = NULL;
-    size_t text_bytes;
-    cairn_err err;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_u64(&writer, "stages", map->stages);
     cairn_json_put_u64(&writer, "pipelines", map->pipelines);
     cairn_json_put_string(&writer, "pattern", cairn_heat_pattern_text(map->pattern));
@@ -200,11 +195,7 @@ print_json(const struct cairn_heatmap *map)
     write_field(&writer, map, false);
     write_field(&writer, map, true);
     cairn_json_write_object_end(&writer);
-    err = cairn_json_writer_done(&writer, &text, &text_bytes);
-    if (!err)
-        printf("%s\n", text);
-    free(text);
-    return err;
+    return cairn_json_print(&writer);
 }
 
 /* ---- the whole ---- */

@@ -71,9 +71,7 @@ print_json(const struct cairn_problem *problem, const struct cairn_answer_plan *
     struct cairn_json_writer writer;
     cairn_err err = CAIRN_OK;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     if (answer->plan)
         err = write_plan(&writer, problem, answer, plan_ms);
     else
@@ -84,7 +82,7 @@ print_json(const struct cairn_problem *problem, const struct cairn_answer_plan *
         cairn_tool_error("plan", "the answer could not be put together", cairn_err_text(err), NULL);
         return cairn_exit_code(err);
     }
-    return cairn_planning_print("plan", &writer);
+    return cairn_json_finish("plan", &writer);
 }
 
 /* What moves, and how long that takes where link_gbps says. */

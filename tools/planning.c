@@ -113,21 +113,3 @@ cairn_deadline_elapsed_ms(const struct cairn_deadline *deadline)
 {
     return (double)(cairn_clock_thread_cpu_ns() - deadline->started_ns) / (double)CAIRN_NS_PER_MS;
 }
-
-int
-cairn_planning_print(const char *verb, struct cairn_json_writer *writer)
-{
-    char *text = NULL;
-    size_t text_bytes = 0;
-    cairn_err err = cairn_json_writer_done(writer, &text, &text_bytes);
-
-    cairn_json_writer_fini(writer);
-    if (err) {
-        cairn_tool_error(verb, "the answer could not be put together", cairn_err_text(err), NULL);
-        return cairn_exit_code(err);
-    }
-    (void)fwrite(text, 1, text_bytes, stdout);
-    (void)putchar('\n');
-    free(text);
-    return CAIRN_EXIT_OK;
-}

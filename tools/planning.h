@@ -27,7 +27,4 @@ bool cairn_deadline_parse(const char *text, struct cairn_deadline *out);
 bool cairn_deadline_over(void *deadline); /* as cairn_stop asks */
 double cairn_deadline_elapsed_ms(const struct cairn_deadline *deadline);
 
-/* Prints what a writer has and a newline; the exit code. */
-int cairn_planning_print(const char *verb, struct cairn_json_writer *writer);
-
 #endif

@@ -34,7 +34,7 @@ print(const struct cairn_problem *problem)
                          NULL);
         return cairn_exit_code(err);
     }
-    return cairn_planning_print("profile", &writer);
+    return cairn_json_finish("profile", &writer);
 }
 
 static int

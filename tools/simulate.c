@@ -27,9 +27,7 @@ print_json(const struct files *files, const struct cairn_simulated *simulated, d
     const struct cairn_plan *plan = files->plan;
     struct cairn_json_writer writer;
 
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_put_u64(&writer, "schema", 1);
+    cairn_json_begin(&writer);
     cairn_json_put_double(&writer, "simulated_ms", simulated->step_ms);
     cairn_json_put_double(&writer, "step_ms", cairn_plan_step_ms(plan, &files->problem));
     cairn_json_put_double(&writer, "schedule_ms", schedule_ms);
@@ -56,7 +54,7 @@ print_json(const struct files *files, const struct cairn_simulated *simulated, d
     }
     cairn_json_write_array_end(&writer);
     cairn_json_write_object_end(&writer);
-    return cairn_planning_print("simulate", &writer);
+    return cairn_json_finish("simulate", &writer);
 }
 
 static void
