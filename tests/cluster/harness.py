@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build/plain"))
@@ -29,20 +30,8 @@ STRANGER = os.path.join(BUILD, "stranger")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 
-OK, FAILED, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    64,
-    65,
-    69,
-    74,
-    75,
-    77,
-    78,
-)
+OK, FAILED, WARN, CRITICAL, LOST = range(5)
+USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = 64, 65, 69, 74, 75, 77, 78
 
 TORN = 3  # of the trainer
 # times what an idle machine takes at most: tests run on machines that have other things to do
@@ -66,6 +55,34 @@ def build():
     )
     if make.returncode:
         sys.exit(f"the programs under test do not build:\n{make.stdout}")
+
+
+def memories(pid, kind):
+    """Paths of the process's memfds whose name holds `kind`, each once: a trainer's may be open
+    twice."""
+    found = {}
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{fd}"
+        try:
+            if re.search(rf"memfd:cairn-.*{kind}", os.readlink(path)):
+                found[os.stat(path).st_ino] = path
+        except OSError:
+            pass
+    return sorted(found.values())
+
+
+class Built(unittest.TestCase):
+    """Tests of what make builds."""
+
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def cluster(self, *arguments, **options):
+        """A cluster that ends with the test."""
+        cluster = Cluster(*arguments, **options)
+        self.addCleanup(cluster.close)
+        return cluster
 
 
 def say(text):

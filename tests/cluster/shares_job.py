@@ -3,9 +3,8 @@ so that other shares of micro-batches are better."""
 
 import json
 import statistics
-import unittest
 
-from harness import GPT, PATIENCE, Cluster, build, free_ports, spawn, text_of
+from harness import GPT, PATIENCE, Built, Cluster, free_ports, spawn, text_of
 
 DP, PP, LAYER_MS = 2, 2, 8
 SLOW_RANK, SLOW_FROM, SLOW_TO, STEPS = 2, 40, 130, 240
@@ -47,12 +46,8 @@ def problem(room=2):
     }
 
 
-class SharesJob(unittest.TestCase):
+class SharesJob(Built):
     """The agents and ranks of such a job."""
-
-    @classmethod
-    def setUpClass(cls):
-        build()
 
     def agents(self, policy, room=2, **options):
         cluster = Cluster(

@@ -6,20 +6,7 @@ import shutil
 import time
 import unittest
 
-from harness import (
-    AGAIN,
-    LOST,
-    OK,
-    PATIENCE,
-    PEER,
-    TORN,
-    Cluster,
-    Trainer,
-    build,
-    cairn,
-    say,
-    wait_for,
-)
+from harness import AGAIN, LOST, OK, PATIENCE, PEER, TORN, Built, Trainer, cairn, say, wait_for
 
 
 def survives(status):
@@ -35,16 +22,7 @@ def named(status, option, codes=("options-differ",)):
     )
 
 
-class Breaking(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
-    def cluster(self, *arguments, **options):
-        cluster = Cluster(*arguments, **options)
-        self.addCleanup(cluster.close)
-        return cluster
-
+class Breaking(Built):
     def check_restored(self, cluster, answer, at_least, **options):
         found = (answer["generation"]["epoch"], answer["generation"]["step"])
         self.assertGreaterEqual(found, at_least, "a committed generation was lost")

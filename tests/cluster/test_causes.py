@@ -6,7 +6,7 @@ import signal
 import tempfile
 import unittest
 
-from harness import BUILD, OK, WARN, Cluster, build, cairn, run, wait_for
+from harness import BUILD, OK, WARN, Built, Cluster, cairn, run, wait_for
 
 NODES, SLOW = 3, 2
 STEP_US = 30000
@@ -24,11 +24,7 @@ HEALTHY = {
 HOT = {"clock_mhz": 1200, "clock_reasons": 0x40, "temperature_c": 91, "pcie_width": 8}
 
 
-class Causes(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Causes(Built):
     def write(self, path, text):
         """Replaces a file at once, so that a reader never sees half."""
         path = os.path.join(self.folder, path)

@@ -4,17 +4,13 @@ committed comes back afterwards."""
 import subprocess
 import unittest
 
-from harness import OK, PATIENCE, STRANGER, Cluster, build, say, wait_for
+from harness import OK, PATIENCE, STRANGER, Built, Cluster, say, wait_for
 
 NODES = 4
 TAKEN = 3  # whose place the stranger has
 
 
-class Claims(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Claims(Built):
     def setUp(self):
         self.cluster = Cluster(NODES, 1)
         self.addCleanup(self.cluster.close)

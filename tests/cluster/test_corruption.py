@@ -7,25 +7,11 @@ import re
 import signal
 import unittest
 
-from harness import CRITICAL, OK, PATIENCE, WARN, Cluster, build, cairn, say, wait_for
+from harness import CRITICAL, OK, PATIENCE, WARN, Built, Cluster, cairn, memories, say, wait_for
 
 SEED = int(os.environ.get("SEED", str(random.SystemRandom().randrange(1 << 32))))
 BLOCK = 65536
 DATA = r"slot.-region\d"  # of the only rank of a node
-
-
-def memories(pid, kind):
-    """Paths of the process's memfds whose name holds `kind`, each once: a trainer's may be open
-    twice."""
-    found = {}
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        path = f"/proc/{pid}/fd/{fd}"
-        try:
-            if re.search(rf"memfd:cairn-.*{kind}", os.readlink(path)):
-                found[os.stat(path).st_ino] = path
-        except OSError:
-            pass
-    return sorted(found.values())
 
 
 def flip(path, at, count=1, stride=1):
@@ -38,11 +24,7 @@ def flip(path, at, count=1, stride=1):
         os.close(fd)
 
 
-class Corruption(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Corruption(Built):
     def setUp(self):
         self.dice = random.Random(SEED)
         say(f"SEED={SEED}")

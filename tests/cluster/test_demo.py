@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from harness import CAIRN, FAILED, GPT, INPUT, LOST, OK, USAGE, build, cairn, say, text_of, wait_for
+from harness import CAIRN, FAILED, GPT, INPUT, LOST, OK, USAGE, Built, cairn, say, text_of, wait_for
 
 STEPS = 200  # of a small model: some 6 s
 LONG_STEPS = 400  # where a generation must be in files before the end
@@ -52,11 +52,7 @@ def trained_alone(steps):
     return done["loss_sha256"], done["state_sha256"]
 
 
-class Demo(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Demo(Built):
     def demo(self, *words, code=OK):
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="cairn-test-") as directory:

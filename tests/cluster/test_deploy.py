@@ -14,7 +14,7 @@ from harness import (
     OK,
     PATIENCE,
     ROOT,
-    build,
+    Built,
     cairn,
     free_ports,
     pids_with,
@@ -26,11 +26,7 @@ DEPLOY = os.path.join(ROOT, "examples", "deploy")
 SERVICES = ["cairn-agent.service", "cairn-enforce@.service", "cairn-metrics.service"]
 
 
-class Deploy(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Deploy(Built):
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="cairn-test-")
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)

@@ -16,8 +16,8 @@ from harness import (
     PATIENCE,
     USAGE,
     WARN,
+    Built,
     Cluster,
-    build,
     cairn,
     say,
     text_of,
@@ -34,11 +34,7 @@ SHORT_S = 5
 HANG_S = 8  # after so long a rank that stands still is reported to hang
 
 
-class Detection(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Detection(Built):
     def job(self, options=""):
         """A job of four ranks that trains, with what is normal for it learned."""
         cluster = Cluster(nodes=NODES, parity=1, options=options)

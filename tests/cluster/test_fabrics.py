@@ -4,7 +4,7 @@ with its memory, the others rebuild what it had, and every byte is restored."""
 import os
 import unittest
 
-from harness import OK, Cluster, build, say, text_of, wait_for
+from harness import OK, Built, Cluster, say, text_of, wait_for
 
 NODES = 4
 
@@ -18,11 +18,7 @@ def with_key(cluster, **options):
         cluster.configure(node, key_file=key, network_is_closed="true", **options)
 
 
-class Fabrics(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Fabrics(Built):
     def lose_and_restore(self, provider, protection):
         with Cluster(NODES, 1) as cluster:
             with_key(cluster, provider=provider, protection=protection)

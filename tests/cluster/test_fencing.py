@@ -6,14 +6,10 @@ import signal
 import time
 import unittest
 
-from harness import OK, Cluster, build, cairn, codes, say, wait_for
+from harness import OK, Built, Cluster, cairn, codes, say, wait_for
 
 
-class Fencing(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Fencing(Built):
     def setUp(self):
         self.cluster = Cluster(4, 1)
         self.addCleanup(self.cluster.close)

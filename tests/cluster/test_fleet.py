@@ -12,8 +12,7 @@ from harness import (
     OK,
     PATIENCE,
     USAGE,
-    Cluster,
-    build,
+    Built,
     cairn,
     free_ports,
     say,
@@ -23,16 +22,7 @@ from harness import (
 )
 
 
-class Fleet(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
-    def cluster(self, *arguments, **options):
-        cluster = Cluster(*arguments, **options)
-        self.addCleanup(cluster.close)
-        return cluster
-
+class Fleet(Built):
     def node(self, cluster, asked, *words):
         return cairn("node", *words, "--agent", cluster.socket(asked))
 

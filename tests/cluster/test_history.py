@@ -7,7 +7,7 @@ import signal
 import time
 import unittest
 
-from harness import OK, USAGE, Cluster, build, cairn, run, say, wait_for
+from harness import OK, USAGE, Built, Cluster, cairn, run, say, wait_for
 
 PARTS = 4
 STEP_US = 20000
@@ -20,11 +20,7 @@ PARTS_OF_TIME = (
 )
 
 
-class History(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class History(Built):
     def history(self, cluster, node, *words):
         code, answer, error = cairn("history", "--agent", cluster.socket(node), *words)
         self.assertEqual(code, OK, f"{answer} {error}")

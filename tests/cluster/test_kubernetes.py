@@ -13,7 +13,7 @@ import subprocess
 import sys
 import unittest
 
-from harness import BUILD, OK, PATIENCE, ROOT, Cluster, build, say, spawn, text_of, wait_for
+from harness import BUILD, OK, PATIENCE, ROOT, Built, Cluster, say, spawn, text_of, wait_for
 from test_namespaces import ip, why_not
 
 FOLDER = os.path.join(ROOT, "examples", "deploy", "kubernetes")
@@ -160,11 +160,7 @@ class Pods(Cluster):
         return self.path(f"pod{node}/state")
 
 
-class Containers(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Containers(Built):
     def setUp(self):
         reason = why_not()
         if reason:

@@ -14,9 +14,9 @@ from harness import (
     LOST,
     OK,
     PATIENCE,
+    Built,
     Cluster,
     Trainer,
-    build,
     cairn,
     say,
     wait_for,
@@ -29,11 +29,7 @@ STOPPED_S = 1.25 * STOPPED_DEAD_AFTER_S
 LATE_DEAD_AFTER_S = 2
 
 
-class Late(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Late(Built):
     def begin(self, dead_after_s):
         """Four agents and trainers, with a generation that is committed."""
         self.cluster = Cluster(4, 1, dead_after_ms=dead_after_s * 1000)

@@ -13,12 +13,12 @@ from harness import (
     CAIRN,
     INPUT,
     OK,
-    PEER,
     PATIENCE,
+    PEER,
     USAGE,
     WARN,
+    Built,
     Cluster,
-    build,
     cairn,
     run,
     wait_for,
@@ -29,11 +29,7 @@ STEP_US = 20000
 STEPS = 30
 
 
-class LiveTrace(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class LiveTrace(Built):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="cairn-live-trace-")
         self.addCleanup(folder.cleanup)

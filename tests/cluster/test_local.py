@@ -14,8 +14,8 @@ from harness import (
     OK,
     PATIENCE,
     TRAINER,
+    Built,
     Cluster,
-    build,
     say,
     spawn,
     text_of,
@@ -25,11 +25,7 @@ from harness import (
 PARTS = 3
 
 
-class Local(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Local(Built):
     def setUp(self):
         self.cluster = Cluster(PARTS, 1, options="local_after_ms: 0")
         self.addCleanup(self.cluster.close)

@@ -7,7 +7,7 @@ import re
 import signal
 import unittest
 
-from harness import CAIRN, CONFIG, OK, Cluster, build, run, text_of, wait_for
+from harness import CAIRN, CONFIG, OK, Built, Cluster, run, text_of, wait_for
 
 KEYS = ["time", "level", "source", "event", "message", "fields"]
 # a line for people, as the agents print it by default
@@ -16,11 +16,7 @@ TEXT = re.compile(
 )
 
 
-class Logs(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Logs(Built):
     def setUp(self):
         self.cluster = Cluster(3, parity=1, options="log_format: json")
         self.addCleanup(self.cluster.close)

@@ -8,14 +8,10 @@ import subprocess
 import time
 import unittest
 
-from harness import AGAIN, CAIRN, LOST, OK, PATIENCE, TORN, Cluster, build, cairn, say, wait_for
+from harness import AGAIN, CAIRN, LOST, OK, PATIENCE, TORN, Built, Cluster, cairn, say, wait_for
 
 
-class Losses(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Losses(Built):
     def check_restored(self, cluster, answer):
         code, found, text = cluster.check()
         self.assertEqual(code, OK, text)

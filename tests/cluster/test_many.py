@@ -9,7 +9,7 @@ import re
 import time
 import unittest
 
-from harness import OK, Cluster, build, say, text_of, wait_for
+from harness import OK, Built, Cluster, say, text_of, wait_for
 
 NODES = 64
 STEP_US = 1000000
@@ -67,11 +67,7 @@ def longest_row(steps):
     return longest
 
 
-class Many(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Many(Built):
     def committed_steps(self, cluster):
         """Steps of the newest epoch that the leader has seen committed."""
         found = re.findall(r"save: committed epoch=(\d+) step=(\d+)", cluster.log(0))

@@ -11,7 +11,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from harness import CAIRN, Cluster, IO, OK, PEER, ROOT, USAGE, build, run, wait_for
+from harness import CAIRN, IO, OK, PEER, ROOT, USAGE, Built, Cluster, run, wait_for
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,11 +44,7 @@ def by_node(families, name):
     return {int(labels["node"]): value for _, labels, value in families[name][2]}
 
 
-class Metrics(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Metrics(Built):
     def setUp(self):
         self.cluster = Cluster(3, parity=1).start()
         self.addCleanup(self.cluster.close)

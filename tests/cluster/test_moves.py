@@ -8,8 +8,8 @@ from harness import (
     GPT,
     OK,
     PATIENCE,
+    Built,
     Cluster,
-    build,
     cairn,
     free_ports,
     spawn,
@@ -57,11 +57,7 @@ def problem(layer_bytes):
     }
 
 
-class Moves(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Moves(Built):
     def agents(self, state="2MiB", layer_bytes=1 << 20):
         cluster = Cluster(
             nodes=DP * PP,

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import CONFIG, DENIED, OK, PATIENCE, Cluster, build, cairn, say, wait_for
+from harness import CONFIG, DENIED, OK, PATIENCE, Built, Cluster, cairn, say, wait_for
 
 NAMES = [f"cairn{os.getpid()}a", f"cairn{os.getpid()}b"]
 
@@ -29,11 +29,7 @@ def why_not():
     return None
 
 
-class Namespaces(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Namespaces(Built):
     def setUp(self):
         reason = why_not()
         if reason:

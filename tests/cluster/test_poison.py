@@ -6,17 +6,13 @@ import re
 import signal
 import unittest
 
-from harness import CRITICAL, OK, PATIENCE, Cluster, build, cairn, codes, run, wait_for
+from harness import CRITICAL, OK, PATIENCE, Built, Cluster, cairn, codes, run, wait_for
 
 NODES = 3
 BAD = 1  # the rank that goes bad
 
 
-class Poison(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Poison(Built):
     def begin(self, weights, policy="keep_good"):
         """Trains until something is committed."""
         self.cluster = Cluster(NODES, 1, options=f"on_poison: {policy}")

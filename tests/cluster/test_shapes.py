@@ -4,7 +4,7 @@ bit-identically, from memory."""
 import json
 import unittest
 
-from harness import GPT, OK, Cluster, build, free_ports, say, spawn, text_of, wait_for
+from harness import GPT, OK, Built, Cluster, free_ports, say, spawn, text_of, wait_for
 
 MODEL = [
     "--d-model",
@@ -79,11 +79,7 @@ class Job:
             rank.wait()
 
 
-class Shapes(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Shapes(Built):
     def test_other_divisions(self):
         with Cluster(1, 0) as folder:
             plain = Job(folder, 1, 1, False, agents=False)

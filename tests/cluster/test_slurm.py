@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import BUILD, CAIRN, PATIENCE, ROOT, TRAINER, build, cairn, pids_with, say, text_of
+from harness import BUILD, CAIRN, PATIENCE, ROOT, TRAINER, Built, cairn, pids_with, say, text_of
 from harness import wait_for
 from test_namespaces import ip, why_not
 
@@ -100,11 +100,7 @@ def why_not_here():
     return why_not()
 
 
-class Slurm(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Slurm(Built):
     def setUp(self):
         reason = why_not_here()
         if reason:

@@ -22,8 +22,8 @@ from harness import (
     OK,
     PATIENCE,
     USAGE,
+    Built,
     Cluster,
-    build,
     cairn,
     run,
     say,
@@ -111,11 +111,7 @@ def name_of(directory, generation):
     return os.path.join(directory, "e%d-s%d" % generation)
 
 
-class Spill(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Spill(Built):
     def setUp(self):
         self.spill = tempfile.mkdtemp(prefix="cairn-spill-")
         self.addCleanup(shutil.rmtree, self.spill, ignore_errors=True)

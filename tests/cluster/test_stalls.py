@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from harness import FAULTS, OK, PATIENCE, Cluster, build, cairn, say, wait_for
+from harness import FAULTS, OK, PATIENCE, Built, Cluster, cairn, say, wait_for
 from test_namespaces import ip, why_not
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "hostile"))
@@ -50,16 +50,7 @@ class Faults:
             os.remove(os.path.join(self.directory, name))
 
 
-class Stalls(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
-    def cluster(self, *arguments, **options):
-        cluster = Cluster(*arguments, **options)
-        self.addCleanup(cluster.close)
-        return cluster
-
+class Stalls(Built):
     def wait_stalled(self, cluster):
         """Until nothing has been committed for a second."""
 
@@ -193,12 +184,8 @@ class Stalls(unittest.TestCase):
         self.assertEqual(cluster.check()[:2], (OK, found))
 
 
-class OneWay(unittest.TestCase):
+class OneWay(Built):
     """Four nodes on a bridge, each in a network namespace of its own."""
-
-    @classmethod
-    def setUpClass(cls):
-        build()
 
     def setUp(self):
         reason = why_not()

@@ -4,14 +4,10 @@ and what was committed stays."""
 import signal
 import unittest
 
-from harness import OK, Cluster, build, cairn, say, wait_for
+from harness import OK, Built, Cluster, cairn, say, wait_for
 
 
-class Tiling(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Tiling(Built):
     def setUp(self):
         self.cluster = Cluster(4, 1)
         self.addCleanup(self.cluster.close)

@@ -9,17 +9,13 @@ import random
 import time
 import unittest
 
-from harness import OK, Cluster, build, say
+from harness import OK, Built, Cluster, say
 
 KILLS = int(os.environ.get("KILLS", "30"))
 SEED = int(os.environ.get("SEED", str(random.SystemRandom().randrange(1 << 32))))
 
 
-class Torn(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Torn(Built):
     def test_random_kills(self):
         dice = random.Random(SEED)
         say(f"{KILLS} kills, SEED={SEED}")

@@ -7,25 +7,11 @@ import tempfile
 import time
 import unittest
 
-from harness import LOST, OK, PATIENCE, USAGE, Cluster, build, cairn, codes, say, wait_for
+from harness import LOST, OK, PATIENCE, USAGE, Built, Cluster, cairn, codes, memories, say, wait_for
 
 BLOCK = 65536
 PERIOD_S = 0.5
 DATA = r"slot.-region\d"  # of the only rank of a node
-
-
-def memories(pid, kind):
-    """Paths of the process's memfds whose name holds `kind`, each once: a trainer's may be open
-    twice."""
-    found = {}
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        path = f"/proc/{pid}/fd/{fd}"
-        try:
-            if re.search(rf"memfd:cairn-.*{kind}", os.readlink(path)):
-                found[os.stat(path).st_ino] = path
-        except OSError:
-            pass
-    return sorted(found.values())
 
 
 def flip(path, positions):
@@ -38,11 +24,7 @@ def flip(path, positions):
         os.close(fd)
 
 
-class Trust(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Trust(Built):
     def begin(self, nodes=3, parity=1, options=""):
         """A job that has committed; its trainers are gone, so that its memory stays."""
         self.cluster = Cluster(nodes, parity, options=options)

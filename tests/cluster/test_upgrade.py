@@ -5,18 +5,14 @@ import os
 import re
 import unittest
 
-from harness import BUILD, CAIRN, OK, Cluster, build, say, wait_for
+from harness import BUILD, CAIRN, OK, Built, Cluster, say, wait_for
 
 NEWER = os.path.join(BUILD, "newer", "cairn")
 FOREIGN = os.path.join(BUILD, "foreign", "cairn")
 NODES = 4
 
 
-class Upgrade(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Upgrade(Built):
     def setUp(self):
         self.cluster = Cluster(NODES, 1)
         self.addCleanup(self.cluster.close)

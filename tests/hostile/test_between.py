@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
 from attacker import SCALE, dumped_memory, rng, send_all
-from harness import OK, Cluster, build, free_ports, say, wait_for
+from harness import OK, Built, Cluster, free_ports, say, wait_for
 from proxy import Mangler, Proxy
 
 NODES = 3
@@ -43,11 +43,7 @@ def planted(steps):
     ]
 
 
-class Between(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Between(Built):
     protection = "authenticate"
 
     def setUp(self):

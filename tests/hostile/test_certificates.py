@@ -19,7 +19,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
 from attacker import SCALE, connect, dumped_memory, process_time
 from authority import Authority
-from harness import CONFIG, OK, PATIENCE, Cluster, build, cairn, codes, free_ports, say, wait_for
+from harness import CONFIG, OK, PATIENCE, Built, Cluster, cairn, codes, free_ports, say, wait_for
 
 NODES = 3
 RENEWALS = int(4 * SCALE)
@@ -34,11 +34,7 @@ def name_of(node, job=JOB, pattern=SPIFFE):
     return ("URI:" if "://" in text else "DNS:") + text
 
 
-class Certificates(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Certificates(Built):
     def setUp(self):
         self.ports = free_ports(NODES)
         self.cluster = Cluster(NODES, 1, addresses=[f"127.0.0.1:{port}" for port in self.ports])

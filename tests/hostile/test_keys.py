@@ -12,18 +12,14 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
 from attacker import SCALE, dumped_memory
-from harness import OK, Cluster, build, free_ports, say, wait_for
+from harness import OK, Built, Cluster, free_ports, say, wait_for
 
 NODES = 3
 ROTATIONS = int(20 * SCALE)
 RESTART_EVERY = 5
 
 
-class Keys(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Keys(Built):
     def setUp(self):
         self.ports = free_ports(NODES)
         self.cluster = Cluster(NODES, 1, addresses=[f"127.0.0.1:{port}" for port in self.ports])

@@ -10,7 +10,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-from harness import OK, PATIENCE, Cluster, build, cairn, wait_for
+from harness import OK, PATIENCE, Built, Cluster, build, cairn, wait_for
 
 PROTOCOL, FRAMING, BLOCK = 5, 1, 65536
 HELLO, REGISTER, BEGIN, PIECE, DONE, RESTORE = 1, 2, 3, 4, 5, 7
@@ -142,11 +142,7 @@ def reopened(fd):
         return None
 
 
-class Memory(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Memory(Built):
     def setUp(self):
         self.cluster = Cluster(1, 0)
         self.addCleanup(self.cluster.close)

@@ -30,7 +30,7 @@ from attacker import (
     rng,
     send_all,
 )
-from harness import PATIENCE, Cluster, build, free_ports, say, wait_for
+from harness import PATIENCE, Built, Cluster, free_ports, say, wait_for
 
 NODES = 3
 MUTATED = int(3000 * SCALE)
@@ -49,11 +49,7 @@ def hello():
     return out.read()
 
 
-class Wire(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        build()
-
+class Wire(Built):
     def setUp(self):
         self.ports = free_ports(NODES)
         self.cluster = Cluster(NODES, 1, addresses=[f"127.0.0.1:{port}" for port in self.ports])
@@ -204,13 +200,9 @@ class Wire(unittest.TestCase):
         self.watch.check("handshakes")
 
 
-class Fabric(unittest.TestCase):
+class Fabric(Built):
     """Payloads travel over libfabric, whose own parser reads what a stranger sends. What it lets
     through is not believed: no frame counts there, and no write without a key of a TLS session."""
-
-    @classmethod
-    def setUpClass(cls):
-        build()
 
     def test_nothing_is_reached_over_the_fabric(self):
         ports = free_ports(NODES)
