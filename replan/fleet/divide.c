@@ -9,6 +9,7 @@
 /* Layers are compared with this much tolerance, since limits are computed from them and back. */
 #define LAYER_TOLERANCE 1e-9
 enum {
+    SHORTAGE_LOOKS = 4,
     STEPS_MAX = 65536,          /* limits tried for one pipeline: far beyond what real plans need */
     WORK_MAX = 16 * 1024 * 1024 /* steps times stages; bounds the time of absurd inputs */
 };
@@ -72,7 +73,7 @@ least_sum_ms(const struct cairn_divider *divider)
 
     for (uint32_t i = 0; i < divider->stage_count && left > 0; i++) {
         const struct divider_stage *stage = &divider->stages[divider->by_speed[i]];
-        uint32_t more = stage->most - 1 < left ? stage->most - 1 : left;
+        uint32_t more = stage->most == 0 ? 0 : stage->most - 1 < left ? stage->most - 1 : left;
 
         sum_ms += more * stage->layer_ms;
         left -= more;
@@ -97,16 +98,15 @@ sort_by_speed(struct cairn_divider *divider)
     }
 }
 
-/* Takes a pipeline in; false where its layers do not fit. */
-static bool
-begin(struct cairn_divider *divider, const struct cairn_group *groups, uint32_t stage_count,
-      uint32_t microbatches)
+/* Takes a pipeline in; how many layers fit, or 0 where a stage holds none. */
+static uint64_t
+take_stages(struct cairn_divider *divider, const struct cairn_group *groups, uint32_t stage_count,
+            uint32_t microbatches)
 {
     const struct cairn_problem *problem = divider->problem;
     uint64_t fits = 0;
+    bool empty = false;
 
-    if (stage_count == 0 || stage_count > problem->layers)
-        return false;
     divider->stage_count = stage_count;
     divider->fixed_ms = 0;
     for (uint32_t j = 0; j < stage_count; j++) {
@@ -116,13 +116,23 @@ begin(struct cairn_divider *divider, const struct cairn_group *groups, uint32_t 
         stage->vocabulary = cairn_cost_vocabulary_layers(problem, j, stage_count);
         stage->fits = cairn_cost_layers_max(problem, groups[j].bytes,
                                             cairn_cost_in_flight(j, stage_count, microbatches));
-        if (stage->fits == 0)
-            return false;
+        empty = empty || stage->fits == 0;
         fits += stage->fits;
         stage->most = stage->fits;
         divider->fixed_ms += (1 + stage->vocabulary) * stage->layer_ms;
     }
-    if (fits < problem->layers)
+    return empty ? 0 : fits;
+}
+
+/* The same; false where the layers do not fit. */
+static bool
+begin(struct cairn_divider *divider, const struct cairn_group *groups, uint32_t stage_count,
+      uint32_t microbatches)
+{
+    uint32_t layers = divider->problem->layers;
+
+    if (stage_count == 0 || stage_count > layers ||
+        take_stages(divider, groups, stage_count, microbatches) < layers)
         return false;
     sort_by_speed(divider);
     divider->least_sum_ms = least_sum_ms(divider);
@@ -251,6 +261,47 @@ cairn_divide_layers(struct cairn_divider *divider, const struct cairn_group *gro
     if (layers)
         take_layers(divider, best_limit_ms, layers);
     return best_ms;
+}
+
+/* What stages hold under a limit that no stage may pass, and the time that they then take. */
+static double
+shortage_at(struct cairn_divider *divider, double limit_ms, double repeats, double step_ms,
+            double *sum_ms)
+{
+    double layers = divider->problem->layers, held = 0, reached_ms = 0, over_ms;
+    uint32_t empty = 0;
+
+    for (uint32_t j = 0; j < divider->stage_count; j++) {
+        struct divider_stage *stage = &divider->stages[j];
+        double most = floor(limit_ms / stage->layer_ms - stage->vocabulary + LAYER_TOLERANCE);
+
+        stage->most = most <= 0 ? 0 : most < stage->fits ? (uint32_t)most : stage->fits;
+        held += stage->most;
+        empty += stage->most == 0;
+        reached_ms = fmax(reached_ms, (stage->most + stage->vocabulary) * stage->layer_ms);
+    }
+    *sum_ms = least_sum_ms(divider);
+    over_ms = repeats * reached_ms + *sum_ms - step_ms;
+    return fmax(0, layers - held) + empty + fmax(0, over_ms) / step_ms * layers;
+}
+
+double
+cairn_divide_shortage(struct cairn_divider *divider, const struct cairn_group *groups,
+                      uint32_t stage_count, uint32_t microbatches, double step_ms)
+{
+    double repeats = fmax(microbatches - 1.0, 1e-9), limit_ms = step_ms / repeats;
+    double least = INFINITY, sum_ms;
+
+    if (stage_count == 0 || stage_count > divider->problem->layers || microbatches == 0)
+        return divider->problem->layers;
+    (void)take_stages(divider, groups, stage_count, microbatches);
+    sort_by_speed(divider);
+    /* the longest stage leaves the others their time, which depends on it */
+    for (int i = 0; i < SHORTAGE_LOOKS && limit_ms > 0; i++) {
+        least = fmin(least, shortage_at(divider, limit_ms, repeats, step_ms, &sum_ms));
+        limit_ms = (step_ms - sum_ms) / repeats;
+    }
+    return least;
 }
 
 /* Adds a line with a larger slowest_ms and a smaller sum_ms; takes out those that it makes useless:

@@ -36,6 +36,14 @@ void cairn_divider_destroy(struct cairn_divider *divider);                /* NUL
 double cairn_divide_layers(struct cairn_divider *divider, const struct cairn_group *groups,
                            uint32_t stage_count, uint32_t microbatches, uint32_t *layers);
 
+/*
+ * About how many layers too few fit into these groups, in this order, if that many micro-batches
+ * are to take at most that time: a measure for searches that pass through what does not fit. 0
+ * only where all fit.
+ */
+double cairn_divide_shortage(struct cairn_divider *divider, const struct cairn_group *groups,
+                             uint32_t stage_count, uint32_t microbatches, double step_ms);
+
 enum { CAIRN_LINES_MAX = 16 };
 
 /*

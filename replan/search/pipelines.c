@@ -40,6 +40,9 @@ goes_before(enum cairn_order order, const struct cairn_group *group,
         return false;
     if (order == CAIRN_ORDER_SPEED_MEMORY_LAST)
         return group->layer_ms >= standing->layer_ms && group->bytes < standing->bytes;
+    if (order == CAIRN_ORDER_ROOM_FIRST)
+        return (double)group->bytes * group->layer_ms >
+               (double)standing->bytes * standing->layer_ms;
     return order == CAIRN_ORDER_MEMORY_FIRST ? group->bytes > standing->bytes
                                              : group->bytes < standing->bytes;
 }

@@ -4,9 +4,10 @@
  *
  * A division is judged at a target time: how many micro-batches all its pipelines can do within it.
  * The groups of a pipeline stand slowest first, since early stages hold more activations per layer
- * and slow groups get fewer layers. Where groups differ in memory three more orders are tried:
+ * and slow groups get fewer layers. Where groups differ in memory four more orders are tried:
  * slowest first with most memory last among equals, most memory first, for stages of equal layers,
- * and most memory last, which holds most layers altogether.
+ * most memory last, which holds most layers altogether, and most time to fill the memory first: a
+ * group with memory to spare loses least where many micro-batches are in flight.
  */
 #ifndef CAIRN_REPLAN_SEARCH_PIPELINES_H
 #define CAIRN_REPLAN_SEARCH_PIPELINES_H
@@ -27,6 +28,7 @@ enum cairn_order {
     CAIRN_ORDER_SPEED_MEMORY_LAST, /* of equal speed least memory first */
     CAIRN_ORDER_MEMORY_FIRST,
     CAIRN_ORDER_MEMORY_LAST,
+    CAIRN_ORDER_ROOM_FIRST, /* most time to fill the memory first */
     CAIRN_ORDER_COUNT
 };
 

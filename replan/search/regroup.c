@@ -11,12 +11,23 @@
 enum {
     DEVICES = CAIRN_REGROUP_DEVICES_MAX,
     PIPELINES_MAX = 32,
-    HALVINGS = 30,      /* of the time of all pipelines */
     MOVES_AT_ONCE = 16, /* between two looks at the time */
     NONE = UINT16_MAX
 };
-#define HOT 0.02 /* of the step: what a move may lose at first, and in the end */
-#define COLD 0.0002
+#define BELOW (1 - 1e-6) /* of a step: what is less */
+
+/* How a round anneals. Where memory is tight, what fits lies apart: some rounds pass through
+ * divisions that lack layers. No single way finds good plans for all problems. */
+struct round {
+    double hot, cold; /* layers: what a move may lose at first, and in the end */
+    double ambition;  /* how far the target lies from the best towards the bound */
+    bool fitting;     /* layers that do not fit are refused */
+};
+static const struct round rounds[] = {{0.6, 0.006, 0, true},
+                                      {0.3, 0.1, 0, false},
+                                      {0.3, 0.1, 0.4, false},
+                                      {0.3, 0.1, 0.1, false},
+                                      {0.3, 0.1, 0.8, false}};
 
 struct part {
     struct cairn_group group;
@@ -30,8 +41,8 @@ struct state {
     uint16_t part_of[DEVICES]; /* by place in the fleet's order; NONE */
     struct part parts[DEVICES];
     enum cairn_order orders[PIPELINES_MAX];
-    struct cairn_pipeline_lines lines[PIPELINES_MAX];
-    double step_ms;
+    uint32_t microbatches[PIPELINES_MAX];
+    double shortage[PIPELINES_MAX]; /* layers, at the target */
 };
 
 struct regroup {
@@ -40,11 +51,18 @@ struct regroup {
     struct cairn_divider *divider;
     uint32_t pipeline_count;
     uint64_t seed;
+    double step_ms; /* of `best` */
+    double bound_ms;
+    struct round round;
+    double target_ms;
+    double lowest; /* shortage at the target */
     struct state now, tried, best;
     bool changed[PIPELINES_MAX + 1];
     struct cairn_unit units[DEVICES]; /* scratch: of one pipeline */
     uint32_t members[DEVICES];
     struct cairn_group groups[DEVICES];
+    struct cairn_group all_groups[DEVICES]; /* of all pipelines */
+    uint32_t layers[DEVICES];
 };
 
 /* splitmix64 */
@@ -73,8 +91,8 @@ copy(const struct regroup *regroup, struct state *into, const struct state *from
     memcpy(into->part_of, from->part_of, devices * sizeof(*from->part_of));
     memcpy(into->parts, from->parts, devices * sizeof(*from->parts));
     memcpy(into->orders, from->orders, pipelines * sizeof(*from->orders));
-    memcpy(into->lines, from->lines, pipelines * sizeof(*from->lines));
-    into->step_ms = from->step_ms;
+    memcpy(into->microbatches, from->microbatches, pipelines * sizeof(*from->microbatches));
+    memcpy(into->shortage, from->shortage, pipelines * sizeof(*from->shortage));
 }
 
 /* ---- what a state is worth ---- */
@@ -116,78 +134,86 @@ list_groups(struct regroup *regroup, const struct state *state, uint32_t pipelin
     return count;
 }
 
-/* The time of a pipeline that does so many micro-batches alone, for comparing orders. */
+/* By how many layers the groups of a pipeline miss the target; a time beyond it counts as the
+ * layers that take so long. */
 static double
-time_of(const struct cairn_pipeline_lines *lines, double microbatches)
+measure(struct regroup *regroup, uint32_t count, uint32_t microbatches)
 {
-    double least = INFINITY;
+    const struct cairn_group *groups = regroup->groups;
+    double layers = regroup->problem->layers, own_ms, shortage = INFINITY;
 
-    for (uint32_t i = 0; i < lines->line_count; i++)
-        least = fmin(least, (microbatches - 1) * lines->slowest_ms[i] + lines->sum_ms[i]);
-    return least;
+    if (!regroup->round.fitting)
+        shortage = cairn_divide_shortage(regroup->divider, groups, count, microbatches,
+                                         regroup->target_ms);
+    if (shortage <= 0 || microbatches == 0)
+        return shortage;
+    own_ms = cairn_divide_layers(regroup->divider, groups, count, microbatches, NULL);
+    return fmin(shortage, fmax(0, own_ms / regroup->target_ms - 1) * layers);
 }
 
-/* Divides the layers of a pipeline in its order, and in another one; false where they do not
- * fit. */
-static bool
-judge(struct regroup *regroup, struct state *state, uint32_t pipeline, bool all_orders)
+/* Judges a pipeline in its order, and in another one. */
+static void
+judge(struct regroup *regroup, struct state *state, uint32_t pipeline)
 {
     enum cairn_order kept = state->orders[pipeline];
-    double share = (double)regroup->problem->microbatches / regroup->pipeline_count;
-    double best_ms = INFINITY;
     uint32_t other = below(regroup, CAIRN_ORDER_COUNT);
 
+    state->shortage[pipeline] = INFINITY;
     for (uint32_t order = 0; order < CAIRN_ORDER_COUNT; order++) {
-        struct cairn_pipeline_lines lines = {0};
         uint32_t count;
-        double own_ms;
+        double shortage;
 
-        if (!all_orders && order != (uint32_t)kept && order != other)
+        if (order != (uint32_t)kept && order != other)
             continue;
         count = list_groups(regroup, state, pipeline, (enum cairn_order)order);
-        if (count == 0 || count > regroup->problem->layers)
-            return false;
-        cairn_divide_lines(regroup->divider, regroup->groups, count, &lines);
-        own_ms = time_of(&lines, share);
-        if (own_ms < best_ms) {
-            best_ms = own_ms;
+        shortage = measure(regroup, count, state->microbatches[pipeline]);
+        if (shortage < state->shortage[pipeline]) {
             state->orders[pipeline] = (enum cairn_order)order;
-            state->lines[pipeline] = lines;
+            state->shortage[pipeline] = shortage;
         }
     }
-    return best_ms < INFINITY;
 }
 
-static bool
-keeps(const struct regroup *regroup, const struct state *state, double step_ms)
-{
-    double most = regroup->problem->microbatches, all = 0;
-
-    for (uint32_t i = 0; i < regroup->pipeline_count; i++)
-        all += floor(cairn_lines_microbatches(&state->lines[i], step_ms, most));
-    return all >= most;
-}
-
-/* The time of a state whose pipelines were judged. */
 static double
-step_of(const struct regroup *regroup, const struct state *state)
+shortage_of(const struct regroup *regroup, const struct state *state)
 {
-    double high_ms = INFINITY, low_ms = 0;
+    double shortage = 0;
 
-    if (regroup->pipeline_count == 1)
-        return time_of(&state->lines[0], regroup->problem->microbatches);
     for (uint32_t i = 0; i < regroup->pipeline_count; i++)
-        high_ms = fmin(high_ms, time_of(&state->lines[i], regroup->problem->microbatches));
-    high_ms *= 1 + 1e-9;
-    for (int i = 0; i < HALVINGS; i++) {
-        double middle_ms = low_ms + (high_ms - low_ms) / 2;
+        shortage += state->shortage[i];
+    return shortage;
+}
 
-        if (keeps(regroup, state, middle_ms))
-            high_ms = middle_ms;
-        else
-            low_ms = middle_ms;
+/* The time of a state, divided exactly; its micro-batches are then divided so. */
+static double
+divide(struct regroup *regroup, struct state *state)
+{
+    uint32_t stage_counts[PIPELINES_MAX], microbatches[PIPELINES_MAX], stages = 0;
+    double step_ms;
+
+    for (uint32_t i = 0; i < regroup->pipeline_count; i++) {
+        stage_counts[i] = list_groups(regroup, state, i, state->orders[i]);
+        memcpy(regroup->all_groups + stages, regroup->groups,
+               stage_counts[i] * sizeof(*regroup->groups));
+        stages += stage_counts[i];
     }
-    return high_ms;
+    step_ms = cairn_divide(regroup->divider, regroup->all_groups, stage_counts,
+                           regroup->pipeline_count, microbatches, regroup->layers);
+    if (step_ms < INFINITY)
+        memcpy(state->microbatches, microbatches, regroup->pipeline_count * sizeof(*microbatches));
+    return step_ms;
+}
+
+/* Aims below the best. */
+static void
+aim(struct regroup *regroup, struct state *state)
+{
+    double room_ms = fmax(0, regroup->step_ms - regroup->bound_ms);
+
+    regroup->target_ms = (regroup->step_ms - regroup->round.ambition * room_ms) * BELOW;
+    regroup->lowest = INFINITY;
+    for (uint32_t i = 0; i < regroup->pipeline_count; i++)
+        judge(regroup, state, i);
 }
 
 /* ---- moves ---- */
@@ -348,12 +374,28 @@ swap_parts(struct regroup *regroup, struct state *state)
     return true;
 }
 
-/* Makes a move in `tried`; false: it is none, or layers then do not fit. */
+/* One pipeline does micro-batches of another one. */
+static bool
+move_microbatches(struct regroup *regroup, struct state *state)
+{
+    uint32_t from = below(regroup, regroup->pipeline_count);
+    uint32_t to = below(regroup, regroup->pipeline_count), count = 1 + below(regroup, 2);
+
+    if (from == to || state->microbatches[from] <= count)
+        return false;
+    state->microbatches[from] -= count;
+    state->microbatches[to] += count;
+    regroup->changed[from] = regroup->changed[to] = true;
+    return true;
+}
+
+/* Makes a move in `tried`; false: it is none. */
 static bool
 move(struct regroup *regroup)
 {
     struct state *state = &regroup->tried;
-    uint32_t node = below(regroup, regroup->fleet->node_count), lot = below(regroup, 10);
+    uint32_t node = below(regroup, regroup->fleet->node_count);
+    uint32_t lot = below(regroup, regroup->pipeline_count == 1 ? 9 : 12);
     bool moved;
 
     copy(regroup, state, &regroup->now);
@@ -362,21 +404,21 @@ move(struct regroup *regroup)
         moved = swap_devices(regroup, state, node);
     else if (lot < 7)
         moved = reshape(regroup, state, node);
+    else if (lot >= 10)
+        moved = move_microbatches(regroup, state);
     else
         moved = lot == 7 || regroup->pipeline_count == 1 ? move_part(regroup, state)
                                                          : swap_parts(regroup, state);
     for (uint32_t i = 0; moved && i < regroup->pipeline_count; i++)
         if (regroup->changed[i])
-            moved = judge(regroup, state, i, false);
-    if (moved)
-        state->step_ms = step_of(regroup, state);
+            judge(regroup, state, i);
     return moved;
 }
 
 /* ---- from and to divisions ---- */
 
-/* The state of a division; false where its layers do not fit. */
-static bool
+/* The state of a division. */
+static void
 begin(struct regroup *regroup, const struct cairn_division *division)
 {
     const struct cairn_fleet *fleet = regroup->fleet;
@@ -410,14 +452,10 @@ begin(struct regroup *regroup, const struct cairn_division *division)
                 into->node++;
             count_part(regroup, state, part);
         }
-        pipeline++;
+        state->orders[pipeline] = own->order;
+        state->microbatches[pipeline++] = (uint32_t)own->microbatches;
     }
-    for (uint32_t i = 0; i < regroup->pipeline_count; i++)
-        if (!judge(regroup, state, i, true))
-            return false;
-    state->step_ms = step_of(regroup, state);
-    regroup->best = *state;
-    return true;
+    (void)divide(regroup, state);
 }
 
 /* The fastest first, with numbers for kinds. */
@@ -486,14 +524,43 @@ cairn_regrouped_fini(struct cairn_regrouped *regrouped)
     *regrouped = (struct cairn_regrouped){0};
 }
 
+/* Anneals: a state is the better, the fewer layers it lacks for the target. */
+static void
+search(struct regroup *regroup, uint32_t moves, const struct cairn_stop *stop)
+{
+    double heat = regroup->round.hot, cooling = pow(regroup->round.cold / heat, 1.0 / moves);
+
+    for (uint32_t i = 0; i < moves; i++, heat *= cooling) {
+        double luck = (double)(next(&regroup->seed) >> 11) * 0x1p-53, shortage, step_ms;
+
+        if (i % MOVES_AT_ONCE == 0 && stop->over(stop->context))
+            break;
+        if (!move(regroup))
+            continue;
+        shortage = shortage_of(regroup, &regroup->tried);
+        if (shortage > shortage_of(regroup, &regroup->now) - heat * log(1 - luck))
+            continue;
+        copy(regroup, &regroup->now, &regroup->tried);
+        if (shortage > 0 && shortage >= regroup->lowest)
+            continue;
+        regroup->lowest = shortage;
+        step_ms = divide(regroup, &regroup->now);
+        if (step_ms < regroup->step_ms) {
+            regroup->step_ms = step_ms;
+            copy(regroup, &regroup->best, &regroup->now);
+            aim(regroup, &regroup->now);
+        }
+    }
+}
+
 cairn_err
 cairn_regroup(const struct cairn_fleet *fleet, const struct cairn_division *division,
-              uint32_t moves, uint64_t seed, const struct cairn_stop *stop, double *step_ms,
-              struct cairn_regrouped *out)
+              uint32_t moves, double bound_ms, uint64_t seed, const struct cairn_stop *stop,
+              double *step_ms, struct cairn_regrouped *out)
 {
     struct regroup *regroup;
     uint32_t pipeline_count = 0;
-    cairn_err err = CAIRN_NOT_FOUND;
+    cairn_err err;
 
     for (uint32_t i = 0; i < division->pipeline_count; i++)
         pipeline_count += division->pipelines[i].microbatches >= 1;
@@ -507,24 +574,15 @@ cairn_regroup(const struct cairn_fleet *fleet, const struct cairn_division *divi
     regroup->divider = division->divider;
     regroup->pipeline_count = pipeline_count;
     regroup->seed = seed;
-    if (begin(regroup, division)) {
-        double heat = HOT * regroup->now.step_ms, cooling = pow(COLD / HOT, 1.0 / moves);
-
-        for (uint32_t i = 0; i < moves; i++, heat *= cooling) {
-            double luck = (double)(next(&regroup->seed) >> 11) * 0x1p-53;
-
-            if (i % MOVES_AT_ONCE == 0 && stop->over(stop->context))
-                break;
-            if (!move(regroup) ||
-                regroup->tried.step_ms > regroup->now.step_ms - heat * log(1 - luck))
-                continue;
-            copy(regroup, &regroup->now, &regroup->tried);
-            if (regroup->now.step_ms < regroup->best.step_ms)
-                copy(regroup, &regroup->best, &regroup->now);
-        }
-        *step_ms = regroup->best.step_ms;
-        err = end(regroup, out);
-    }
+    regroup->step_ms = *step_ms;
+    regroup->bound_ms = bound_ms;
+    regroup->round = rounds[seed % (sizeof(rounds) / sizeof(*rounds))];
+    begin(regroup, division);
+    regroup->best = regroup->now;
+    aim(regroup, &regroup->now);
+    search(regroup, moves, stop);
+    *step_ms = regroup->step_ms;
+    err = end(regroup, out);
     free(regroup);
     return err;
 }

@@ -25,12 +25,14 @@ struct cairn_regrouped {
 /*
  * Changes the groups of a division for about so many moves; *step_ms, the division's time, becomes
  * that of the best that was found, *out, which the caller ends with cairn_regrouped_fini. It may be
- * the same. The same seed leads to the same. CAIRN_NOT_FOUND: too many devices; CAIRN_NOMEM.
+ * the same. The same seed leads to the same; seeds that follow each other aim nearer to, or less
+ * near, the bound. CAIRN_NOT_FOUND: too many devices; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_regroup(const struct cairn_fleet *fleet,
                                          const struct cairn_division *division, uint32_t moves,
-                                         uint64_t seed, const struct cairn_stop *stop,
-                                         double *step_ms, struct cairn_regrouped *out);
+                                         double bound_ms, uint64_t seed,
+                                         const struct cairn_stop *stop, double *step_ms,
+                                         struct cairn_regrouped *out);
 void cairn_regrouped_fini(struct cairn_regrouped *regrouped);
 
 #endif

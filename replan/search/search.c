@@ -26,6 +26,7 @@ enum {
     REGROUPED_MAX = 48,
     REGROUP_FIRST = 30000, /* moves */
     REGROUP_LAST = 200000,
+    LAST_TURNS = 4,
     CUTS_FIRST = 200, /* of the bound of few pipelines */
     CUTS_LAST = 2000,
     REGROUP_COUNTS = 3, /* numbers of pipelines in a round */
@@ -438,8 +439,8 @@ regroup_one(struct search *search, uint32_t at, uint32_t moves)
     struct cairn_regrouped *made = &search->regrouped[search->regrouped_count];
     struct cairn_division *division = NULL;
     double step_ms = search->kept_ms[at];
-    cairn_err err = cairn_regroup(search->fleet, search->kept[at], moves, search->regroup_seed++,
-                                  search->stop, &step_ms, made);
+    cairn_err err = cairn_regroup(search->fleet, search->kept[at], moves, search->bound_ms,
+                                  search->regroup_seed++, search->stop, &step_ms, made);
 
     if (err)
         return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
@@ -511,11 +512,13 @@ improve_plan(struct search *search)
     }
     if (!err)
         err = improve_all(search);
-    if (!err)
+    /* a bound of one pipeline ends early, and time is left for the search */
+    for (int i = 0; !err && i < (few ? LAST_TURNS : 1); i++) {
         err = regroup_all(search, REGROUP_LAST);
-    if (!err && few)
-        err = cairn_bound_few(search->fleet, search->step_ms, CUTS_LAST, search->stop,
-                              &search->bound_ms);
+        if (!err && few)
+            err = cairn_bound_few(search->fleet, search->step_ms, CUTS_LAST, search->stop,
+                                  &search->bound_ms);
+    }
     return err;
 }
 
