@@ -372,7 +372,7 @@ deb:
 # The simulator: the protocol's own files, compiled with planted bugs; the product has none of them.
 SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces \
               reshard_report shard_seal tiling tiling_audit tiling_pieces
-SIM_BASE := crc crc_x86 wire codec text log log_json err clock
+SIM_BASE := array crc crc_x86 wire codec text log log_json err clock
 SIM_SRC  := $(wildcard tests/sim/*.c agent/core/*.c agent/core/*/*.c erasure/*.c) \
             $(SIM_LAYOUT:%=snapshot/%.c) $(SIM_BASE:%=base/%.c)
 SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))

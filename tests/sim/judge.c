@@ -301,6 +301,7 @@ check_newest(struct world *world, const struct node *coordinator,
         uint8_t *present;
 
         if (truth->generation.step == 0 || truth->stored_count == 0 ||
+            truth->generation.epoch <= world->fresh_epoch || /* an operator has given it up */
             cairn_generation_id_compare(truth->generation, view->ready) <= 0)
             continue;
         present = some_zeros(truth->member_count, 1);
