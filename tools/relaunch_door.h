@@ -5,6 +5,8 @@
  * The kernel answers at a door also while the launcher is busy. So who gets no answer, or is
  * refused, knows that the launcher or its host is dead. A launcher whose agent is dead tells the
  * others at their doors that its command ended with success: the round and its node, 8 bytes each.
+ * Strangers can reach a door too, so a round's name is a secret: it follows from a random number
+ * that only agents tell each other, and what names no known round is ignored.
  */
 #ifndef CAIRN_TOOLS_RELAUNCH_DOOR_H
 #define CAIRN_TOOLS_RELAUNCH_DOOR_H

@@ -584,8 +584,7 @@ test_wrong_job(void **state)
     refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "belongs to another job");
 }
 
-/* Two addresses are exchanged in one node's list: it and the node that it reaches both report it.
- * */
+/* Two addresses are exchanged in one node's list: that node and the one it reaches report it. */
 static void
 test_wrong_order(void **state)
 {

@@ -28,8 +28,7 @@ parse(const char *text, struct cairn_config *config)
     return cairn_config_parse(text, strlen(text), "a.yaml", config, error, sizeof error);
 }
 
-/* The text must be refused with "<object>: <what is wrong>; <what to do>" that holds these words.
- * */
+/* The text must be refused as "<object>: <what is wrong>; <what to do>", with these words. */
 static void
 refused_with(const char *text, const char *words)
 {
