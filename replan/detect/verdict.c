@@ -19,11 +19,21 @@ cairn_verdict_kind_text(enum cairn_verdict_kind kind)
     return texts[kind];
 }
 
+/* A new verdict has room for the first items, so that it is never left without those it names. */
 static cairn_err
 make_room(struct cairn_u32_list *list)
 {
-    return cairn_array_grow(&list->items, list->count, sizeof *list->items) ? CAIRN_OK
-                                                                            : CAIRN_NOMEM;
+    uint32_t room = list->room ? 2 * list->room : 8;
+    uint32_t *items;
+
+    if (list->count < list->room)
+        return CAIRN_OK;
+    items = realloc(list->items, room * sizeof *items);
+    if (!items)
+        return CAIRN_NOMEM;
+    list->items = items;
+    list->room = room;
+    return CAIRN_OK;
 }
 
 cairn_err

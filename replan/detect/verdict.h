@@ -33,7 +33,7 @@ enum { CAIRN_EVIDENCE_BYTES = 320 };
 
 struct cairn_u32_list {
     uint32_t *items; /* in ascending order; of links: pairs, one after the other */
-    uint32_t count;
+    uint32_t count, room;
 };
 
 struct cairn_verdict {
