@@ -355,7 +355,7 @@ void core_describe(const struct cairn_core *core, char *text, size_t bytes);
 void world_open(const struct setup *setup);
 /* The possible events, the default one first; faults are not among them. */
 uint32_t world_events(struct event *out);
-/* The faults that make sense right before `next`; all of them if it is no one agent's event. */
+/* The faults that make sense right before `next`; all of them if it is not one agent's event. */
 uint32_t world_faults(struct event next, bool all, struct event *out);
 void world_apply(struct event event, struct event next);
 /* The agent whose state an event changes; UINT32_MAX: the world's. */

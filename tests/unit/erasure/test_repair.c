@@ -334,7 +334,7 @@ bad_blocks_are_rebuilt_and_not_read(void **state)
             for (int area = 0; area < 2; area++)
                 expected[p][area] =
                     calloc(area_bytes(&nodes, p, area) / BLOCK_BYTES + 1, sizeof(uint32_t));
-        /* At most one bad position besides the lost ones: every line stays restorable. */
+        /* One bad position at most besides the lost: every line stays restorable. */
         for (uint32_t i = 0, p = (uint32_t)(splitmix(&random_state) % n); i < 60; i++) {
             int area = (int)(splitmix(&random_state) % 2);
             uint64_t blocks = area_bytes(&nodes, p, area) / BLOCK_BYTES;
