@@ -105,10 +105,14 @@ capture_ended(void *context, cairn_err err)
     uint64_t step;
 
     pthread_mutex_lock(&client->lock);
-    step = report->generation.step;
-    client->engine_busy = false;
     if (err == CAIRN_DEVICE && client->tensors->device_count)
         say_failed = client_devices_fail(client);
+    pthread_mutex_unlock(&client->lock);
+    if (say_failed) /* before a fence returns that error */
+        client_devices_say_failed(client);
+    pthread_mutex_lock(&client->lock);
+    step = report->generation.step;
+    client->engine_busy = false;
     if (err == CAIRN_OK && report->ready_blocks != client->tensors->block_count)
         err = CAIRN_INTERNAL;
     if (snapshot->stop_err) /* the copy may have reached its end all the same: it was given up */
@@ -128,8 +132,6 @@ capture_ended(void *context, cairn_err err)
         pthread_cond_broadcast(&client->changed);
     client_wake(client);
     pthread_mutex_unlock(&client->lock);
-    if (say_failed)
-        client_devices_say_failed(client);
     if (say_works)
         client_say(client, CAIRN_LOG_WARN,
                    "client: the device answers again, and a snapshot was copied");
