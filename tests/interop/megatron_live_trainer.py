@@ -68,6 +68,7 @@ DEFAULTS = {
     "overlap": 0,  # parameters are gathered behind the next forward
     "odd": 0,  # an optimizer of a kind that nobody knows
     "bucket": 0,  # elements; 0: one bucket
+    "clip": 1,  # of the gradients' norm, a sum in the order of the buckets; 0: no clipping
 }
 HIDDEN, LENGTH, VOCABULARY, MICRO_BATCHES = 32, 8, 90, 4
 STRATEGY = "TRAINER_STRATEGY" in os.environ
@@ -164,7 +165,7 @@ def build(job: dict[str, int]) -> tuple[list[Any], Any]:
             bf16=half,
             params_dtype=dtype,
             use_distributed_optimizer=bool(job["dist"]),
-            clip_grad=1.0,
+            clip_grad=job["clip"],
             overlap_param_gather=bool(job["overlap"]),
         ),
         chunks,
