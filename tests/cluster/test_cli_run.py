@@ -212,8 +212,8 @@ class Run(unittest.TestCase):
         self.assertEqual(done.returncode, 7)
 
     def test_who_never_attaches_is_told(self):
-        """A user who wraps a command that does not attach is told: while it runs, or when it has
-        ended; its exit code stays."""
+        """`cairn run` warns if its command does not attach, while it runs or when it has ended; the
+        exit code stays."""
         self.cluster.start()
         agent = ("--agent", self.cluster.socket(0))
         code, out, err = run("run", *agent, "--", "sh", "-c", "echo trained; exit 3")

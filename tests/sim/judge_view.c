@@ -150,7 +150,7 @@ must_refuse(const struct world *world)
     return refused;
 }
 
-/* Once a second: the user is told why there is no run. */
+/* Once a second: status says why there is no run. */
 static void
 check_refusal(struct world *world, const struct node *node, const struct cairn_core_view *view)
 {

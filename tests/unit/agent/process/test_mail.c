@@ -291,7 +291,7 @@ test_the_core_sends_in_sessions_alone(void **state)
     assert_int_equal(agents[1]->mail.dropped, 0);
 }
 
-/* Nothing is dropped within a session: the session ends, and both sides are told. */
+/* Nothing is dropped within a session: the session ends, and both sides learn it. */
 static void
 test_a_full_queue_ends_the_session(void **state)
 {

@@ -420,7 +420,7 @@ add_pair(struct made *made, uint32_t rank, double ms)
 
 /* Two of three pairs of nodes are slow, and what is left is too little to know what a link should
  * carry: no bandwidth is made up for the slow links, and what the problem says of them stays. With
- * a bandwidth in the problem they are told by it. */
+ * a bandwidth in the problem, that shows which links are slow. */
 static void
 test_slow_by_an_unknown_factor(void **state)
 {
