@@ -1,6 +1,7 @@
 /* agent/history/event.c - an event: packed, unpacked, described; see event.h. */
 #include "agent/history/event.h"
 
+#include "base/assert.h"
 #include "base/limits.h"
 #include "base/text.h"
 
@@ -153,6 +154,49 @@ history_event_unpack(const void *bytes, size_t bytes_len, char *text, struct his
 
 /* ---- for people ---- */
 
+/*
+ * One line per kind. `%` and a letter is a field (add_field); text in brackets is left out if its
+ * field is absent. An event with an error gets `failed`, if its kind has that.
+ */
+static const struct {
+    const char *done, *failed;
+    const char *changes[HISTORY_DENIED + 1]; /* %c, by `change`; unknown: the first */
+} lines[HISTORY_KIND_END] = {
+    [HISTORY_START] = {"agent started, memory %c", .changes = {"empty", "adopted"}},
+    [HISTORY_STOP] = {"agent stopped"},
+    [HISTORY_DEATH] = {"node %n is silent: taken for dead"},
+    [HISTORY_RETURN] = {"node %n is back"},
+    [HISTORY_EPOCH] = {"epoch %e began with %g%c", .changes = {"", "; trainers start again"}},
+    [HISTORY_REPAIR] = {"repair of %g[, %l][, %b bytes rebuilt]", "repair failed: %E"},
+    [HISTORY_RESTORE] = {"restore of %g[, %l][, %b bytes rebuilt]", "restore failed: %E"},
+    [HISTORY_VERIFY] = {"verify of %g[, %l][, %b bytes rebuilt]", "verify failed: %E"},
+    [HISTORY_COMMIT] = {"committed %s[ (%k generations)]"},
+    [HISTORY_SKIP] = {"skipped %s[ (%k generations)][; node %n was not done]"
+                      "[, it waited for node %o]"},
+    [HISTORY_TRAINING] = {"trained %s%c",
+                          .changes = {[HISTORY_RUNS] = "",
+                                      [HISTORY_LEFT] = "; the trainers ended in good order",
+                                      [HISTORY_ENDED] = "; the trainers died or were shown out",
+                                      [HISTORY_GONE] = "; the agent ended"}},
+    [HISTORY_TRAINER] = {"trainer of rank %r died (pid %i)"},
+    [HISTORY_RESUME] = {"trainers resumed from %g", "trainers could not read the generation: %E"},
+    [HISTORY_VERDICT] = {"verdict %i %c",
+                         .changes = {"changed", [HISTORY_OPENED] = "opened",
+                                     [HISTORY_RETURNED] = "is back", [HISTORY_CLOSED] = "closed"}},
+    [HISTORY_PLACEMENT] =
+        {"placement %i %c",
+         .changes =
+             {"changed", [HISTORY_PROPOSED] = "waits for approval",
+              [HISTORY_OFFERED] = "offered to the trainers", [HISTORY_TAKEN] = "taken by all ranks",
+              [HISTORY_KEPT] = "kept", [HISTORY_TAKEN_BACK] = "taken back",
+              [HISTORY_FAILED] = "failed", [HISTORY_DENIED] = "over"}},
+    [HISTORY_OPERATOR] = {"operator (user %o, pid %i)"},
+    [HISTORY_CONFIG] = {"configuration"},
+    [HISTORY_POISON] = {"%s is poisoned, found by rank %r"},
+    [HISTORY_SPILL] = {"spill of %g failed"},
+    [HISTORY_CAUSE] = {"cause of verdict %i[, for rank %r]"},
+};
+
 struct line {
     char *out;
     size_t bytes, used;
@@ -170,6 +214,8 @@ static void __attribute__((format(printf, 2, 3))) add(struct line *line, const c
     va_end(arguments);
     if (added > 0)
         line->used += (size_t)added;
+    if (line->used >= line->bytes)
+        line->used = line->bytes - 1;
 }
 
 static void
@@ -192,145 +238,59 @@ add_steps(struct line *line, const struct history_event *event)
         add(line, "step %" PRIu64, event->generation.step);
 }
 
-static void
-add_ended(struct line *line, const struct history_event *event, const char *what)
+static const char *
+change_of(const struct history_event *event)
 {
-    if (event->err) {
-        add(line, "%s failed: %s", what, cairn_err_text((cairn_err)event->err));
-        return;
-    }
-    add(line, "%s of ", what);
-    add_generation(line, event->generation);
-    if (event->count)
-        add(line, ", %" PRIu64 " lost part%s", event->count, event->count == 1 ? "" : "s");
-    if (event->bytes)
-        add(line, ", %" PRIu64 " bytes rebuilt", event->bytes);
+    const char *change =
+        event->change <= HISTORY_DENIED ? lines[event->kind].changes[event->change] : NULL;
+
+    return change ? change : lines[event->kind].changes[0];
 }
 
-static void
-add_placement(struct line *line, const struct history_event *event)
+/* Whether the event has the field: an absent one takes the text in its brackets with it. */
+static bool
+add_field(struct line *line, const struct history_event *event, char field)
 {
-    static const char *const changes[] = {[HISTORY_PROPOSED] = "waits for approval",
-                                          [HISTORY_OFFERED] = "offered to the trainers",
-                                          [HISTORY_TAKEN] = "taken by all ranks",
-                                          [HISTORY_KEPT] = "kept",
-                                          [HISTORY_TAKEN_BACK] = "taken back",
-                                          [HISTORY_FAILED] = "failed",
-                                          [HISTORY_DENIED] = "over"};
-    bool known = event->change >= HISTORY_PROPOSED && event->change <= HISTORY_DENIED;
-
-    add(line, "placement %" PRIu64 " %s", event->subject,
-        known ? changes[event->change] : "changed");
-}
-
-static void
-add_training(struct line *line, const struct history_event *event)
-{
-    static const char *const ends[] = {[HISTORY_RUNS] = "",
-                                       [HISTORY_LEFT] = "; the trainers ended in good order",
-                                       [HISTORY_ENDED] = "; the trainers died or were shown out",
-                                       [HISTORY_GONE] = "; the agent ended"};
-
-    add(line, "trained ");
-    add_steps(line, event);
-    add(line, "%s", event->change <= HISTORY_GONE ? ends[event->change] : "");
-}
-
-static void
-add_kind(struct line *line, const struct history_event *event)
-{
-    static const char *const verdicts[] = {
-        [HISTORY_OPENED] = "opened", [HISTORY_RETURNED] = "is back", [HISTORY_CLOSED] = "closed"};
-
-    switch (event->kind) {
-    case HISTORY_START:
-        add(line, "agent started, memory %s", event->change ? "adopted" : "empty");
-        break;
-    case HISTORY_STOP:
-        add(line, "agent stopped");
-        break;
-    case HISTORY_DEATH:
-        add(line, "node %u is silent: taken for dead", event->node);
-        break;
-    case HISTORY_RETURN:
-        add(line, "node %u is back", event->node);
-        break;
-    case HISTORY_EPOCH:
-        add(line, "epoch %" PRIu64 " began with ", event->at.epoch >> EPOCH_SHIFT);
+    switch (field) {
+    case 'b':
+        add(line, "%" PRIu64, event->bytes);
+        return event->bytes > 0;
+    case 'c':
+        add(line, "%s", change_of(event));
+        return true;
+    case 'e':
+        add(line, "%" PRIu64, event->at.epoch >> EPOCH_SHIFT);
+        return true;
+    case 'E':
+        add(line, "%s", cairn_err_text((cairn_err)event->err));
+        return true;
+    case 'g':
         add_generation(line, event->generation);
-        add(line, "%s", event->change ? "; trainers start again" : "");
-        break;
-    case HISTORY_REPAIR:
-        add_ended(line, event, "repair");
-        break;
-    case HISTORY_RESTORE:
-        add_ended(line, event, "restore");
-        break;
-    case HISTORY_VERIFY:
-        add_ended(line, event, "verify");
-        break;
-    case HISTORY_COMMIT:
-        add(line, "committed ");
+        return true;
+    case 'i':
+        add(line, "%" PRIu64, event->subject);
+        return true;
+    case 'k': /* of a single generation the number is left out */
+        add(line, "%" PRIu64, event->count);
+        return event->count > 1;
+    case 'l':
+        add(line, "%" PRIu64 " lost part%s", event->count, event->count == 1 ? "" : "s");
+        return event->count > 0;
+    case 'n':
+        add(line, "%u", event->node);
+        return event->node != HISTORY_NONE;
+    case 'o':
+        add(line, "%u", event->other);
+        return event->other != HISTORY_NONE;
+    case 'r':
+        add(line, "%u", event->rank);
+        return event->rank != HISTORY_NONE;
+    case 's':
         add_steps(line, event);
-        if (event->count > 1)
-            add(line, " (%" PRIu64 " generations)", event->count);
-        break;
-    case HISTORY_SKIP:
-        add(line, "skipped ");
-        add_steps(line, event);
-        if (event->count > 1)
-            add(line, " (%" PRIu64 " generations)", event->count);
-        if (event->node != HISTORY_NONE)
-            add(line, "; node %u was not done", event->node);
-        if (event->other != HISTORY_NONE)
-            add(line, ", it waited for node %u", event->other);
-        break;
-    case HISTORY_TRAINING:
-        add_training(line, event);
-        break;
-    case HISTORY_TRAINER:
-        add(line, "trainer of rank %u died (pid %" PRIu64 ")", event->rank, event->subject);
-        break;
-    case HISTORY_RESUME:
-        if (event->err)
-            add(line, "trainers could not read the generation: %s",
-                cairn_err_text((cairn_err)event->err));
-        else {
-            add(line, "trainers resumed from ");
-            add_generation(line, event->generation);
-        }
-        break;
-    case HISTORY_VERDICT:
-        add(line, "verdict %" PRIu64 " %s", event->subject,
-            event->change >= HISTORY_OPENED && event->change <= HISTORY_CLOSED
-                ? verdicts[event->change]
-                : "changed");
-        break;
-    case HISTORY_PLACEMENT:
-        add_placement(line, event);
-        break;
-    case HISTORY_OPERATOR:
-        add(line, "operator (user %u, pid %" PRIu64 ")", event->other, event->subject);
-        break;
-    case HISTORY_CONFIG:
-        add(line, "configuration");
-        break;
-    case HISTORY_POISON:
-        add(line, "step %" PRIu64 " is poisoned, found by rank %u", event->generation.step,
-            event->rank);
-        break;
-    case HISTORY_SPILL:
-        add(line, "spill of ");
-        add_generation(line, event->generation);
-        add(line, " failed");
-        break;
-    case HISTORY_CAUSE:
-        add(line, "cause of verdict %" PRIu64, event->subject);
-        if (event->rank != HISTORY_NONE)
-            add(line, ", for rank %u", event->rank);
-        break;
-    case HISTORY_KIND_END:
-        break;
+        return true;
+    default:
+        CAIRN_ASSERT(false);
+        return false;
     }
 }
 
@@ -338,9 +298,26 @@ const char *
 history_event_describe(const struct history_event *event, char *out, size_t out_bytes)
 {
     struct line line = {.out = out, .bytes = out_bytes};
+    const char *failed = lines[event->kind].failed,
+               *text = event->err && failed ? failed : lines[event->kind].done;
+    size_t bracket = 0;
+    bool absent = false;
 
+    CAIRN_ASSERT(text);
     out[0] = '\0';
-    add_kind(&line, event);
+    for (; *text; text++) {
+        if (*text == '[') {
+            bracket = line.used;
+            absent = false;
+        } else if (*text == '%') {
+            absent |= !add_field(&line, event, *++text);
+        } else if (*text != ']') {
+            add(&line, "%c", *text);
+        } else if (absent) {
+            line.used = bracket;
+            out[bracket] = '\0';
+        }
+    }
     if (event->text[0])
         add(&line, ": %s", event->text);
     return out;

@@ -80,6 +80,32 @@ test_an_event_survives_packing(void **state)
 }
 
 static void
+test_what_an_event_lacks_is_left_out(void **state)
+{
+    struct history_event skip = event_at(HISTORY_SKIP, 5, 1, 1),
+                         verdict = event_at(HISTORY_VERDICT, 5, 1, 1);
+    char text[HISTORY_TEXT_BYTES], cut[HISTORY_TEXT_BYTES];
+
+    (void)state;
+    skip.generation.step = 20;
+    assert_string_equal(history_event_describe(&skip, text, sizeof text), "skipped step 20");
+    skip.last_step = 60;
+    skip.count = 3;
+    skip.node = 4;
+    skip.text = "why";
+    assert_string_equal(history_event_describe(&skip, text, sizeof text),
+                        "skipped steps 20 to 60 (3 generations); node 4 was not done: why");
+    skip.node = HISTORY_NONE;
+    for (size_t bytes = 1; bytes <= strlen(text); bytes++) {
+        cut[bytes] = 'x';
+        assert_true(strlen(history_event_describe(&skip, cut, bytes)) < bytes);
+        assert_int_equal(cut[bytes], 'x');
+    }
+    verdict.change = UINT32_MAX; /* of a newer agent */
+    assert_non_null(strstr(history_event_describe(&verdict, text, sizeof text), "changed"));
+}
+
+static void
 test_what_is_no_event_is_refused(void **state)
 {
     uint8_t packed[HISTORY_PACKED_BYTES_MAX];
@@ -543,6 +569,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_event_survives_packing),
+        cmocka_unit_test(test_what_an_event_lacks_is_left_out),
         cmocka_unit_test(test_what_is_no_event_is_refused),
         cmocka_unit_test(test_commits_are_folded_to_ranges),
         cmocka_unit_test(test_rare_events_outlive_plenty),
