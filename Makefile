@@ -162,8 +162,9 @@ $(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
 # Link speeds are measured on jobs of the traces' simulator.
 $(BUILD)/tests/unit/replan/search/test_search: $(BUILD)/tests/bench/made.o \
     $(BUILD)/tests/bench/baseline_greedy.o
-# It reads the command's JSON with the command's own tree.
-$(BUILD)/tests/unit/agent/service/test_operator: $(BUILD)/libtools.a
+# They read the command's JSON with the command's own tree.
+$(filter %/test_operator_coverage %/test_operator_launcher %/test_operator_poison \
+  %/test_operator_replan %/test_operator_report,$(UNIT_BIN)): $(BUILD)/libtools.a
 SECOND_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/generate.c, \
     $(wildcard tests/traces/second/*.c)))
 $(BUILD)/tests/unit/replan/detect/test_second: $(SECOND_OBJ) $(BUILD)/tests/traces/random.o
