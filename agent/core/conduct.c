@@ -342,10 +342,8 @@ gather_own(struct cairn_core *core)
 
         if (part->state == CAIRN_PART_COMPLETE && part->member == core->membership.self_member &&
             part->generation.epoch == core->membership.record.epoch &&
-            cairn_generation_later(part->generation, newest)) {
+            cairn_generation_later(part->generation, newest))
             newest = part->generation;
-            save_resume(&core->env, &core->parts.list[i]);
-        }
     }
     if (newest.step != 0)
         conduct_done(core, core->membership.self_member, newest, 0);

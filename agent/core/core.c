@@ -256,12 +256,14 @@ say_waiting(struct cairn_core *core)
     enum cairn_wait cause;
     uint32_t for_agent = UINT32_MAX;
 
-    if (!part || !membership_acts(&core->membership) || part->state == CAIRN_PART_COMPLETE ||
+    if (!part || !membership_acts(&core->membership) ||
         core->env.now_ns - part->progress_ns < patience_ns ||
         core->env.now_ns - core->run.waiting_ns < patience_ns)
         return;
     core->run.waiting_ns = core->env.now_ns;
-    cause = save_waits_for(part, run_everyone(&core->run), &for_agent);
+    cause = save_waits_for(&core->env, part, run_everyone(&core->run), &for_agent);
+    if (!cause)
+        return;
     message.as.waiting =
         (struct cairn_message_waiting){.generation = part->generation,
                                        .agent = core->options.self,

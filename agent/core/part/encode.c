@@ -192,7 +192,7 @@ encode_forward(struct env *env, struct part *part)
 {
     uint64_t lines;
 
-    if (part->geometry.m < 2 || part->state != CAIRN_PART_OPEN)
+    if (part->geometry.m < 2)
         return;
     lines = finished_lines(env, part);
     for (uint32_t row = 1; row < part->geometry.m; row++)
@@ -248,10 +248,8 @@ encode_received(struct env *env, struct part *part, const struct cairn_message_r
     if (received->count > flow->next)
         return true; /* it cannot have what was not sent */
     flow_received(flow, received->count, received->again, received->until);
-    if (part->state == CAIRN_PART_OPEN) {
-        let_go_on(env, part);
-        encode_forward(env, part);
-    }
+    let_go_on(env, part);
+    encode_forward(env, part);
     return true;
 }
 
@@ -260,7 +258,7 @@ encode_peer_up(struct env *env, struct part *part, uint32_t agent)
 {
     const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
 
-    if (part->state != CAIRN_PART_OPEN || part->geometry.m < 2)
+    if (part->geometry.m < 2)
         return;
     for (uint32_t row = 1; row < part->geometry.m; row++)
         if (part->roster->members[group->members[owner_of(part, row)]].agent == agent)

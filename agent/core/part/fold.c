@@ -24,12 +24,31 @@ rows_taken(const struct part *part, uint32_t *encoder)
     return FOLDED_ALL;
 }
 
-/* Whether everything is here and right; *position: who is waited for. */
+/* True if a member of the group has reported the own seal and the chunk that it encodes. */
+static bool
+has_acknowledged(const struct part *part, uint32_t position)
+{
+    const struct cairn_geometry *geometry = &part->geometry;
+    const struct capture *capture = &part->capture;
+    uint32_t chunk = geometry->m > 0 ? cairn_stripe_chunk(geometry, position, part->position)
+                                     : CAIRN_STRIPE_NONE;
+
+    if (position == part->position)
+        return true;
+    if (chunk != CAIRN_STRIPE_NONE &&
+        capture->data_flows[chunk].acked < cairn_chunk_blocks(geometry, capture->blocks, chunk))
+        return false;
+    return capture->seal_flows[position].acked >= part->seals[part->position].len;
+}
+
+/* Whether everything is here and right, and nobody needs anything from this part any more. Else
+ * *position is who is waited for, and *wait for what. */
 static enum folded
-everything(const struct env *env, struct part *part, uint32_t *position)
+everything(const struct env *env, struct part *part, uint32_t *position, enum cairn_wait *wait)
 {
     enum folded folded;
 
+    *wait = CAIRN_WAIT_BLOCKS;
     for (*position = 0; *position < part->geometry.n; ++*position) {
         folded = encode_compare(part, *position);
         if (folded != FOLDED_ALL)
@@ -40,22 +59,31 @@ everything(const struct env *env, struct part *part, uint32_t *position)
     folded = rows_taken(part, position);
     if (folded != FOLDED_ALL && !CAIRN_PLANTED(env, BUG_ROWS_UNSEEN))
         return folded;
+    *wait = CAIRN_WAIT_PARITY;
     *position = encode_waits_for(part);
-    return *position == UINT32_MAX ? FOLDED_ALL : FOLDED_NOT_YET;
+    if (*position != UINT32_MAX)
+        return FOLDED_NOT_YET;
+    for (*position = 0; *position < part->geometry.n; ++*position)
+        if (!has_acknowledged(part, *position))
+            return FOLDED_NOT_YET;
+    return FOLDED_ALL;
 }
 
 struct outcome
 save_try_finish(struct env *env, struct part *part)
 {
     struct outcome outcome = {.generation = part->generation};
+    enum cairn_wait wait;
     enum folded folded;
     uint32_t position;
 
+    if (part->state != CAIRN_PART_OPEN)
+        return outcome;
     encode_forward(env, part);
-    if (part->state != CAIRN_PART_OPEN || !part->seals[part->position].whole)
+    if (!part->seals[part->position].whole)
         return outcome;
     outcome.complete = CAIRN_PLANTED(env, BUG_DONE_BEFORE_FINISH);
-    folded = everything(env, part, &position);
+    folded = everything(env, part, &position, &wait);
     if (folded == FOLDED_WRONG)
         outcome.abort = CAIRN_ABORT_DAMAGED;
     if (folded != FOLDED_ALL)
@@ -262,56 +290,21 @@ save_seal(struct env *env, struct part *part, const struct cairn_message *messag
     return outcome;
 }
 
-/* True if a member of the group has reported the own seal and the chunk that it encodes. */
-static bool
-has_acknowledged(const struct part *part, uint32_t position)
-{
-    const struct cairn_geometry *geometry = &part->geometry;
-    const struct capture *capture = &part->capture;
-    uint32_t chunk = geometry->m > 0 ? cairn_stripe_chunk(geometry, position, part->position)
-                                     : CAIRN_STRIPE_NONE;
-
-    if (chunk != CAIRN_STRIPE_NONE &&
-        capture->data_flows[chunk].acked < cairn_chunk_blocks(geometry, capture->blocks, chunk))
-        return false;
-    return capture->seal_flows[position].acked >= part->seals[part->position].len;
-}
-
-/* The position whose blocks or reports a part in the middle of a save lacks. */
-static enum cairn_wait
-waits_for_group(const struct part *part, uint32_t *position)
-{
-    for (*position = 0; *position < part->geometry.n; ++*position)
-        if (encode_compare(part, *position) == FOLDED_NOT_YET)
-            return CAIRN_WAIT_BLOCKS;
-    if (!part->lengths_known)
-        return (enum cairn_wait)0;
-    if (rows_taken(part, position) == FOLDED_NOT_YET)
-        return CAIRN_WAIT_BLOCKS;
-    *position = encode_waits_for(part);
-    return *position == UINT32_MAX ? (enum cairn_wait)0 : CAIRN_WAIT_PARITY;
-}
-
 enum cairn_wait
-save_waits_for(const struct part *part, uint64_t everyone, uint32_t *for_agent)
+save_waits_for(const struct env *env, struct part *part, uint64_t everyone, uint32_t *for_agent)
 {
     const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
-    enum cairn_wait wait = (enum cairn_wait)0;
+    enum cairn_wait wait;
     uint32_t position;
 
     *for_agent = UINT32_MAX;
+    if (part->state == CAIRN_PART_COMPLETE)
+        return (enum cairn_wait)0;
     if (part->state == CAIRN_PART_OPEN && part->capture.done != everyone)
         return CAIRN_WAIT_TRAINERS;
-    if (part->state == CAIRN_PART_FINISHING || !part->seals[part->position].whole)
+    if (part->state == CAIRN_PART_FINISHING || !part->seals[part->position].whole ||
+        everything(env, part, &position, &wait) != FOLDED_NOT_YET)
         return CAIRN_WAIT_HERE;
-    if (part->state == CAIRN_PART_OPEN)
-        wait = waits_for_group(part, &position);
-    for (uint32_t p = 0; !wait && part->capture.data_flows && p < part->geometry.n; p++)
-        if (p != part->position && !has_acknowledged(part, p)) {
-            position = p;
-            wait = CAIRN_WAIT_PARITY;
-        }
-    if (wait)
-        *for_agent = part->roster->members[group->members[position]].agent;
+    *for_agent = part->roster->members[group->members[position]].agent;
     return wait;
 }

@@ -3,12 +3,13 @@
  * group; the parity that this agent keeps for the group is folded, compared and finished.
  *
  *   capture   blocks arrive in order per rank; each is sent at once to the encoder of its stripe
- *             (send.c)
+ *             (outflow.c)
  *   seal      when all local ranks are done: checksums and manifest go to every member of the group
  *   encode    the blocks of the own stripe are folded into all its parity rows, and the rows that
  *             others keep are forwarded (encode.c)
- *   finish    own part sealed, all seals here, the own stripe equal to them, all other rows here
- *             and forwarded: checksum the parity, store the record (fold.c)
+ *   finish    own part sealed, all seals here, the own stripe equal to them, all other rows here;
+ *             own blocks, seal and rows reported by all that need them: checksum the parity, store
+ *             the record (fold.c). So nobody needs anything from a complete part any more.
  *
  * A flow is one chunk, row or seal on its way to one member, who says how far it may be sent. Its
  * session keeps order and loses nothing; when a new session begins, the flow goes back
@@ -34,11 +35,9 @@ struct outcome {
     enum cairn_abort abort; /* it cannot be completed; 0: it can. The caller drops it. */
 };
 
-/* ---- send.c: the own part goes out ---- */
+/* ---- outflow.c: the own part goes out ---- */
 /* Prepares a part opened for capture. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err save_prepare(const struct env *env, struct part *part, uint64_t blocks);
-/* Lets an adopted complete part be sent again to members that have not got all of it. */
-void save_resume(struct env *env, struct part *part);
 /* Whether the group's members have memory for the parity of a part of that many blocks. */
 bool save_parity_fits(const struct cairn_core_options *options,
                       const struct cairn_roster_group *group, uint64_t blocks);
@@ -72,7 +71,8 @@ struct outcome save_try_finish(struct env *env, struct part *part);
 /* Takes FINISHED: stores the record. */
 struct outcome save_finished(struct env *env, struct part *part,
                              const struct cairn_event_answer *answer);
-/* What the part waits for, 0 for nothing; for_agent UINT32_MAX: this agent. Pure. */
-enum cairn_wait save_waits_for(const struct part *part, uint64_t everyone, uint32_t *for_agent);
+/* What the part waits for, 0 for nothing; for_agent UINT32_MAX: this agent. */
+enum cairn_wait save_waits_for(const struct env *env, struct part *part, uint64_t everyone,
+                               uint32_t *for_agent);
 
 #endif

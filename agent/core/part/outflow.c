@@ -1,5 +1,5 @@
 /*
- * agent/core/part/send.c - the own part of a generation goes out: captured blocks to the encoders
+ * agent/core/part/outflow.c - the own part of a generation goes out: captured blocks to the encoders
  * of their stripes, the seal to the group; see save.h.
  */
 #include "agent/core/part/encode.h"
@@ -8,20 +8,13 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-
-static uint64_t
-capture_words(uint64_t blocks)
-{
-    return blocks / 64 + 1;
-}
 
 cairn_err
 save_prepare(const struct env *env, struct part *part, uint64_t blocks)
 {
     struct capture *capture = &part->capture;
 
-    capture->captured = calloc(capture_words(blocks), sizeof(uint64_t));
+    capture->captured = calloc(blocks / 64 + 1, sizeof(uint64_t));
     capture->crcs = calloc(blocks + 1, sizeof(uint64_t));
     capture->data_flows = calloc(part->geometry.k, sizeof *capture->data_flows);
     if (!capture->captured || !capture->crcs || !capture->data_flows)
@@ -30,21 +23,6 @@ save_prepare(const struct env *env, struct part *part, uint64_t blocks)
     encode_prepare(env, part);
     part->progress_ns = env->now_ns;
     return CAIRN_OK;
-}
-
-void
-save_resume(struct env *env, struct part *part)
-{
-    const struct cairn_shard_seal *seal = &part->seals[part->position];
-
-    if (part->capture.data_flows || !seal->whole)
-        return;
-    if (save_prepare(env, part, seal->shard_blocks) != CAIRN_OK) {
-        env->actions->failed = true;
-        return;
-    }
-    memset(part->capture.captured, 0xff, capture_words(seal->shard_blocks) * sizeof(uint64_t));
-    memcpy(part->capture.crcs, seal->crcs, seal->shard_blocks * sizeof(uint64_t));
 }
 
 bool
@@ -166,7 +144,7 @@ save_blocks(struct env *env, struct part *part, const struct cairn_event_blocks 
 {
     struct capture *capture = &part->capture;
 
-    if (part->state != CAIRN_PART_OPEN || !capture->data_flows || capture->seal_request != 0 ||
+    if (part->state != CAIRN_PART_OPEN || capture->seal_request != 0 ||
         blocks->first_block > capture->blocks ||
         blocks->count > capture->blocks - blocks->first_block)
         return;
@@ -185,7 +163,7 @@ save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyo
     struct outcome outcome = {.generation = part->generation};
     struct cairn_action *action;
 
-    if (part->state != CAIRN_PART_OPEN || !capture->data_flows || capture->seal_request != 0)
+    if (part->state != CAIRN_PART_OPEN || capture->seal_request != 0)
         return outcome;
     if (rank < CAIRN_RANKS_PER_NODE_MAX)
         capture->done |= UINT64_C(1) << rank;
@@ -268,7 +246,7 @@ save_received(struct env *env, struct part *part, const struct cairn_message *me
     struct outcome outcome = {.generation = part->generation};
     uint32_t position;
 
-    if (!part->capture.data_flows || received->member != part->member ||
+    if (part->state != CAIRN_PART_OPEN || received->member != part->member ||
         received->for_member >= part->roster->member_count ||
         part->roster->members[received->for_member].agent != message->from)
         return outcome;
@@ -278,7 +256,7 @@ save_received(struct env *env, struct part *part, const struct cairn_message *me
     part->progress_ns = env->now_ns;
     if (received->row == 0 || received->row >= part->geometry.m) {
         take_own(env, part, position, received);
-        return outcome;
+        return save_try_finish(env, part);
     }
     if (received->stripe >= part->geometry.n ||
         cairn_stripe_parity_position(&part->geometry, received->stripe, 0) != part->position ||
@@ -296,7 +274,7 @@ save_peer_up(struct env *env, struct part *part, uint32_t agent)
 {
     struct capture *capture = &part->capture;
 
-    if (!capture->data_flows)
+    if (part->state != CAIRN_PART_OPEN)
         return;
     for (uint32_t chunk = 0; part->geometry.m > 0 && chunk < part->geometry.k; chunk++)
         if (agent_at(part, encoder_of(part, chunk)) == agent) {
