@@ -88,29 +88,6 @@ conduct_pass_down(struct cairn_core *core, const struct cairn_message *message, 
 }
 
 void
-conduct_heard(struct cairn_core *core, const struct cairn_message *message)
-{
-    if (!conduct_pass_down(core, message, message->as.heard.agent))
-        run_heard(&core->env, &core->run, &message->as.heard);
-}
-
-/* Of a run that has ended, the decision may stand while its last generation completes: only the
- * next one knows of these trainers. */
-static void
-send_heard(struct cairn_core *core, const struct cairn_message_report *report)
-{
-    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_HEARD);
-    /* What an earlier start of this agent decided has a lower serial number. */
-    uint64_t serial = max_u64(core->leader.decision.serial, core->options.incarnation);
-
-    message.as.heard = (struct cairn_message_heard){.agent = report->agent,
-                                                    .incarnation = report->incarnation,
-                                                    .registration = report->registration,
-                                                    .serial = serial + !core->leader.assembled};
-    conduct_heard(core, &message);
-}
-
-void
 conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
 {
     struct env *env = &core->env;
@@ -131,7 +108,6 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
     switch (message->kind) {
     case CAIRN_MSG_REPORT:
         leader_report(env, &core->leader, &message->as.report);
-        send_heard(core, &message->as.report);
         break;
     case CAIRN_MSG_ABORT:
         leader_abort(env, &core->leader, &message->as.abort);

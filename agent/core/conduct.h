@@ -25,8 +25,6 @@ void conduct_to_leader(struct cairn_core *core, const struct cairn_message *mess
 /* Sends a message for an agent further down on along the tree; false: it is for this one. */
 bool conduct_pass_down(struct cairn_core *core, const struct cairn_message *message,
                        uint32_t agent);
-/* The leader has heard a report: for this member, or on along the tree. */
-void conduct_heard(struct cairn_core *core, const struct cairn_message *message);
 /* A decision from above, or one that rides on a group's message. */
 void conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
                       const char *refusal);

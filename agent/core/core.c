@@ -66,7 +66,6 @@ cairn_core_create(const struct cairn_core_options *options, uint64_t now_ns,
         cairn_core_destroy(core);
         return err;
     }
-    run_init(&core->run);
     *out = core;
     return CAIRN_OK;
 }

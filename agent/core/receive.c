@@ -75,7 +75,6 @@ is_from_whom_it_may(const struct cairn_core *core, const struct cairn_message *m
         return true;
     switch (message->kind) {
     case CAIRN_MSG_DECISION:
-    case CAIRN_MSG_HEARD:
         return is_from_above(core, message);
     case CAIRN_MSG_AUDIT:
         return message->as.audit.answer ? is_from_below(core, message)
@@ -159,7 +158,8 @@ take_audit(struct cairn_core *core, const struct cairn_message *message)
 {
     if (message->as.audit.answer)
         conduct_to_leader(core, message);
-    else if (!conduct_pass_down(core, message, message->as.audit.agent))
+    else if (!conduct_pass_down(core, message, message->as.audit.agent) &&
+             run_audited(&core->env, &core->run, &message->as.audit))
         audit_reply(&core->env, message->from, message, core->run.trainers.tiling);
 }
 
@@ -250,9 +250,6 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
         break;
     case CAIRN_MSG_HEARTBEAT:
         peers_heartbeat(&core->env, &core->peers, message);
-        break;
-    case CAIRN_MSG_HEARD:
-        conduct_heard(core, message);
         break;
     case CAIRN_MSG_AUDIT:
         take_audit(core, message);

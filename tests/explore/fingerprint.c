@@ -177,14 +177,13 @@ put_run(uint64_t *hash, const struct run *run)
     const struct trainers *trainers = &run->trainers;
 
     put(hash, trainers->ranks | (uint64_t)trainers->world << 32);
-    put(hash, trainers->digest);
     put(hash, trainers->blocks);
     put(hash, trainers->launch);
     put(hash, trainers->registration);
     put_decision(hash, &run->decision);
     put(hash, run->refusal[0] != '\0');
     put(hash, run->begun);
-    put(hash, run->open_from);
+    put(hash, run->audited);
     put_generation(hash, run->abort.generation);
     put(hash, run->abort.reason | (uint64_t)run->abort.agent << 32);
     put(hash, run->gave_up);
@@ -201,7 +200,7 @@ static void
 put_report(uint64_t *hash, const struct cairn_message_report *report)
 {
     put(hash, report->agent | (uint64_t)report->ranks << 32);
-    put(hash, report->world | (uint64_t)report->digest << 32);
+    put(hash, report->world);
     put(hash, report->launch);
     put(hash, report->begun);
     put(hash, report->incarnation);
@@ -219,9 +218,9 @@ put_leader(uint64_t *hash, const struct leader *leader, uint32_t members)
         put_report(hash, &leader->reports.members[m]);
     for (uint32_t i = 0; i < leader->reports.late_count; i++)
         put_report(hash, &leader->reports.late[i]);
-    put(hash, leader->audit.combination);
-    put(hash, leader->audit.id != 0);
-    if (leader->audit.id != 0) {
+    put(hash, audit_under_way(&leader->audit));
+    if (audit_under_way(&leader->audit)) {
+        put(hash, leader->audit.run);
         put(hash, leader->audit.tiling.asks);
         put(hash, leader->audit.tiling.prefix);
         put_set(hash, leader->audit.answered, leader->audit.count);
@@ -354,16 +353,16 @@ core_describe(const struct cairn_core *core, char *text, size_t bytes)
     const struct run *run = &core->run;
 
     (void)snprintf(text, bytes,
-                   "decision %llx open from %llx%s%s, waits %u at %llu, pins %llu, gathers %llu, "
+                   "decision %llx audited %llx%s%s, waits %u at %llu, pins %llu, gathers %llu, "
                    "leads %llx%s%s next %llu, restore %u, watch %u",
-                   (unsigned long long)run->decision.serial, (unsigned long long)run->open_from,
+                   (unsigned long long)run->decision.serial, (unsigned long long)run->audited,
                    run->gave_up ? ", gave up" : "", run->refusal[0] ? ", refused" : "",
                    run->steps[0].waiting, (unsigned long long)run->steps[0].step,
                    core->parts.pinned ? (unsigned long long)core->parts.pinned_generation.step : 0,
                    (unsigned long long)core->gather.generation.step,
                    (unsigned long long)core->leader.decision.serial,
                    core->leader.assembled ? ", assembled" : "",
-                   core->leader.audit.id ? ", auditing" : "",
+                   audit_under_way(&core->leader.audit) ? ", auditing" : "",
                    (unsigned long long)core->leader.decision.next, (uint32_t)core->restore.state,
                    (uint32_t)core->watch.reason);
 }

@@ -69,12 +69,9 @@ hash_message(const struct cairn_message *message, const struct packet *packet)
     struct cairn_message plain = *message;
     size_t used = 0;
 
-    if (message->kind != CAIRN_MSG_WAITING && message->kind != CAIRN_MSG_AUDIT)
+    if (message->kind != CAIRN_MSG_WAITING)
         return hash_bytes(packet->bytes, packet->len + packet->payload_len);
-    if (message->kind == CAIRN_MSG_WAITING)
-        plain.as.waiting.for_ms = 0;
-    else
-        plain.as.audit.audit = 0;
+    plain.as.waiting.for_ms = 0;
     plain.bytes_len = 0;
     if (cairn_message_pack(&plain, bytes, sizeof bytes, &used) != CAIRN_OK)
         return 0;

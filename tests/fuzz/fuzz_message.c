@@ -401,14 +401,20 @@ begin_run(struct cairn_core *core)
                                                           .complete0 = complete};
         take_message(core, &message, true, 0);
     }
+    message.kind = CAIRN_MSG_AUDIT;
+    for (uint32_t a = 0; self == 0 && a < AGENTS; a++) {
+        message.from = a;
+        message.as.audit = (struct cairn_message_audit){
+            .answer = 1, .agent = a, .run = current_run, .question = 1};
+        take_message(core, &message, true, 0);
+    }
     if (self == 0)
         return;
-    message.kind = CAIRN_MSG_HEARD;
     for (uint64_t registration = 1; registration < 4; registration++) {
-        message.as.heard = (struct cairn_message_heard){.agent = self,
+        message.as.audit = (struct cairn_message_audit){.agent = self,
+                                                        .run = RUN,
                                                         .incarnation = UINT64_C(1) << 20,
-                                                        .registration = registration,
-                                                        .serial = 1};
+                                                        .registration = registration};
         take_message(core, &message, true, 0);
     }
     message.kind = CAIRN_MSG_DECISION;

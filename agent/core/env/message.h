@@ -43,7 +43,6 @@ struct cairn_decision {
     F(AGENT, agent) /* whose trainers; the head of its block passes the report on */               \
     F(U32, ranks)                                                                                  \
     F(U32, world)      /* ranks of the whole job; 0: unknown */                                    \
-    F(U32, digest)     /* of the layout: equal for equal layouts */                                \
     F(U64, launch)     /* of the job; 0: unknown */                                                \
     F(U64, tiling_sum) /* see snapshot/tiling.h */                                                 \
     F(U64, begun)      /* newest step begun */                                                     \
@@ -56,19 +55,16 @@ struct cairn_decision {
     F(GENERATION, complete2)                                                                       \
     F(GENERATION, complete3)
 
-/* HEARD: the leader has taken an agent's report. Decisions from `serial` on know this report. */
-#define CAIRN_FIELDS_HEARD(F)                                                                      \
-    F(AGENT, agent) /* whose report */                                                             \
-    F(U64, incarnation)                                                                            \
-    F(U64, registration)                                                                           \
-    F(U64, serial)
-
-/* AUDIT: the leader asks (answer 0) what tensors a member holds, and it answers (answer 1). An
- * answer's bytes are sums by division, keys, or pieces (snapshot/tiling.h). */
+/* AUDIT: the leader asks (answer 0) what tensors a member holds, and it answers (answer 1) if it has
+ * the trainers that are meant. An answer's bytes are sums by division, keys, or pieces
+ * (snapshot/tiling.h). */
 #define CAIRN_FIELDS_AUDIT(F)                                                                      \
     F(BOOL, answer)                                                                                \
-    F(AGENT, agent) /* who answers */                                                              \
-    F(U64, audit)   /* names the question */                                                       \
+    F(AGENT, agent)  /* who answers */                                                             \
+    F(U64, run)      /* that these trainers may write if the audit ends well */                    \
+    F(U32, question) /* of this audit */                                                           \
+    F(U64, incarnation)                                                                            \
+    F(U64, registration) /* of the trainers that are meant, as in REPORT */                        \
     F(AUDIT, asks)                                                                                 \
     F(U64, prefix) /* PIECES: of the tensors' keys */                                              \
     F(BOOL, cut)   /* ORIGINS: there are more */
@@ -200,27 +196,26 @@ struct cairn_decision {
     X(POSITION, 1, position)                                                                       \
     X(HEARTBEAT, 2, heartbeat)                                                                     \
     X(REPORT, 3, report)                                                                           \
-    X(HEARD, 4, heard)                                                                             \
-    X(AUDIT, 5, audit)                                                                             \
-    X(DECISION, 6, decision)                                                                       \
-    X(DATA, 7, data)                                                                               \
-    X(SEAL, 8, seal)                                                                               \
-    X(RECEIVED, 9, received)                                                                       \
-    X(DONE, 10, done)                                                                              \
-    X(ABORT, 11, abort)                                                                            \
-    X(WAITING, 12, waiting)                                                                        \
-    X(SNAPSHOT, 13, snapshot)                                                                      \
-    X(ASK, 14, ask)                                                                                \
-    X(INVENTORY, 15, inventory)                                                                    \
-    X(REBUILD, 16, rebuild)                                                                        \
-    X(REBUILT, 17, rebuilt)                                                                        \
-    X(READ, 18, read)                                                                              \
-    X(BLOCKS, 19, blocks)                                                                          \
-    X(WRITE, 20, write)                                                                            \
-    X(WRITTEN, 21, written)                                                                        \
-    X(CLAIM, 22, claim)                                                                            \
-    X(PROMISE, 23, promise)                                                                        \
-    X(ACTIVATE, 24, activate)
+    X(AUDIT, 4, audit)                                                                             \
+    X(DECISION, 5, decision)                                                                       \
+    X(DATA, 6, data)                                                                               \
+    X(SEAL, 7, seal)                                                                               \
+    X(RECEIVED, 8, received)                                                                       \
+    X(DONE, 9, done)                                                                               \
+    X(ABORT, 10, abort)                                                                            \
+    X(WAITING, 11, waiting)                                                                        \
+    X(SNAPSHOT, 12, snapshot)                                                                      \
+    X(ASK, 13, ask)                                                                                \
+    X(INVENTORY, 14, inventory)                                                                    \
+    X(REBUILD, 15, rebuild)                                                                        \
+    X(REBUILT, 16, rebuilt)                                                                        \
+    X(READ, 17, read)                                                                              \
+    X(BLOCKS, 18, blocks)                                                                          \
+    X(WRITE, 19, write)                                                                            \
+    X(WRITTEN, 20, written)                                                                        \
+    X(CLAIM, 21, claim)                                                                            \
+    X(PROMISE, 22, promise)                                                                        \
+    X(ACTIVATE, 23, activate)
 
 enum cairn_message_kind {
 #define CAIRN_KIND(symbol, value, member) CAIRN_MSG_##symbol = value,

@@ -1,7 +1,10 @@
 /*
- * agent/core/run/audit.h - the leader's audit of a run's layouts: asks all members that have
- * tensors, and concludes by snapshot/tiling_audit.h. A verdict on a combination of layouts never
- * changes, so the last one is remembered.
+ * agent/core/run/audit.h - the leader's audit of a run's layouts: asks all members, and concludes by
+ * snapshot/tiling_audit.h.
+ *
+ * The audit has the number of the run that is issued if it ends well. A member answers only for the
+ * trainers that the leader has heard of, and captures only for the run whose audit its present
+ * trainers answered (run.h). So all trainers of a run are those that were audited.
  */
 #ifndef CAIRN_AGENT_CORE_RUN_AUDIT_H
 #define CAIRN_AGENT_CORE_RUN_AUDIT_H
@@ -10,21 +13,25 @@
 #include "snapshot/tiling_audit.h"
 
 struct audit {
-    uint64_t combination;                       /* of layouts, in the newest audit */
-    enum cairn_tiling_verdict verdict;          /* on it; OPEN: none yet */
-    char text[CAIRN_REFUSAL_BYTES];             /* of a bad one: which tensors, and how; else "" */
-    const struct cairn_message_report *reports; /* [count], borrowed: digests of the layouts, 0 of a
-                                                 * member without tensors */
+    uint64_t run;                   /* of the newest audit */
+    uint32_t question;              /* the newest */
+    char text[CAIRN_REFUSAL_BYTES]; /* of a bad layout: which tensors, and how; else "" */
+    const struct cairn_message_report *reports; /* [count], borrowed */
     uint32_t count;                             /* members */
-    uint64_t id;                                /* of the question; 0: no audit is under way */
-    uint64_t *answered;                         /* bitset of members */
+    uint64_t *answered;                         /* bitset of members; NULL: none is under way */
     struct cairn_tiling_audit tiling;
 };
 
-/* Begins an audit of the layouts in all members' reports, [count], borrowed until it ends; one that
- * is under way ends. OPEN: questions are on their way. */
-enum cairn_tiling_verdict audit_begin(struct env *env, struct audit *audit,
-                                      const struct cairn_message_report *reports, uint32_t count);
+static inline bool
+audit_under_way(const struct audit *audit)
+{
+    return audit->answered != NULL;
+}
+
+/* Asks all members, whose reports [count] are borrowed until the audit ends; one that is under way
+ * ends. */
+void audit_begin(struct env *env, struct audit *audit, uint64_t run,
+                 const struct cairn_message_report *reports, uint32_t count);
 void audit_end(struct audit *audit);
 /* Takes an answer; anything that is not asked for changes nothing. */
 enum cairn_tiling_verdict audit_answered(struct env *env, struct audit *audit,

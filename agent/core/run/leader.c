@@ -103,13 +103,9 @@ refuse(const struct env *env, struct leader *leader, const char *text)
 static void
 issue(const struct env *env, struct leader *leader)
 {
-    uint64_t old = leader->decision.run;
-
     leader->assembled = true;
     leader->refusal[0] = '\0';
-    leader->decision.run = env->options->incarnation + ++leader->counter;
-    if (CAIRN_PLANTED(env, BUG_RUN_REUSED) && old != 0)
-        leader->decision.run = old;
+    leader->decision.run = leader->audit.run;
     leader->due.begun = leader->due.passed = 0;
     leader->due.owed = leader->due.aborts_in_row = leader->due.margin = 0;
     for (uint32_t m = 0; m < leader->reports.count; m++)
@@ -232,19 +228,10 @@ learn_committed(struct leader *leader)
 }
 
 static void
-take_result(const struct env *env, struct leader *leader, enum cairn_tiling_verdict result)
-{
-    if (result == CAIRN_TILING_GOOD) {
-        learn_committed(leader);
-        issue(env, leader);
-    } else if (result == CAIRN_TILING_BAD)
-        refuse(env, leader, leader->audit.text);
-}
-
-static void
 assemble(struct env *env, struct leader *leader)
 {
     struct roll roll = call_roll(leader, env->membership->record.roster);
+    uint64_t old = CAIRN_PLANTED(env, BUG_RUN_REUSED) ? leader->decision.run : 0;
     char text[CAIRN_REFUSAL_BYTES];
     bool may = may_run(&roll, text, sizeof text);
 
@@ -253,12 +240,11 @@ assemble(struct env *env, struct leader *leader)
         (roll.world == 0 ? roll.late_ranks > 0 && roll.without == 0
                          : (roll.late_ranks > 0 || (roll.without > 0 && roll.begun > 0)) &&
                                roll.ranks + roll.late_ranks == roll.world);
-    if (!may) {
+    if (may)
+        audit_begin(env, &leader->audit, old ? old : env->options->incarnation + ++leader->counter,
+                    leader->reports.members, leader->reports.count);
+    else
         refuse(env, leader, text);
-        return;
-    }
-    take_result(env, leader,
-                audit_begin(env, &leader->audit, leader->reports.members, leader->reports.count));
 }
 
 void
@@ -283,11 +269,11 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_message
         leader->decision.committed = report->committed;
         decide(env, leader);
     }
-    if (!changed && leader->audit.id != 0)
+    if (!changed && audit_under_way(&leader->audit))
         audit_ask_again(env, &leader->audit, report->agent);
-    if (!changed && (leader->assembled || leader->audit.id != 0))
+    if (!changed && (leader->assembled || audit_under_way(&leader->audit)))
         return;
-    if (leader->assembled || leader->audit.id != 0) {
+    if (leader->assembled || audit_under_way(&leader->audit)) {
         leader->assembled = false;
         audit_end(&leader->audit);
         /* A generation that this agent has captured in full needs its trainers no more. */
@@ -301,7 +287,17 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_message
 void
 leader_audited(struct env *env, struct leader *leader, const struct cairn_message *message)
 {
-    take_result(env, leader, audit_answered(env, &leader->audit, message));
+    switch (audit_answered(env, &leader->audit, message)) {
+    case CAIRN_TILING_GOOD:
+        learn_committed(leader);
+        issue(env, leader);
+        break;
+    case CAIRN_TILING_BAD:
+        refuse(env, leader, leader->audit.text);
+        break;
+    case CAIRN_TILING_OPEN:
+        break;
+    }
 }
 
 /* ---- how a generation ends ---- */

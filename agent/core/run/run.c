@@ -6,13 +6,6 @@
 #include <string.h>
 
 void
-run_init(struct run *run)
-{
-    memset(run, 0, sizeof *run);
-    run->open_from = UINT64_MAX;
-}
-
-void
 run_fini(struct run *run)
 {
     cairn_tiling_destroy(run->trainers.tiling);
@@ -29,7 +22,7 @@ run_ranks(struct run *run, const struct cairn_event_ranks *ranks)
     run->trainers = (struct trainers){.registration = registration};
     memset(run->steps, 0, sizeof run->steps);
     run->told = 0;
-    run->open_from = UINT64_MAX;
+    run->audited = 0;
     if (!same)
         run->begun = 0;
     if (ranks->ranks == 0 || ranks->ranks > CAIRN_RANKS_PER_NODE_MAX)
@@ -40,7 +33,6 @@ run_ranks(struct run *run, const struct cairn_event_ranks *ranks)
 
         if (err == CAIRN_NOMEM)
             return;
-        run->trainers.digest = cairn_tiling_digest(ranks->manifest, ranks->manifest_len);
         if (!err)
             run->trainers.tiling_sum = cairn_tiling_sum(run->trainers.tiling);
     }
@@ -50,19 +42,21 @@ run_ranks(struct run *run, const struct cairn_event_ranks *ranks)
     run->trainers.launch = ranks->launch;
 }
 
-void
-run_heard(const struct env *env, struct run *run, const struct cairn_message_heard *heard)
+bool
+run_audited(const struct env *env, struct run *run, const struct cairn_message_audit *question)
 {
-    if (heard->incarnation == env->options->incarnation &&
-        heard->registration == run->trainers.registration + 1)
-        run->open_from = heard->serial;
+    if (question->incarnation != env->options->incarnation ||
+        question->registration != run->trainers.registration + 1)
+        return false;
+    run->audited = question->run;
+    return true;
 }
 
 void
 run_enter(struct run *run, bool restart)
 {
     run->decision = (struct cairn_decision){0};
-    run->open_from = UINT64_MAX;
+    run->audited = 0;
     run->refusal[0] = '\0';
     run->gave_up = false;
     run->told = 0;
@@ -108,7 +102,6 @@ run_report(const struct env *env, const struct run *run)
     struct cairn_message_report report = {.agent = env->options->self,
                                           .ranks = run->trainers.ranks,
                                           .world = run->trainers.world,
-                                          .digest = run->trainers.digest,
                                           .launch = run->trainers.launch,
                                           .tiling_sum = run->trainers.tiling_sum,
                                           .begun = run->begun,
@@ -164,7 +157,7 @@ static bool
 is_open(const struct env *env, const struct run *run)
 {
     return membership_acts(env->membership) && run->decision.run != 0 &&
-           run->decision.serial >= run->open_from;
+           run->decision.run == run->audited;
 }
 
 /* Why a rank that waits cannot have its step; 0: it can, or it holds its last step until it can. */

@@ -18,7 +18,6 @@
 struct trainers {
     uint32_t ranks; /* attached here; 0: none */
     uint32_t world; /* ranks of the whole job; 0: unknown */
-    uint32_t digest;
     uint64_t blocks;
     uint64_t launch;
     uint64_t tiling_sum;
@@ -39,10 +38,9 @@ struct run {
     struct cairn_decision decision;
     char refusal[CAIRN_REFUSAL_BYTES]; /* why there is no run; "" */
     uint64_t begun;                    /* newest step begun by these trainers */
-    uint64_t open_from;                /* serial of the first decision whose leader knows of these
-                                        * trainers; UINT64_MAX: it has not said so yet. Earlier
-                                        * decisions, which may come late from the group, open
-                                        * nothing here: the run may be of trainers before them. */
+    uint64_t audited;                  /* run whose audit these trainers answered; 0: none.
+                                        * Decisions about another run, which may come late from the
+                                        * group, open nothing here: it is of other trainers. */
     bool gave_up;                      /* this member has aborted the decision's generation */
     struct cairn_message_abort abort;  /* the newest said or passed on since the decision; reason 0:
                                         * none */
@@ -52,12 +50,12 @@ struct run {
     struct rank_step steps[CAIRN_RANKS_PER_NODE_MAX];
 };
 
-void run_init(struct run *run);
 void run_fini(struct run *run);
 /* Takes RANKS. CAIRN_NOMEM: it is as if there were no trainers. */
 void run_ranks(struct run *run, const struct cairn_event_ranks *ranks);
-/* Takes HEARD. */
-void run_heard(const struct env *env, struct run *run, const struct cairn_message_heard *heard);
+/* Takes a question of an audit. False: it means trainers that are gone, and has no answer. */
+bool run_audited(const struct env *env, struct run *run,
+                 const struct cairn_message_audit *question);
 /* A new epoch: the decision is void; restart: the trainers too. */
 void run_enter(struct run *run, bool restart);
 /* The set of all local ranks. */

@@ -37,9 +37,6 @@ bound(struct cairn_message *message)
     case CAIRN_MSG_REPORT:
         message->as.report.agent %= CAIRN_NODES_MAX;
         break;
-    case CAIRN_MSG_HEARD:
-        message->as.heard.agent %= CAIRN_NODES_MAX;
-        break;
     case CAIRN_MSG_AUDIT:
         message->as.audit.answer %= 2;
         message->as.audit.agent %= CAIRN_NODES_MAX;
@@ -250,7 +247,6 @@ out_of_bounds(void **unused)
     REFUSED(CAIRN_MSG_DONE, from, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_DONE, to, UINT32_MAX);
     REFUSED(CAIRN_MSG_REPORT, as.report.agent, CAIRN_NODES_MAX);
-    REFUSED(CAIRN_MSG_HEARD, as.heard.agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_AUDIT, as.audit.agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_AUDIT, as.audit.asks, CAIRN_TILING_PIECES + 1);
     REFUSED(CAIRN_MSG_DATA, as.data.count, 0);
