@@ -96,34 +96,13 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
     if (core->membership.record.epoch == 0 ||
         core->membership.promised != core->membership.record.epoch)
         return; /* R4 */
-    if (!conduct_leads(core)) {
-        if (message->kind == CAIRN_MSG_ABORT)
-            core->run.abort = message->as.abort;
-        if (message->kind == CAIRN_MSG_SNAPSHOT)
-            core->run.asked = max_u64(core->run.asked, message->as.snapshot.step);
-        on.from = core->options.self;
+    on.from = core->options.self;
+    if (!conduct_leads(core))
         env_send(env, agent_above(core), &on);
-        return;
-    }
-    switch (message->kind) {
-    case CAIRN_MSG_REPORT:
+    else if (message->kind == CAIRN_MSG_REPORT)
         leader_report(env, &core->leader, &message->as.report);
-        break;
-    case CAIRN_MSG_ABORT:
-        leader_abort(env, &core->leader, &message->as.abort);
-        break;
-    case CAIRN_MSG_WAITING:
-        leader_waiting(env, &core->leader, &message->as.waiting);
-        break;
-    case CAIRN_MSG_SNAPSHOT:
-        leader_snapshot(env, &core->leader, message->as.snapshot.step);
-        break;
-    case CAIRN_MSG_AUDIT:
+    else
         leader_audited(env, &core->leader, message);
-        break;
-    default:
-        break;
-    }
 }
 
 void
@@ -159,20 +138,13 @@ conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id
 void
 conduct_outcome(struct cairn_core *core, struct outcome outcome)
 {
-    struct cairn_message message =
-        env_message(&core->env, CAIRN_MSG_ABORT, outcome.generation.epoch);
-
     if (outcome.complete)
         conduct_done(core, core->membership.self_member, outcome.generation, core->run.begun);
     if (!outcome.abort)
         return;
     drop_unfinished(core, outcome.generation);
-    core->run.gave_up |= outcome.generation.run == core->run.decision.run;
-    message.as.abort = (struct cairn_message_abort){.generation = outcome.generation,
-                                                    .agent = core->options.self,
-                                                    .reason = outcome.abort,
-                                                    .begun = core->run.begun};
-    conduct_to_leader(core, &message);
+    run_abort(&core->run, outcome.generation, outcome.abort);
+    conduct_report(core);
 }
 
 /* ---- from the leader ---- */
@@ -237,8 +209,6 @@ static void
 say_again_above(struct cairn_core *core)
 {
     struct cairn_message done = epoch_message(&core->env, CAIRN_MSG_DONE);
-    struct cairn_message abort = epoch_message(&core->env, CAIRN_MSG_ABORT);
-    struct cairn_message snapshot = epoch_message(&core->env, CAIRN_MSG_SNAPSHOT);
     uint32_t self = core->membership.self_member, n = member_count(core);
 
     if (gather_is_full(&core->env, &core->gather, core->membership.self_member)) {
@@ -250,14 +220,6 @@ say_again_above(struct cairn_core *core)
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))
         membership_send_position(&core->env, agent_of(core, child));
-    if (core->run.abort.reason != 0) {
-        abort.as.abort = core->run.abort;
-        conduct_to_leader(core, &abort);
-    }
-    if (core->run.asked != 0) {
-        snapshot.as.snapshot = (struct cairn_message_snapshot){core->options.self, core->run.asked};
-        conduct_to_leader(core, &snapshot);
-    }
 }
 
 void

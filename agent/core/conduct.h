@@ -20,7 +20,7 @@ void conduct_outcome(struct cairn_core *core, struct outcome outcome);
 /* The subtree of `child` (or this member's own part) is done. */
 void conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id generation,
                   uint64_t begun);
-/* A message of this agent or from below: to the leader, here or above. */
+/* REPORT, or the answer to AUDIT, of this agent or from below: to the leader, here or above. */
 void conduct_to_leader(struct cairn_core *core, const struct cairn_message *message);
 /* Sends a message for an agent further down on along the tree; false: it is for this one. */
 bool conduct_pass_down(struct cairn_core *core, const struct cairn_message *message,
@@ -28,7 +28,7 @@ bool conduct_pass_down(struct cairn_core *core, const struct cairn_message *mess
 /* A decision from above, or one that rides on a group's message. */
 void conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
                       const char *refusal);
-/* Reports this agent's trainers. */
+/* Tells the leader all that it must know of this agent. */
 void conduct_report(struct cairn_core *core);
 /* Applies this agent's own decisions, drops parts that may go, and answers ranks that wait. After
  * every event, so that the code that kept a part need not drop it. */

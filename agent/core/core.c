@@ -174,12 +174,8 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
 static void
 ask_leader(struct cairn_core *core, uint64_t step)
 {
-    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_SNAPSHOT);
-
     core->run.asked = step;
-    message.as.snapshot =
-        (struct cairn_message_snapshot){.agent = core->options.self, .step = step};
-    conduct_to_leader(core, &message);
+    conduct_report(core);
 }
 
 static void
@@ -249,27 +245,11 @@ take_pin(struct cairn_core *core, const struct cairn_event_pin *pin)
 static void
 say_waiting(struct cairn_core *core)
 {
-    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_WAITING);
-    struct part *part = parts_in_flight(&core->env);
-    uint64_t patience_ns = core->options.dead_after_ns;
-    enum cairn_wait cause;
-    uint32_t for_agent = UINT32_MAX;
-
-    if (!part || !membership_acts(&core->membership) ||
-        core->env.now_ns - part->progress_ns < patience_ns ||
-        core->env.now_ns - core->run.waiting_ns < patience_ns)
+    if (!membership_acts(&core->membership) || !run_stalled(&core->env) ||
+        core->env.now_ns - core->run.waiting_ns < core->options.dead_after_ns)
         return;
     core->run.waiting_ns = core->env.now_ns;
-    cause = save_waits_for(&core->env, part, run_everyone(&core->run), &for_agent);
-    if (!cause)
-        return;
-    message.as.waiting =
-        (struct cairn_message_waiting){.generation = part->generation,
-                                       .agent = core->options.self,
-                                       .cause = cause,
-                                       .for_agent = for_agent,
-                                       .for_ms = (core->env.now_ns - part->progress_ns) / 1000000};
-    conduct_to_leader(core, &message);
+    conduct_report(core);
 }
 
 static void

@@ -24,12 +24,6 @@ speaker(const struct cairn_message *message)
         return message->as.report.agent;
     case CAIRN_MSG_AUDIT:
         return message->as.audit.agent;
-    case CAIRN_MSG_ABORT:
-        return message->as.abort.agent;
-    case CAIRN_MSG_WAITING:
-        return message->as.waiting.agent;
-    case CAIRN_MSG_SNAPSHOT:
-        return message->as.snapshot.agent;
     default:
         return UINT32_MAX;
     }
@@ -261,9 +255,6 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
         take_done(core, message);
         break;
     case CAIRN_MSG_REPORT:
-    case CAIRN_MSG_ABORT:
-    case CAIRN_MSG_WAITING:
-    case CAIRN_MSG_SNAPSHOT:
         conduct_to_leader(core, message);
         break;
     case CAIRN_MSG_DATA:

@@ -184,9 +184,8 @@ put_run(uint64_t *hash, const struct run *run)
     put(hash, run->refusal[0] != '\0');
     put(hash, run->begun);
     put(hash, run->audited);
-    put_generation(hash, run->abort.generation);
-    put(hash, run->abort.reason | (uint64_t)run->abort.agent << 32);
-    put(hash, run->gave_up);
+    put_generation(hash, run->aborted);
+    put(hash, run->aborted.step ? run->reason : 0);
     put(hash, run->told);
     put(hash, run->asked);
     for (uint32_t r = 0; r < trainers->ranks; r++) {
@@ -356,7 +355,7 @@ core_describe(const struct cairn_core *core, char *text, size_t bytes)
                    "decision %llx audited %llx%s%s, waits %u at %llu, pins %llu, gathers %llu, "
                    "leads %llx%s%s next %llu, restore %u, watch %u",
                    (unsigned long long)run->decision.serial, (unsigned long long)run->audited,
-                   run->gave_up ? ", gave up" : "", run->refusal[0] ? ", refused" : "",
+                   run->aborted.step ? ", gave up" : "", run->refusal[0] ? ", refused" : "",
                    run->steps[0].waiting, (unsigned long long)run->steps[0].step,
                    core->parts.pinned ? (unsigned long long)core->parts.pinned_generation.step : 0,
                    (unsigned long long)core->gather.generation.step,

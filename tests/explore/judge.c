@@ -449,10 +449,10 @@ judge_send(struct agent *agent, const struct cairn_message *message)
                  (unsigned long long)agent->said_promised);
         agent->said_promised = epoch;
         break;
-    case CAIRN_MSG_ABORT:
-        if (message->as.abort.reason == CAIRN_ABORT_DAMAGED && !world->was_damaged)
+    case CAIRN_MSG_REPORT:
+        if (message->as.report.reason == CAIRN_ABORT_DAMAGED && !world->was_damaged)
             fail("agent %u aborts step %llu as damaged, and nothing was", agent->number,
-                 (unsigned long long)message->as.abort.generation.step);
+                 (unsigned long long)message->as.report.aborted.step);
         break;
     case CAIRN_MSG_DONE:
         check_done(agent, message->as.done.generation);

@@ -69,9 +69,9 @@ hash_message(const struct cairn_message *message, const struct packet *packet)
     struct cairn_message plain = *message;
     size_t used = 0;
 
-    if (message->kind != CAIRN_MSG_WAITING)
+    if (message->kind != CAIRN_MSG_REPORT)
         return hash_bytes(packet->bytes, packet->len + packet->payload_len);
-    plain.as.waiting.for_ms = 0;
+    plain.as.report.for_ms = 0;
     plain.bytes_len = 0;
     if (cairn_message_pack(&plain, bytes, sizeof bytes, &used) != CAIRN_OK)
         return 0;
@@ -302,20 +302,14 @@ network_describe(uint32_t to, uint32_t from, uint32_t class, char *text, size_t 
                  (unsigned long long)message.as.position.promised);
         break;
     case CAIRN_MSG_REPORT:
-        snprintf(more, sizeof more, " agent=%u ranks=%u registration=%llu captured=%llu",
+        snprintf(more, sizeof more,
+                 " agent=%u ranks=%u registration=%llu captured=%llu aborted=%llu reason=%u "
+                 "cause=%u for=%u",
                  message.as.report.agent, message.as.report.ranks,
                  (unsigned long long)message.as.report.registration,
-                 (unsigned long long)message.as.report.captured.step);
-        break;
-    case CAIRN_MSG_ABORT:
-        snprintf(more, sizeof more, " step=%llu agent=%u reason=%u",
-                 (unsigned long long)message.as.abort.generation.step, message.as.abort.agent,
-                 message.as.abort.reason);
-        break;
-    case CAIRN_MSG_WAITING:
-        snprintf(more, sizeof more, " step=%llu cause=%u for=%u",
-                 (unsigned long long)message.as.waiting.generation.step, message.as.waiting.cause,
-                 message.as.waiting.for_agent);
+                 (unsigned long long)message.as.report.captured.step,
+                 (unsigned long long)message.as.report.aborted.step, message.as.report.reason,
+                 message.as.report.cause, message.as.report.for_agent);
         break;
     case CAIRN_MSG_ASK:
         snprintf(more, sizeof more, " mode=%u step=%llu", message.as.ask.mode,

@@ -113,7 +113,6 @@ is_of_epoch(const struct cairn_message *message)
     case CAIRN_MSG_DECISION:
     case CAIRN_MSG_DATA:
     case CAIRN_MSG_DONE:
-    case CAIRN_MSG_ABORT:
         return true;
     case CAIRN_MSG_SEAL:
         return message->as.seal.attempt == 0;
@@ -167,7 +166,7 @@ static void
 say_got(struct world *world, const struct cairn_message *message)
 {
     struct cairn_generation_id generation = {0};
-    char text[160] = "";
+    char text[256] = "";
 
     if (!world->verbose || message->kind == CAIRN_MSG_HEARTBEAT)
         return;
@@ -177,10 +176,15 @@ say_got(struct world *world, const struct cairn_message *message)
                  (unsigned long long)message->as.position.promised);
         break;
     case CAIRN_MSG_REPORT:
-        snprintf(text, sizeof text, "agent %u ranks %u world %u launch %llx begun %llu",
+        generation = message->as.report.aborted;
+        snprintf(text, sizeof text,
+                 "agent %u ranks %u world %u launch %llx begun %llu asked %llu cause %u for %d "
+                 "reason %u aborted:",
                  message->as.report.agent, message->as.report.ranks, message->as.report.world,
                  (unsigned long long)message->as.report.launch,
-                 (unsigned long long)message->as.report.begun);
+                 (unsigned long long)message->as.report.begun,
+                 (unsigned long long)message->as.report.asked, message->as.report.cause,
+                 (int)message->as.report.for_agent, message->as.report.reason);
         break;
     case CAIRN_MSG_DECISION:
         generation = message->as.decision.decision.committed;
@@ -211,16 +215,6 @@ say_got(struct world *world, const struct cairn_message *message)
         break;
     case CAIRN_MSG_DONE:
         generation = message->as.done.generation;
-        break;
-    case CAIRN_MSG_ABORT:
-        generation = message->as.abort.generation;
-        snprintf(text, sizeof text, "agent %u reason %u begun %llu", message->as.abort.agent,
-                 message->as.abort.reason, (unsigned long long)message->as.abort.begun);
-        break;
-    case CAIRN_MSG_WAITING:
-        generation = message->as.waiting.generation;
-        snprintf(text, sizeof text, "agent %u cause %u for %d", message->as.waiting.agent,
-                 message->as.waiting.cause, (int)message->as.waiting.for_agent);
         break;
     case CAIRN_MSG_ASK:
         generation = message->as.ask.generation;

@@ -38,7 +38,8 @@ struct cairn_decision {
 /* HEARTBEAT: to log2(n) agents. bytes: rumors about others (peers.c). */
 #define CAIRN_FIELDS_HEARTBEAT(F) F(U64, incarnation) F(U64, counter)
 
-/* REPORT: an agent's trainers, to the leader. ranks 0: there are none. */
+/* REPORT: an agent's trainers and all else that the leader must know of it, each time that it
+ * changes. So the newest one says everything. ranks 0: there are no trainers. */
 #define CAIRN_FIELDS_REPORT(F)                                                                     \
     F(AGENT, agent) /* whose trainers; the head of its block passes the report on */               \
     F(U32, ranks)                                                                                  \
@@ -53,7 +54,16 @@ struct cairn_decision {
     F(GENERATION, complete0) /* complete own parts of the epoch, newest first */                   \
     F(GENERATION, complete1)                                                                       \
     F(GENERATION, complete2)                                                                       \
-    F(GENERATION, complete3)
+    F(GENERATION, complete3)                                                                       \
+    F(GENERATION,                                                                                  \
+      aborted)       /* newest that the agent gave up since the decision it knows; or the   \
+                             * step that was due, if it has not opened it; step 0: none */      \
+    F(ABORT, reason) /* for that */                                                                \
+    F(U64, asked)    /* a generation of this step or a later one, please; 0: none */               \
+    F(GENERATION, stalled) /* its part makes no progress; step 0: none */                          \
+    F(WAIT, cause)         /* what that part waits for */                                          \
+    F(AGENT_OR_NONE, for_agent)                                                                    \
+    F(U64, for_ms)
 
 /* AUDIT: the leader asks (answer 0) what tensors a member holds, and it answers (answer 1) if it has
  * the trainers that are meant. An answer's bytes are sums by division, keys, or pieces
@@ -109,24 +119,6 @@ struct cairn_decision {
 #define CAIRN_FIELDS_DONE(F)                                                                       \
     F(GENERATION, generation)                                                                      \
     F(U64, begun) /* newest step begun in the subtree */
-
-/* ABORT: a member cannot complete the generation. */
-#define CAIRN_FIELDS_ABORT(F)                                                                      \
-    F(GENERATION, generation) /* or the step that was due, if the member has not opened it */      \
-    F(AGENT, agent)                                                                                \
-    F(ABORT, reason)                                                                               \
-    F(U64, begun)
-
-/* WAITING: what a member that makes no progress waits for. */
-#define CAIRN_FIELDS_WAITING(F)                                                                    \
-    F(GENERATION, generation)                                                                      \
-    F(AGENT, agent)                                                                                \
-    F(WAIT, cause)                                                                                 \
-    F(AGENT_OR_NONE, for_agent)                                                                    \
-    F(U64, for_ms)
-
-/* SNAPSHOT: an agent asks the leader for a generation of this step or a later one. */
-#define CAIRN_FIELDS_SNAPSHOT(F) F(AGENT, agent) F(U64, step)
 
 /* ASK: a coordinator wants an inventory. bytes: agents that forgot their promises, as (u32 agent,
  * u64 incarnation); see membership.h. */
@@ -202,20 +194,17 @@ struct cairn_decision {
     X(SEAL, 7, seal)                                                                               \
     X(RECEIVED, 8, received)                                                                       \
     X(DONE, 9, done)                                                                               \
-    X(ABORT, 10, abort)                                                                            \
-    X(WAITING, 11, waiting)                                                                        \
-    X(SNAPSHOT, 12, snapshot)                                                                      \
-    X(ASK, 13, ask)                                                                                \
-    X(INVENTORY, 14, inventory)                                                                    \
-    X(REBUILD, 15, rebuild)                                                                        \
-    X(REBUILT, 16, rebuilt)                                                                        \
-    X(READ, 17, read)                                                                              \
-    X(BLOCKS, 18, blocks)                                                                          \
-    X(WRITE, 19, write)                                                                            \
-    X(WRITTEN, 20, written)                                                                        \
-    X(CLAIM, 21, claim)                                                                            \
-    X(PROMISE, 22, promise)                                                                        \
-    X(ACTIVATE, 23, activate)
+    X(ASK, 10, ask)                                                                                \
+    X(INVENTORY, 11, inventory)                                                                    \
+    X(REBUILD, 12, rebuild)                                                                        \
+    X(REBUILT, 13, rebuilt)                                                                        \
+    X(READ, 14, read)                                                                              \
+    X(BLOCKS, 15, blocks)                                                                          \
+    X(WRITE, 16, write)                                                                            \
+    X(WRITTEN, 17, written)                                                                        \
+    X(CLAIM, 18, claim)                                                                            \
+    X(PROMISE, 19, promise)                                                                        \
+    X(ACTIVATE, 20, activate)
 
 enum cairn_message_kind {
 #define CAIRN_KIND(symbol, value, member) CAIRN_MSG_##symbol = value,
@@ -227,7 +216,7 @@ enum cairn_message_kind {
 
 enum { CAIRN_ROW_SEAL = 0xffffffffu };
 
-/* Why a member aborts. */
+/* Why a member aborts; 0: it does not. */
 enum cairn_abort {
     CAIRN_ABORT_PASSED = 1, /* its trainers were past the step */
     CAIRN_ABORT_CANCELLED,  /* a trainer gave its copy up */
@@ -239,7 +228,7 @@ enum cairn_abort {
     CAIRN_ABORT_FORGOTTEN   /* a member of its group began again and lacks finished parity */
 };
 
-/* What a member waits for. */
+/* What a member waits for; 0: nothing. */
 enum cairn_wait {
     CAIRN_WAIT_TRAINERS = 1, /* own ranks have not begun, or not copied */
     CAIRN_WAIT_BLOCKS,       /* for_agent's blocks or seal */
@@ -263,9 +252,8 @@ enum cairn_ask {
     T(AGENT, uint32_t, cairn_codec_u32, value < CAIRN_NODES_MAX)                                   \
     T(AGENT_OR_NONE, uint32_t, cairn_codec_u32, value < CAIRN_NODES_MAX || value == UINT32_MAX)    \
     T(ERR, uint32_t, cairn_codec_u32, value <= CAIRN_INTERNAL)                                     \
-    T(ABORT, uint32_t, cairn_codec_u32,                                                            \
-      value >= CAIRN_ABORT_PASSED && value <= CAIRN_ABORT_FORGOTTEN)                               \
-    T(WAIT, uint32_t, cairn_codec_u32, value >= CAIRN_WAIT_TRAINERS && value <= CAIRN_WAIT_SILENT) \
+    T(ABORT, uint32_t, cairn_codec_u32, value <= CAIRN_ABORT_FORGOTTEN)                            \
+    T(WAIT, uint32_t, cairn_codec_u32, value <= CAIRN_WAIT_SILENT)                                 \
     T(ASK, uint32_t, cairn_codec_u32, value <= CAIRN_ASK_RELEASE)                                  \
     T(AUDIT, uint32_t, cairn_codec_u32, value <= CAIRN_TILING_PIECES)                              \
     T(COUNT, uint32_t, cairn_codec_u32, value <= CAIRN_MESSAGE_BLOCKS_MAX) /* blocks */            \
@@ -298,7 +286,7 @@ struct cairn_message {
 };
 
 enum {
-    CAIRN_MESSAGE_HEAD_BYTES_MAX = 256,  /* of a packed message without its `bytes` */
+    CAIRN_MESSAGE_HEAD_BYTES_MAX = 384,  /* of a packed message without its `bytes` */
     CAIRN_MESSAGE_PART_BYTES_MAX = 65536 /* of `bytes`, where a message is one of several parts */
 };
 
@@ -316,7 +304,7 @@ cairn_message_has_blocks(const struct cairn_message *message)
 static inline bool
 cairn_message_is_of_epoch(const struct cairn_message *message)
 {
-    return (message->kind >= CAIRN_MSG_REPORT && message->kind <= CAIRN_MSG_SNAPSHOT) &&
+    return (message->kind >= CAIRN_MSG_REPORT && message->kind <= CAIRN_MSG_DONE) &&
            !(message->kind == CAIRN_MSG_SEAL && message->as.seal.attempt != 0) &&
            !(message->kind == CAIRN_MSG_RECEIVED && message->as.received.attempt != 0);
 }

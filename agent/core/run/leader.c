@@ -248,7 +248,24 @@ assemble(struct env *env, struct leader *leader)
 }
 
 void
-leader_report(struct env *env, struct leader *leader, const struct cairn_message_report *report)
+leader_audited(struct env *env, struct leader *leader, const struct cairn_message *message)
+{
+    switch (audit_answered(env, &leader->audit, message)) {
+    case CAIRN_TILING_GOOD:
+        learn_committed(leader);
+        issue(env, leader);
+        break;
+    case CAIRN_TILING_BAD:
+        refuse(env, leader, leader->audit.text);
+        break;
+    case CAIRN_TILING_OPEN:
+        break;
+    }
+}
+
+/* What a report says of the trainers: the run ends if they have begun again. */
+static void
+take_trainers(struct env *env, struct leader *leader, const struct cairn_message_report *report)
 {
     const struct cairn_roster *roster = env->membership->record.roster;
     bool changed = reports_take(&leader->reports, roster, report);
@@ -284,22 +301,6 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_message
     assemble(env, leader);
 }
 
-void
-leader_audited(struct env *env, struct leader *leader, const struct cairn_message *message)
-{
-    switch (audit_answered(env, &leader->audit, message)) {
-    case CAIRN_TILING_GOOD:
-        learn_committed(leader);
-        issue(env, leader);
-        break;
-    case CAIRN_TILING_BAD:
-        refuse(env, leader, leader->audit.text);
-        break;
-    case CAIRN_TILING_OPEN:
-        break;
-    }
-}
-
 /* ---- how a generation ends ---- */
 
 void
@@ -326,27 +327,23 @@ leader_done(struct env *env, struct leader *leader, struct cairn_generation_id g
     decide(env, leader);
 }
 
-void
-leader_abort(struct env *env, struct leader *leader, const struct cairn_message_abort *message)
+/* An agent has given up a generation that the decision asks for. */
+static void
+abort_due(struct env *env, struct leader *leader, struct cairn_generation_id generation,
+          uint32_t agent, enum cairn_abort reason, uint64_t begun)
 {
     struct due *due = &leader->due;
 
-    if (leader->decision.next == 0 || message->generation.run != leader->decision.run ||
-        message->generation.step < leader->decision.next)
-        return; /* of an earlier decision */
     CAIRN_LOG_AT(DEBUG, "save: aborted step=%" PRIu64 " agent=%u reason=%u begun=%" PRIu64,
-                 message->generation.step, message->agent, message->reason, message->begun);
-    leader->given_up = (struct cairn_given_up){leader->given_up.count + 1, message->generation,
-                                               message->agent, (enum cairn_abort)message->reason};
-    due->begun = max_u64(due->begun, message->begun);
-    due->passed =
-        max_u64(due->passed,
-                message->reason == CAIRN_ABORT_PASSED ? message->begun : message->generation.step);
+                 generation.step, agent, reason, begun);
+    leader->given_up =
+        (struct cairn_given_up){leader->given_up.count + 1, generation, agent, reason};
+    due->passed = max_u64(due->passed, reason == CAIRN_ABORT_PASSED ? begun : generation.step);
     due->commits_in_row = 0;
     due->aborts_in_row++;
     /* The first abort has told where the trainers are: a second one is needed to show that they are
      * too quick for that. */
-    if (message->reason == CAIRN_ABORT_PASSED && due->aborts_in_row > 1 && due->margin < MARGIN_MAX)
+    if (reason == CAIRN_ABORT_PASSED && due->aborts_in_row > 1 && due->margin < MARGIN_MAX)
         due->margin++;
     if (CAIRN_PLANTED(env, BUG_ASKS_ONCE))
         due->asked = 0;
@@ -355,32 +352,46 @@ leader_abort(struct env *env, struct leader *leader, const struct cairn_message_
     decide(env, leader);
 }
 
-void
-leader_snapshot(struct env *env, struct leader *leader, uint64_t step)
+/* True for a generation that the decision asks for. */
+static bool
+is_due(const struct leader *leader, struct cairn_generation_id generation)
 {
-    uint64_t next = leader->decision.next;
+    return leader->decision.next != 0 && generation.run == leader->decision.run &&
+           generation.step >= leader->decision.next;
+}
 
-    leader->due.asked = max_u64(leader->due.asked, step);
-    if (leader->assembled && (next == 0 || choose_next(env, leader) < next))
+/* What a report says of the generation that is due. */
+static void
+take_progress(struct env *env, struct leader *leader, uint32_t member,
+              const struct cairn_message_report *report)
+{
+    uint64_t next = leader->decision.next, for_ns = report->for_ms * 1000000;
+    bool asks = report->asked > max_u64(leader->due.asked, leader->decision.committed.step);
+
+    if (asks)
+        leader->due.asked = report->asked;
+    if (report->reason && is_due(leader, report->aborted))
+        abort_due(env, leader, report->aborted, report->agent, (enum cairn_abort)report->reason,
+                  report->begun);
+    else if (asks && leader->assembled && (next == 0 || choose_next(env, leader) < next))
         decide(env, leader);
+    leader->waiting[member] = (struct waiting){
+        .cause = is_due(leader, report->stalled) ? (enum cairn_wait)report->cause : 0,
+        .for_agent = report->for_agent,
+        .since_ns = for_ns < env->now_ns ? env->now_ns - for_ns : 1};
+}
+
+void
+leader_report(struct env *env, struct leader *leader, const struct cairn_message_report *report)
+{
+    uint32_t member = cairn_roster_member_of(env->membership->record.roster, report->agent);
+
+    take_trainers(env, leader, report);
+    if (member < leader->reports.count)
+        take_progress(env, leader, member, report);
 }
 
 /* ---- who blocks ---- */
-
-void
-leader_waiting(struct env *env, struct leader *leader, const struct cairn_message_waiting *message)
-{
-    uint32_t member = cairn_roster_member_of(env->membership->record.roster, message->agent);
-    uint64_t for_ns = message->for_ms * 1000000;
-
-    if (member >= leader->reports.count || message->generation.run != leader->decision.run ||
-        message->generation.step < leader->decision.next)
-        return;
-    leader->waiting[member] =
-        (struct waiting){.cause = (enum cairn_wait)message->cause,
-                         .for_agent = message->for_agent,
-                         .since_ns = for_ns < env->now_ns ? env->now_ns - for_ns : 1};
-}
 
 void
 leader_tick(struct env *env, struct leader *leader)
@@ -391,13 +402,11 @@ leader_tick(struct env *env, struct leader *leader)
         under_way |= leader->waiting[m].cause != 0;
     if (!under_way || env->now_ns - leader->due.since_ns < env->options->rebuild_timeout_ns)
         return;
-    leader_abort(
-        env, leader,
-        &(struct cairn_message_abort){.generation = {.epoch = env->membership->record.epoch,
-                                                     .run = leader->decision.run,
-                                                     .step = leader->decision.next},
-                                      .agent = env->options->self,
-                                      .reason = CAIRN_ABORT_CANCELLED});
+    abort_due(env, leader,
+              (struct cairn_generation_id){.epoch = env->membership->record.epoch,
+                                           .run = leader->decision.run,
+                                           .step = leader->decision.next},
+              env->options->self, CAIRN_ABORT_CANCELLED, 0);
 }
 
 void

@@ -64,18 +64,13 @@ CAIRN_MUST_CHECK cairn_err leader_init(struct leader *leader, uint32_t count);
 /* Leads no more; numbers that were issued stay used (R1). */
 void leader_end(struct leader *leader);
 void leader_fini(struct leader *leader);
-/* Each changes the decision if need be: its serial grows. */
+/* Each changes the decision if need be: its serial grows. A repeated report changes nothing. */
 void leader_report(struct env *env, struct leader *leader,
                    const struct cairn_message_report *report);
 void leader_audited(struct env *env, struct leader *leader, const struct cairn_message *message);
 /* All members are done with a generation: it is committed, unless it is older than what is. */
 void leader_done(struct env *env, struct leader *leader, struct cairn_generation_id generation,
                  uint64_t begun);
-void leader_abort(struct env *env, struct leader *leader,
-                  const struct cairn_message_abort *message);
-void leader_snapshot(struct env *env, struct leader *leader, uint64_t step);
-void leader_waiting(struct env *env, struct leader *leader,
-                    const struct cairn_message_waiting *message);
 /* Aborts a generation that has made no end for rebuild_timeout. */
 void leader_tick(struct env *env, struct leader *leader);
 /* Who blocks the decision's generation (R8); generation step 0: nobody that is known. */

@@ -58,7 +58,7 @@ run_enter(struct run *run, bool restart)
     run->decision = (struct cairn_decision){0};
     run->audited = 0;
     run->refusal[0] = '\0';
-    run->gave_up = false;
+    run->aborted = (struct cairn_generation_id){0};
     run->told = 0;
     if (!restart)
         return; /* ranks that wait are answered by run_grant */
@@ -96,9 +96,30 @@ list_complete(struct cairn_message_report *report, struct cairn_generation_id ge
         }
 }
 
+struct part *
+run_stalled(const struct env *env)
+{
+    struct part *part = parts_in_flight(env);
+
+    return part && part->state != CAIRN_PART_COMPLETE &&
+                   env->now_ns - part->progress_ns >= env->options->dead_after_ns
+               ? part
+               : NULL;
+}
+
+void
+run_abort(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason)
+{
+    if (generation.run != run->decision.run)
+        return; /* the leader asks for it no more */
+    run->aborted = generation;
+    run->reason = reason;
+}
+
 struct cairn_message_report
 run_report(const struct env *env, const struct run *run)
 {
+    struct part *stalled = run_stalled(env);
     struct cairn_message_report report = {.agent = env->options->self,
                                           .ranks = run->trainers.ranks,
                                           .world = run->trainers.world,
@@ -106,8 +127,17 @@ run_report(const struct env *env, const struct run *run)
                                           .tiling_sum = run->trainers.tiling_sum,
                                           .begun = run->begun,
                                           .incarnation = env->options->incarnation,
-                                          .registration = run->trainers.registration + 1};
+                                          .registration = run->trainers.registration + 1,
+                                          .aborted = run->aborted,
+                                          .reason = run->aborted.step ? run->reason : 0,
+                                          .asked = run->asked,
+                                          .for_agent = UINT32_MAX};
 
+    if (stalled) {
+        report.stalled = stalled->generation;
+        report.cause = save_waits_for(env, stalled, run_everyone(run), &report.for_agent);
+        report.for_ms = (env->now_ns - stalled->progress_ns) / 1000000;
+    }
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         const struct part *part = &env->parts->list[i];
 
@@ -127,8 +157,7 @@ run_decide(struct run *run, const struct cairn_decision *decision, const char *r
 {
     if (decision->serial <= run->decision.serial)
         return false;
-    run->gave_up = false;
-    run->abort = (struct cairn_message_abort){0};
+    run->aborted = (struct cairn_generation_id){0};
     run->decision = *decision;
     if (strcmp(run->refusal, refusal) != 0) {
         cairn_text_clean(run->refusal, sizeof run->refusal, refusal);
@@ -283,7 +312,8 @@ name_of(const struct env *env, const struct run *run, uint64_t step)
 static bool
 may_open(const struct env *env, const struct run *run)
 {
-    return is_open(env, run) && run->decision.next != 0 && !env->parts->pinned && !run->gave_up;
+    return is_open(env, run) && run->decision.next != 0 && !env->parts->pinned &&
+           run->aborted.step == 0;
 }
 
 /* Grants the ranks that wait with the part's step; a rank beyond it that has not copied it is past

@@ -36,17 +36,17 @@ struct rank_step {
 struct run {
     struct trainers trainers;
     struct cairn_decision decision;
-    char refusal[CAIRN_REFUSAL_BYTES]; /* why there is no run; "" */
-    uint64_t begun;                    /* newest step begun by these trainers */
-    uint64_t audited;                  /* run whose audit these trainers answered; 0: none.
+    char refusal[CAIRN_REFUSAL_BYTES];  /* why there is no run; "" */
+    uint64_t begun;                     /* newest step begun by these trainers */
+    uint64_t audited;                   /* run whose audit these trainers answered; 0: none.
                                         * Decisions about another run, which may come late from the
                                         * group, open nothing here: it is of other trainers. */
-    bool gave_up;                      /* this member has aborted the decision's generation */
-    struct cairn_message_abort abort;  /* the newest said or passed on since the decision; reason 0:
-                                        * none */
-    uint64_t told;                     /* ranks that were told the refusal, as a set */
+    struct cairn_generation_id aborted; /* this member gave it up since the decision, and opens
+                                         * nothing more under it; step 0: none */
+    enum cairn_abort reason;            /* for that */
+    uint64_t told;                      /* ranks that were told the refusal, as a set */
     uint64_t asked;      /* step that an operator or a last step here asked for; 0: none */
-    uint64_t waiting_ns; /* when WAITING was sent last */
+    uint64_t waiting_ns; /* when a part without progress was reported last */
     struct rank_step steps[CAIRN_RANKS_PER_NODE_MAX];
 };
 
@@ -61,6 +61,10 @@ void run_enter(struct run *run, bool restart);
 /* The set of all local ranks. */
 uint64_t run_everyone(const struct run *run);
 struct cairn_message_report run_report(const struct env *env, const struct run *run);
+/* The own part that has made no progress for dead_after; NULL: none. */
+struct part *run_stalled(const struct env *env);
+/* This member gives a generation up. */
+void run_abort(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason);
 /* Takes a decision if it is newer than the last. */
 bool run_decide(struct run *run, const struct cairn_decision *decision, const char *refusal);
 /* Takes BEGIN: the rank waits for run_grant. */

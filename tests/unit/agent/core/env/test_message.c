@@ -36,6 +36,9 @@ bound(struct cairn_message *message)
     switch (message->kind) {
     case CAIRN_MSG_REPORT:
         message->as.report.agent %= CAIRN_NODES_MAX;
+        message->as.report.reason %= CAIRN_ABORT_FORGOTTEN + 1;
+        message->as.report.for_agent = count % 2 ? UINT32_MAX : count;
+        message->as.report.cause %= CAIRN_WAIT_SILENT + 1;
         break;
     case CAIRN_MSG_AUDIT:
         message->as.audit.answer %= 2;
@@ -49,18 +52,6 @@ bound(struct cairn_message *message)
         break;
     case CAIRN_MSG_RECEIVED:
         message->as.received.again %= 2;
-        break;
-    case CAIRN_MSG_ABORT:
-        message->as.abort.agent %= CAIRN_NODES_MAX;
-        message->as.abort.reason = 1 + message->as.abort.reason % CAIRN_ABORT_FORGOTTEN;
-        break;
-    case CAIRN_MSG_WAITING:
-        message->as.waiting.agent %= CAIRN_NODES_MAX;
-        message->as.waiting.for_agent = count % 2 ? UINT32_MAX : count;
-        message->as.waiting.cause = 1 + message->as.waiting.cause % CAIRN_WAIT_SILENT;
-        break;
-    case CAIRN_MSG_SNAPSHOT:
-        message->as.snapshot.agent %= CAIRN_NODES_MAX;
         break;
     case CAIRN_MSG_ASK:
         message->as.ask.mode %= CAIRN_ASK_RELEASE + 1;
@@ -253,11 +244,9 @@ out_of_bounds(void **unused)
     REFUSED(CAIRN_MSG_DATA, as.data.count, CAIRN_MESSAGE_BLOCKS_MAX + 1);
     REFUSED(CAIRN_MSG_DATA, bytes_len, 7);
     REFUSED(CAIRN_MSG_RECEIVED, as.received.again, 2);
-    REFUSED(CAIRN_MSG_ABORT, as.abort.reason, 0);
-    REFUSED(CAIRN_MSG_ABORT, as.abort.reason, CAIRN_ABORT_FORGOTTEN + 1);
-    REFUSED(CAIRN_MSG_WAITING, as.waiting.cause, CAIRN_WAIT_SILENT + 1);
-    REFUSED(CAIRN_MSG_WAITING, as.waiting.for_agent, CAIRN_NODES_MAX);
-    REFUSED(CAIRN_MSG_SNAPSHOT, as.snapshot.agent, CAIRN_NODES_MAX);
+    REFUSED(CAIRN_MSG_REPORT, as.report.reason, CAIRN_ABORT_FORGOTTEN + 1);
+    REFUSED(CAIRN_MSG_REPORT, as.report.cause, CAIRN_WAIT_SILENT + 1);
+    REFUSED(CAIRN_MSG_REPORT, as.report.for_agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_ASK, as.ask.mode, CAIRN_ASK_RELEASE + 1);
     REFUSED(CAIRN_MSG_REBUILT, as.rebuilt.err, CAIRN_INTERNAL + 1);
     REFUSED(CAIRN_MSG_READ, as.read.count, CAIRN_MESSAGE_BLOCKS_MAX + 1);
