@@ -318,12 +318,6 @@ conduct_enter(struct cairn_core *core, bool restart)
 }
 
 void
-conduct_fence(struct cairn_core *core)
-{
-    repair_stop(&core->env, &core->repair, true);
-}
-
-void
 conduct_watch(struct cairn_core *core)
 {
     bool wants_join = conduct_leads(core) && core->leader.wants_join;

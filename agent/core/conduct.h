@@ -37,8 +37,6 @@ void conduct_settle(struct cairn_core *core);
 void conduct_greet(struct cairn_core *core, uint32_t agent);
 /* Enters the active epoch: new tree, new sessions. */
 void conduct_enter(struct cairn_core *core, bool restart);
-/* A newer epoch is promised: what is open under the old one ends. */
-void conduct_fence(struct cairn_core *core);
 /* A restore or repair is called for. */
 void conduct_watch(struct cairn_core *core);
 

@@ -133,12 +133,6 @@ take_captured(struct cairn_core *core, const struct cairn_event_captured *captur
                         save_captured(&core->env, part, captured->rank, run_everyone(&core->run)));
 }
 
-static void
-take_cancel(struct cairn_core *core, const struct cairn_event_step *cancel)
-{
-    conduct_outcome(core, run_cancel(&core->env, &core->run, cancel));
-}
-
 /* ---- answers of the process ---- */
 
 static void
@@ -213,12 +207,7 @@ ask_snapshot(struct cairn_core *core, uint64_t request)
 static void
 take_operator(struct cairn_core *core, const struct cairn_event_operator *op)
 {
-    struct restore_request request = {.operation = op->operation,
-                                      .request = op->request,
-                                      .fleet = op->fleet,
-                                      .fleet_len = op->fleet_len,
-                                      .wanted = op->wanted,
-                                      .wanted_spilled = op->wanted_spilled};
+    struct restore_request request = {.op = *op};
     const struct cairn_generation_id none = {0};
 
     if (op->operation == CAIRN_OP_SNAPSHOT)
@@ -332,7 +321,7 @@ dispatch(struct cairn_core *core, const struct cairn_event *event)
         take_captured(core, &event->as.captured);
         break;
     case CAIRN_EVENT_CANCEL:
-        take_cancel(core, &event->as.step);
+        conduct_outcome(core, run_cancel(&core->env, &core->run, &event->as.step));
         break;
     case CAIRN_EVENT_SEALED:
     case CAIRN_EVENT_FINISHED:

@@ -196,7 +196,7 @@ static void
 take_claim(struct cairn_core *core, const struct cairn_message *message)
 {
     if (membership_claim(&core->env, &core->membership, core->parts.version, message))
-        conduct_fence(core);
+        repair_stop(&core->env, &core->repair, true); /* what is open in the old epoch ends */
 }
 
 static void

@@ -280,9 +280,9 @@ put_restore(uint64_t *hash, const struct restore *restore, uint32_t n)
     put(hash, restore->state);
     if (restore->state == RESTORE_IDLE)
         return;
-    put(hash, restore->request.operation | (uint64_t)restore->request.by_itself << 32 |
+    put(hash, restore->request.op.operation | (uint64_t)restore->request.by_itself << 32 |
                   (uint64_t)restore->request.joining << 33);
-    put(hash, restore->request.request);
+    put(hash, restore->request.op.request);
     put(hash, restore->attempts);
     put(hash, restore->pinned != 0);
     for (uint32_t a = 0; a < n; a++) {

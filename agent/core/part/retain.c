@@ -54,18 +54,6 @@ has_free_slot(const struct env *env)
     return false;
 }
 
-/* Only BUG_OWNER_DROPS: the record names another holder of the own part of `ready`. */
-static bool
-owner_drops(const struct env *env, const struct part *part)
-{
-    const struct record *record = &env->membership->record;
-
-    return CAIRN_PLANTED(env, BUG_OWNER_DROPS) && record->ready_roster &&
-           cairn_generation_is(part->generation, record->ready) &&
-           record->ready_roster->members[part->member].agent == env->options->self &&
-           record->holders[part->member] != env->options->self;
-}
-
 static bool
 complete_may_go(const struct env *env, const struct part *part)
 {
@@ -90,7 +78,9 @@ complete_may_go(const struct env *env, const struct part *part)
         return false;
     /* The activation chose `ready`: what is older is superseded, what is newer aborted. */
     if (record->ready.step != 0 && !record->ready_from_files)
-        return !cairn_generation_is(part->generation, record->ready) || owner_drops(env, part);
+        return !cairn_generation_is(part->generation, record->ready) ||
+               (CAIRN_PLANTED(env, BUG_OWNER_DROPS) &&
+                membership_holder(env->membership, part->member) != env->options->self);
     /* Nothing in memory can replace it before the first commit: the newest stays, and older parts
      * go only to make room for that commit. */
     oldest = oldest_before(env->parts, record->epoch, &newest);

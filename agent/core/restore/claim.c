@@ -71,7 +71,7 @@ claim_pack(const struct env *env, struct restore *restore, char *text, size_t te
     const struct restore_request *request = &restore->request;
     const struct record *old = &env->membership->record;
     uint32_t n = env->options->agent_count;
-    bool has_fleet = request->operation == CAIRN_OP_FLEET;
+    bool has_fleet = request->op.operation == CAIRN_OP_FLEET;
     /* Pointers are borrowed, but for the roster and `seen`. */
     struct record record = {.epoch = next_epoch(env, restore),
                             .restart_epoch = old->restart_epoch,
@@ -82,7 +82,8 @@ claim_pack(const struct env *env, struct restore *restore, char *text, size_t te
                             .agent_count = n,
                             .seen = calloc(n, sizeof *record.seen),
                             .fleet = has_fleet ? restore->fleet : old->fleet,
-                            .fleet_len = has_fleet ? (uint32_t)request->fleet_len : old->fleet_len};
+                            .fleet_len =
+                                has_fleet ? (uint32_t)request->op.fleet_len : old->fleet_len};
     cairn_err err = CAIRN_NOMEM;
 
     if (!record.seen)

@@ -103,20 +103,20 @@ void
 judge_choose(const struct env *env, struct restore *restore, char *text, size_t text_bytes)
 {
     struct choice *choice = &restore->choice;
-    struct cairn_generation_id spilled = restore->request.wanted_spilled;
+    struct cairn_generation_id spilled = restore->request.op.wanted_spilled;
     bool has_epoch = env->membership->record.epoch != 0, keeps = restore_keeps(restore);
 
-    if (restore->request.operation == CAIRN_OP_VERIFY)
+    if (restore->request.op.operation == CAIRN_OP_VERIFY)
         forget_uncommitted(restore);
     if (keeps && has_epoch)
         forget_superseded(env, restore);
-    if (restore->request.wanted.step == 0)
+    if (restore->request.op.wanted.step == 0)
         spilled = choose_spilled(restore->inventories, restore->agent_count);
     if (keeps && membership_ready_from_files(env->membership) &&
         cairn_generation_later(membership_ready(env->membership), spilled))
         spilled = membership_ready(env->membership); /* agents that restarted have forgotten it */
-    choose_generation(restore->inventories, restore->agent_count, restore->request.wanted, spilled,
-                      choice, text, text_bytes);
+    choose_generation(restore->inventories, restore->agent_count, restore->request.op.wanted,
+                      spilled, choice, text, text_bytes);
     if (!keeps)
         return;
     if (has_epoch)

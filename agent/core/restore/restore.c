@@ -175,7 +175,7 @@ restore_knows_all(const struct restore *restore)
 static bool
 verifies(const struct restore *restore)
 {
-    return restore->request.operation == CAIRN_OP_VERIFY;
+    return restore->request.op.operation == CAIRN_OP_VERIFY;
 }
 
 /* True if the answer of an agent is missing. */
@@ -491,7 +491,7 @@ choice_stands(struct env *env, struct restore *restore)
     const bool from_files = restore->choice.from_files;
     char unused[64]; /* the outcome keeps the text of the first choice */
 
-    if (restore->request.operation == CAIRN_OP_FRESH)
+    if (restore->request.op.operation == CAIRN_OP_FRESH)
         return true;
     judge_choose(env, restore, unused, sizeof unused);
     return !restore->choice.err && cairn_generation_is(restore->choice.generation, before) &&
@@ -622,7 +622,7 @@ proceed(struct env *env, struct restore *restore)
         restore->outcome.lost_members = restore->choice.lost_members;
     if (verifies(restore) && !restore->choice.roster)
         finish_with(env, restore, CAIRN_NOT_FOUND, "no generation is in memory");
-    else if (restore->request.operation == CAIRN_OP_DRY_RUN ||
+    else if (restore->request.op.operation == CAIRN_OP_DRY_RUN ||
              (verifies(restore) && !has_bad_blocks(restore)))
         finish(env, restore, CAIRN_OK);
     else if (verifies(restore) || has_majority(env, restore, known, "answered"))
@@ -634,7 +634,7 @@ choose(struct env *env, struct restore *restore)
 {
     struct cairn_outcome *outcome = &restore->outcome;
 
-    if (restore->request.operation == CAIRN_OP_FRESH) {
+    if (restore->request.op.operation == CAIRN_OP_FRESH) {
         choice_clear(&restore->choice);
         restore->choice.err = CAIRN_OK;
         outcome->text[0] = '\0';
@@ -772,17 +772,17 @@ restore_start(struct env *env, struct restore *restore, const struct restore_req
     restore->parties = calloc(n, sizeof *restore->parties);
     restore->inventories = calloc(n, sizeof *restore->inventories);
     restore->no_room = calloc(cairn_bitset_words(n), sizeof *restore->no_room);
-    restore->fleet = malloc(request->fleet_len + 1);
+    restore->fleet = malloc(request->op.fleet_len + 1);
     if (!restore->parties || !restore->inventories || !restore->no_room || !restore->fleet) {
         clear(restore);
         return CAIRN_NOMEM;
     }
-    if (request->fleet_len > 0)
-        memcpy(restore->fleet, request->fleet, request->fleet_len);
+    if (request->op.fleet_len > 0)
+        memcpy(restore->fleet, request->op.fleet, request->op.fleet_len);
     restore->request = *request;
-    restore->request.fleet = NULL;
-    restore->outcome.operation = request->operation;
-    restore->outcome.request = request->request;
+    restore->request.op.fleet = NULL;
+    restore->outcome.operation = request->op.operation;
+    restore->outcome.request = request->op.request;
     restore->silence_until_ns = env->now_ns + SILENCE_FACTOR * env->options->dead_after_ns;
     begin_listing(env, restore);
     return CAIRN_OK;

@@ -32,14 +32,9 @@
 enum { RESTORE_ATTEMPTS_MAX = 6 };
 
 struct restore_request {
-    enum cairn_operation operation;
-    bool by_itself; /* no operator asked */
-    bool joining;   /* to make the agents that have trainers the members */
-    uint64_t request;
-    const uint8_t *fleet; /* FLEET; copied */
-    size_t fleet_len;
-    struct cairn_generation_id wanted; /* as struct cairn_event_operator has it, like the next */
-    struct cairn_generation_id wanted_spilled;
+    struct cairn_event_operator op; /* its fleet is copied */
+    bool by_itself;                 /* no operator asked */
+    bool joining;                   /* to make the agents that have trainers the members */
 };
 
 enum restore_state {
@@ -93,15 +88,15 @@ restore_is_idle(const struct restore *restore)
 static inline bool
 restore_restarts(const struct restore *restore)
 {
-    return !restore->request.by_itself && (restore->request.operation == CAIRN_OP_RESTORE ||
-                                           restore->request.operation == CAIRN_OP_FRESH);
+    return !restore->request.by_itself && (restore->request.op.operation == CAIRN_OP_RESTORE ||
+                                           restore->request.op.operation == CAIRN_OP_FRESH);
 }
 
 /* Nothing is given up, and trainers go on: the same members, and those that are late. */
 static inline bool
 restore_keeps(const struct restore *restore)
 {
-    return restore->request.by_itself || restore->request.operation == CAIRN_OP_FLEET;
+    return restore->request.by_itself || restore->request.op.operation == CAIRN_OP_FLEET;
 }
 
 /* Of this round: how many inventories are here, and whether all are. */

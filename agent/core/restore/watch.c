@@ -154,7 +154,7 @@ watch_due(const struct env *env, struct watch *watch, bool has_trainers, bool wa
     watch->tries++;
     *reason = reasons[found];
     *out = (struct restore_request){
-        .operation = CAIRN_OP_RESTORE, .by_itself = true, .joining = found == WATCH_JOIN};
+        .op = {.operation = CAIRN_OP_RESTORE}, .by_itself = true, .joining = found == WATCH_JOIN};
     return true;
 }
 

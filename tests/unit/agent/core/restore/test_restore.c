@@ -306,8 +306,8 @@ begin_request(uint32_t a, const struct restore_request *request)
 static void
 begin(uint32_t a, enum cairn_operation operation, bool by_itself)
 {
-    const struct restore_request request = {
-        .operation = operation, .by_itself = by_itself, .request = 77};
+    const struct restore_request request = {.op = {.operation = operation, .request = 77},
+                                            .by_itself = by_itself};
 
     begin_request(a, &request);
 }
@@ -471,10 +471,10 @@ static void
 an_operator_goes_back_to_files(void **unused)
 {
     const struct cairn_generation_id files = {.epoch = 0x10000, .step = 4};
-    struct restore_request request = {.operation = CAIRN_OP_RESTORE,
-                                      .request = 77,
-                                      .wanted = {.epoch = 1, .step = 4},
-                                      .wanted_spilled = files};
+    struct restore_request request = {.op = {.operation = CAIRN_OP_RESTORE,
+                                             .request = 77,
+                                             .wanted = {.epoch = 1, .step = 4},
+                                             .wanted_spilled = files}};
 
     (void)unused;
     start(true);
@@ -486,8 +486,8 @@ an_operator_goes_back_to_files(void **unused)
     assert_epoch(0x20001, files, true);
     for (uint32_t a = 0; a < AGENTS; a++)
         assert_true(agents[a].membership.record.ready_from_files);
-    request.wanted = (struct cairn_generation_id){.epoch = 1, .step = 5};
-    request.wanted_spilled = (struct cairn_generation_id){0};
+    request.op.wanted = (struct cairn_generation_id){.epoch = 1, .step = 5};
+    request.op.wanted_spilled = (struct cairn_generation_id){0};
     begin_request(2, &request); /* nobody has that: nothing changes */
     (void)run(2);
     assert_int_equal(outcome_of(2)->err, CAIRN_LOST);
@@ -1029,7 +1029,8 @@ fleet(void **unused)
 {
     static const uint8_t text[] = "nodes: 5";
     const struct restore_request request = {
-        .operation = CAIRN_OP_FLEET, .request = 77, .fleet = text, .fleet_len = sizeof text};
+        .op = {
+            .operation = CAIRN_OP_FLEET, .request = 77, .fleet = text, .fleet_len = sizeof text}};
 
     (void)unused;
     start(true);
@@ -1048,7 +1049,7 @@ static void
 join(void **unused)
 {
     const struct restore_request request = {
-        .operation = CAIRN_OP_RESTORE, .by_itself = true, .joining = true};
+        .op = {.operation = CAIRN_OP_RESTORE}, .by_itself = true, .joining = true};
 
     (void)unused;
     start(true); /* the spare has trainers */

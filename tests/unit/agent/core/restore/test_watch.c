@@ -93,7 +93,7 @@ due_within(uint64_t limit)
         struct env env = an_env();
 
         if (watch_due(&env, &watch, input.has_trainers, input.wants_join, &request, &reason)) {
-            assert_int_equal(request.operation, CAIRN_OP_RESTORE);
+            assert_int_equal(request.op.operation, CAIRN_OP_RESTORE);
             assert_true(request.by_itself);
             return now_ns - start_ns;
         }
