@@ -38,8 +38,8 @@ struct cairn_decision {
 /* HEARTBEAT: to log2(n) agents. bytes: rumors about others (peers.c). */
 #define CAIRN_FIELDS_HEARTBEAT(F) F(U64, incarnation) F(U64, counter)
 
-/* REPORT: an agent's trainers and all else that the leader must know of it, each time that it
- * changes. So the newest one says everything. ranks 0: there are no trainers. */
+/* REPORT: an agent's trainers and all else that the leader must know about that agent, each time
+ * that it changes. So the newest report says everything. ranks 0: there are no trainers. */
 #define CAIRN_FIELDS_REPORT(F)                                                                     \
     F(AGENT, agent) /* whose trainers; the head of its block passes the report on */               \
     F(U32, ranks)                                                                                  \
@@ -65,9 +65,9 @@ struct cairn_decision {
     F(AGENT_OR_NONE, for_agent)                                                                    \
     F(U64, for_ms)
 
-/* AUDIT: the leader asks (answer 0) what tensors a member holds, and it answers (answer 1) if it has
- * the trainers that are meant. An answer's bytes are sums by division, keys, or pieces
- * (snapshot/tiling.h). */
+/* AUDIT: the leader asks (answer 0) what tensors a member holds. A member that has the trainers that
+ * are meant answers (answer 1); the bytes are sums by division, keys, or pieces (snapshot/tiling.h).
+ */
 #define CAIRN_FIELDS_AUDIT(F)                                                                      \
     F(BOOL, answer)                                                                                \
     F(AGENT, agent)  /* who answers */                                                             \

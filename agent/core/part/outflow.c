@@ -1,6 +1,6 @@
 /*
- * agent/core/part/outflow.c - the own part of a generation goes out: captured blocks to the encoders
- * of their stripes, the seal to the group; see save.h.
+ * agent/core/part/outflow.c - the own part of a generation goes out: captured blocks to the
+ * encoders of their stripes, the seal to the group; see save.h.
  */
 #include "agent/core/part/encode.h"
 

@@ -2,7 +2,7 @@
  * agent/core/run/audit.c - the leader's audit of a run's layouts; audit.h has the way.
  *
  * All members answer a question before the next is asked. Answers repeat the numbers of the run and
- * the question, so late and repeated ones change nothing.
+ * the question, so a late or repeated answer changes nothing.
  */
 #include "agent/core/run/audit.h"
 

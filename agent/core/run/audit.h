@@ -1,6 +1,6 @@
 /*
- * agent/core/run/audit.h - the leader's audit of a run's layouts: asks all members, and concludes by
- * snapshot/tiling_audit.h.
+ * agent/core/run/audit.h - the leader's audit of a run's layouts: asks all members, and concludes
+ * by snapshot/tiling_audit.h.
  *
  * The audit has the number of the run that is issued if it ends well. A member answers only for the
  * trainers that the leader has heard of, and captures only for the run whose audit its present

@@ -339,7 +339,8 @@ what_a_member_waits_for(void **state)
     for (uint32_t m = 0; m < 4; m++)
         part = open_part(group, m);
     part = own_part(group, 0);
-    assert_int_equal(save_waits_for(&group->agents[0].env, part, 1, &for_agent), CAIRN_WAIT_TRAINERS);
+    assert_int_equal(save_waits_for(&group->agents[0].env, part, 1, &for_agent),
+                     CAIRN_WAIT_TRAINERS);
     assert_int_equal(for_agent, UINT32_MAX);
     for (uint32_t m = 0; m < 3; m++) {
         capture(group, m, 0, sizes[m]);
