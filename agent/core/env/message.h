@@ -65,9 +65,9 @@ struct cairn_decision {
     F(AGENT_OR_NONE, for_agent)                                                                    \
     F(U64, for_ms)
 
-/* AUDIT: the leader asks (answer 0) what tensors a member holds. A member that has the trainers that
- * are meant answers (answer 1); the bytes are sums by division, keys, or pieces (snapshot/tiling.h).
- */
+/* AUDIT: the leader asks (answer 0) what tensors a member holds. A member that has the trainers
+ * that are meant answers (answer 1); its bytes are sums by division, keys, or pieces
+ * (snapshot/tiling.h). */
 #define CAIRN_FIELDS_AUDIT(F)                                                                      \
     F(BOOL, answer)                                                                                \
     F(AGENT, agent)  /* who answers */                                                             \
