@@ -168,7 +168,6 @@ put_part(uint64_t *hash, const struct part *part)
     put(hash, part->checked.bad_count);
     put(hash, part->checked.record_mended);
     put(hash, part->checked.request != 0);
-    put(hash, part->checked.attempt);
 }
 
 static void

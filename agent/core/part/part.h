@@ -96,8 +96,7 @@ struct checked {
     struct cairn_bad_block *bad; /* [min(bad_count, BAD_BLOCKS_MAX)], positions filled in */
     uint64_t bad_count;
     bool record_mended;
-    uint64_t request; /* of the VERIFY under way; 0: none */
-    uint64_t attempt; /* that it was compared for */
+    uint64_t request; /* of the newest VERIFY, until it has succeeded; 0: none */
 };
 
 struct part {
@@ -211,12 +210,12 @@ void parts_retain(struct env *env);
  */
 bool parts_abort(const struct env *env, struct cairn_generation_id generation);
 
-/* VERIFY of complete parts: of one generation, or of all (step 0), once per attempt. */
-void parts_verify(struct env *env, struct cairn_generation_id generation, uint64_t attempt);
+/* VERIFY of complete parts: of one generation, or of all (step 0). One that is under way begins
+ * again. */
+void parts_verify(struct env *env, struct cairn_generation_id generation);
 /* Takes VERIFIED. */
 void parts_verified(struct env *env, struct part *part, const struct cairn_event_answer *answer);
-/* True if no VERIFY for this attempt or a later one is under way. */
-bool parts_are_verified(const struct parts *parts, struct cairn_generation_id generation,
-                        uint64_t attempt);
+/* True if each VERIFY of them has succeeded. */
+bool parts_are_verified(const struct parts *parts, struct cairn_generation_id generation);
 
 #endif

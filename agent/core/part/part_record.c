@@ -133,17 +133,22 @@ part_load(const struct cairn_core_options *options, struct parts *parts, uint32_
 
 /* ---- comparing with the checksums ---- */
 
+/* A complete part of the generation, or of any (step 0). */
+static bool
+is_compared(const struct part *part, struct cairn_generation_id generation)
+{
+    return part->state == CAIRN_PART_COMPLETE &&
+           (generation.step == 0 || cairn_generation_is(part->generation, generation));
+}
+
 void
-parts_verify(struct env *env, struct cairn_generation_id generation, uint64_t attempt)
+parts_verify(struct env *env, struct cairn_generation_id generation)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct part *part = &env->parts->list[i];
 
-        if (part->state != CAIRN_PART_COMPLETE || part->checked.attempt == attempt ||
-            (generation.step != 0 && !cairn_generation_is(part->generation, generation)))
-            continue;
-        part->checked.attempt = attempt;
-        part->checked.request = part_ask(env, part, CAIRN_ACTION_VERIFY)->request;
+        if (is_compared(part, generation))
+            part->checked.request = part_ask(env, part, CAIRN_ACTION_VERIFY)->request;
     }
 }
 
@@ -157,9 +162,7 @@ parts_verified(struct env *env, struct part *part, const struct cairn_event_answ
         return; /* perhaps of a part that is gone */
     if (listed)
         bad = calloc(listed, sizeof *bad);
-    if (answer->err || (listed && !bad)) { /* it stays under way for this attempt: the
-                                            * coordinator's deadline decides */
-        part->checked.attempt = 0;
+    if (answer->err || (listed && !bad)) { /* no answer: the coordinator's deadline decides */
         free(bad);
         return;
     }
@@ -187,16 +190,10 @@ parts_verified(struct env *env, struct part *part, const struct cairn_event_answ
 }
 
 bool
-parts_are_verified(const struct parts *parts, struct cairn_generation_id generation,
-                   uint64_t attempt)
+parts_are_verified(const struct parts *parts, struct cairn_generation_id generation)
 {
-    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        const struct part *part = &parts->list[i];
-
-        if (part->state == CAIRN_PART_COMPLETE && part->checked.request != 0 &&
-            (part->checked.attempt >= attempt || part->checked.attempt == 0) &&
-            (generation.step == 0 || cairn_generation_is(part->generation, generation)))
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        if (is_compared(&parts->list[i], generation) && parts->list[i].checked.request != 0)
             return false;
-    }
     return true;
 }

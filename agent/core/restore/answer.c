@@ -24,7 +24,7 @@ answer_progress(struct env *env, struct answering *answering, const struct inven
     for (uint32_t a = 0; a < env->options->agent_count; a++) {
         struct asker *asker = &answering->askers[a];
 
-        if (asker->attempt == 0 || !parts_are_verified(env->parts, asker->generation, asker->check))
+        if (asker->attempt == 0 || !parts_are_verified(env->parts, asker->generation))
             continue;
         inventory_send(env, a, asker->attempt, self);
         asker->attempt = 0;
@@ -47,8 +47,7 @@ verify(struct env *env, struct answering *answering, const struct inventory_self
 
     if (ask->attempt < asker->open_from)
         return;
-    *asker = (struct asker){
-        .open_from = ask->attempt, .attempt = ask->attempt, .check = env_request(env)};
+    *asker = (struct asker){.open_from = ask->attempt, .attempt = ask->attempt};
     if (ask->mode == CAIRN_ASK_VERIFY) {
         asker->generation = ask->generation;
         answering->attempt = ask->attempt;
@@ -56,7 +55,7 @@ verify(struct env *env, struct answering *answering, const struct inventory_self
         env->parts->pinned = true;
         env->parts->pinned_generation = ask->generation;
     }
-    parts_verify(env, asker->generation, asker->check);
+    parts_verify(env, asker->generation);
     answer_progress(env, answering, self);
 }
 

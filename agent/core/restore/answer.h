@@ -24,7 +24,6 @@ struct asker {
     uint64_t open_from;                    /* first attempt that the agent has not ended */
     uint64_t attempt;                      /* that the INVENTORY answers; 0: none is owed */
     struct cairn_generation_id generation; /* step 0: all parts */
-    uint64_t check; /* names the comparison here: two coordinators' attempts may be equal */
 };
 
 struct answering {

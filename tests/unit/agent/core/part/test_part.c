@@ -134,7 +134,7 @@ captures_have_own_slots_and_repairs_leave_one(void **state)
 /* ---- verify ---- */
 
 static void
-each_attempt_verifies_once(void **state)
+each_attempt_verifies_again(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
     struct agent *agent = &group->agents[0];
@@ -147,25 +147,24 @@ each_attempt_verifies_once(void **state)
     save_all(group);
     part = own_part(group, 0);
     other.step++;
-    parts_verify(&agent->env, other, 1);
+    parts_verify(&agent->env, other);
     assert_int_equal(agent->actions.count, 0);
-    parts_verify(&agent->env, all, 1);
-    parts_verify(&agent->env, all, 1);
+    parts_verify(&agent->env, all);
     assert_int_equal(agent->actions.count, 1);
-    assert_false(parts_are_verified(&agent->parts, all, 1));
-    assert_true(parts_are_verified(&agent->parts, other, 1));
+    assert_false(parts_are_verified(&agent->parts, all));
+    assert_true(parts_are_verified(&agent->parts, other));
     first = part->checked.request;
-    parts_verify(&agent->env, all, 2);
+    parts_verify(&agent->env, all);
     assert_int_equal(agent->actions.count, 2);
     cairn_actions_clear(&agent->actions);
     answer.part = part_index(&agent->env, part);
     answer.request = first; /* of the attempt before */
     parts_verified(&agent->env, &agent->parts.list[answer.part], &answer);
-    assert_false(parts_are_verified(&agent->parts, all, 2));
+    assert_false(parts_are_verified(&agent->parts, all));
     answer.request = part->checked.request;
     answer.record_damaged = true;
     parts_verified(&agent->env, &agent->parts.list[answer.part], &answer);
-    assert_true(parts_are_verified(&agent->parts, all, 2));
+    assert_true(parts_are_verified(&agent->parts, all));
     assert_true(part->checked.record_mended);
     assert_int_equal(agent->actions.list[0].type, CAIRN_ACTION_STORE_PART);
     assert_true(agent->actions.list[0].as.store.bytes_len > 0);
@@ -416,7 +415,7 @@ main(void)
         cmocka_unit_test(a_record_that_is_not_one_is_refused),
         cmocka_unit_test(a_slot_is_erased_before_it_is_filled_again),
         cmocka_unit_test(captures_have_own_slots_and_repairs_leave_one),
-        cmocka_unit_test(each_attempt_verifies_once),
+        cmocka_unit_test(each_attempt_verifies_again),
         cmocka_unit_test(parts_go_by_the_rule),
         cmocka_unit_test(trainers_are_told),
         cmocka_unit_test(the_newest_stays_until_the_first_commit),

@@ -261,13 +261,13 @@ bad_blocks_are_mended(void **state)
     agent->memory[index].data[0][3] ^= 4;
     agent->memory[index].data[299][3] ^= 4;
     agent->memory[index].parity[0][2][3] ^= 4;
-    parts_verify(&agent->env, group->generation, 5);
-    assert_false(parts_are_verified(&agent->parts, group->generation, 5));
+    parts_verify(&agent->env, group->generation);
+    assert_false(parts_are_verified(&agent->parts, group->generation));
     verified.part = index;
     verified.request = part->checked.request;
     verified.generation = group->generation;
     parts_verified(&agent->env, part, &verified);
-    assert_true(parts_are_verified(&agent->parts, group->generation, 5));
+    assert_true(parts_are_verified(&agent->parts, group->generation));
     assert_true(part->checked.bad_count == 3);
     cairn_actions_clear(&agent->actions);
     plan = plan_new(group);
