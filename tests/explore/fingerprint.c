@@ -227,7 +227,6 @@ put_leader(uint64_t *hash, const struct leader *leader, uint32_t members)
                   (uint64_t)(leader->refusal[0] != '\0') << 3);
     put(hash, leader->due.begun);
     put(hash, leader->due.passed);
-    put(hash, leader->due.owed);
     put(hash, leader->due.asked);
     put(hash, leader->due.margin | (uint64_t)leader->due.aborts_in_row << 32);
     for (uint32_t m = 0; leader->waiting && m < members; m++)

@@ -62,7 +62,7 @@ choose_next(const struct env *env, const struct leader *leader)
         first = max_u64(first, membership_ready(env->membership).step + 1);
     step = max_u64(due->begun + due->margin, first) + gap;
     next = every == 0 ? 0 : (step + every - 1) / every * every;
-    if (due->owed != 0)
+    if (every != 0 && due->aborts_in_row > 0 && !CAIRN_PLANTED(env, BUG_ASKS_ONCE))
         next = step;
     /* The step that was asked for is tried itself: it may be the last one. */
     if (due->asked >= max_u64(due->begun, first))
@@ -107,7 +107,7 @@ issue(const struct env *env, struct leader *leader)
     leader->refusal[0] = '\0';
     leader->decision.run = leader->audit.run;
     leader->due.begun = leader->due.passed = 0;
-    leader->due.owed = leader->due.aborts_in_row = leader->due.margin = 0;
+    leader->due.aborts_in_row = leader->due.margin = 0;
     for (uint32_t m = 0; m < leader->reports.count; m++)
         leader->due.begun = max_u64(leader->due.begun, leader->reports.members[m].begun);
     decide(env, leader);
@@ -316,8 +316,6 @@ leader_done(struct env *env, struct leader *leader, struct cairn_generation_id g
     leader->decision.committed = generation;
     due->begun = max_u64(due->begun, begun);
     due->aborts_in_row = 0;
-    if (generation.step >= due->owed)
-        due->owed = 0;
     if (generation.step >= due->asked)
         due->asked = 0;
     if (++due->commits_in_row >= SHRINK_AFTER) {
@@ -347,8 +345,6 @@ abort_due(struct env *env, struct leader *leader, struct cairn_generation_id gen
         due->margin++;
     if (CAIRN_PLANTED(env, BUG_ASKS_ONCE))
         due->asked = 0;
-    else if (due->owed == 0 && env->options->every_steps != 0)
-        due->owed = leader->decision.next;
     decide(env, leader);
 }
 

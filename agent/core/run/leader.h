@@ -16,8 +16,8 @@
  * The next step is beyond what the job already holds, and beyond every step that a member is known
  * to have passed, by a margin that grows when members abort because they were past the step, and
  * shrinks again. Multiples of every_steps are due, and what an operator or the end of the training
- * asks for, which is tried without a margin. A due step that was aborted is owed: the steps after
- * it are tried until one is committed, ever more rarely.
+ * asks for, which is tried without a margin. After an abort any step will do, until one is
+ * committed; after many the tries get rarer.
  */
 #ifndef CAIRN_AGENT_CORE_RUN_LEADER_H
 #define CAIRN_AGENT_CORE_RUN_LEADER_H
@@ -30,10 +30,9 @@
 struct due {
     uint64_t begun;  /* newest step that a member is known to have begun */
     uint64_t passed; /* newest that cannot be captured any more */
-    uint64_t owed;   /* a due step that was aborted; 0: none */
     uint64_t asked;  /* step that an operator or the training's end asked for; 0: none */
     uint32_t margin;
-    uint32_t aborts_in_row;
+    uint32_t aborts_in_row; /* since the newest commit of this run */
     uint32_t commits_in_row;
     uint64_t since_ns; /* of the newest decision */
 };
