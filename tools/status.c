@@ -530,9 +530,8 @@ print_snapshots(const struct cairn_tree *tree)
 
 static const char snapshots_about[] =
     "Lists the job's generations, newest first: epoch:step, state (open, complete, committed, "
-    "rebuilding, spilled, incomplete, poisoned), bytes, age, and location. A poisoned one holds "
-    "values that are not finite, or was rejected by a rank: it is not kept unless `on_poison` is "
-    "allow.";
+    "rebuilding, spilled, incomplete, poisoned), bytes, age, and location. A poisoned generation "
+    "holds infinities or NaN, or a rank rejected it; it is given up unless `on_poison` is allow.";
 
 int
 cairn_verb_snapshots(int argc, char **argv)

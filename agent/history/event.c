@@ -176,7 +176,7 @@ static const struct {
     [HISTORY_TRAINING] = {"trained %s%c",
                           .changes = {[HISTORY_RUNS] = "",
                                       [HISTORY_LEFT] = "; the trainers ended in good order",
-                                      [HISTORY_ENDED] = "; the trainers died or were shown out",
+                                      [HISTORY_ENDED] = "; the trainers died or were evicted",
                                       [HISTORY_GONE] = "; the agent ended"}},
     [HISTORY_TRAINER] = {"trainer of rank %r died (pid %i)"},
     [HISTORY_RESUME] = {"trainers resumed from %g", "trainers could not read the generation: %E"},

@@ -71,7 +71,7 @@ enum history_placement {
 enum history_training {
     HISTORY_RUNS = 0,  /* its trainers run, or another TRAINING continues it */
     HISTORY_LEFT = 1,  /* they ended in good order */
-    HISTORY_ENDED = 2, /* they died or were shown out */
+    HISTORY_ENDED = 2, /* they died or were evicted */
     HISTORY_GONE = 3   /* the agent ended first, so nobody knows */
 };
 

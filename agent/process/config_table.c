@@ -37,8 +37,8 @@ const struct cairn_option cairn_options[] = {
     {"second_key_file", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "",
      FIELD(second_key_file), NULL,
      NULL,
-     "a second key of the job, accepted from peers but not offered to them, for the time in which "
-     "the key changes; the file may be missing; SIGHUP reads both again: docs/OPERATIONS.md"},
+     "a second key of the job: accepted from peers, never offered to them, while the key changes; "
+     "the file may be missing; SIGHUP reads both again: docs/OPERATIONS.md"},
     {"certificate_file", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "",
      FIELD(certificate_file), NULL,
      NULL,
@@ -54,9 +54,10 @@ const struct cairn_option cairn_options[] = {
      "agent's user and root may write to it"},
     {"identity", CAIRN_OPTION_TEXT, 0, CAIRN_CONFIG_IDENTITY_BYTES_MAX - 1, "", FIELD(identity),
      NULL,
-     NULL, "which name each node's certificate has (subject alternative name), with {job} and "
-     "{node} in it: a SPIFFE ID such as spiffe://example.org/cairn/{job}/{node}, or a DNS name "
-     "such as {job}-{node}.cairn.example.org; the same on all nodes"},
+     NULL,
+     "the name in each node's certificate (subject alternative name), with {job} and {node}: a "
+     "SPIFFE ID such as spiffe://example.org/cairn/{job}/{node}, or a DNS name such as "
+     "{job}-{node}.cairn.example.org; the same on all nodes"},
     {"provider", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_PROVIDER_BYTES_MAX - 1, "tcp",
      FIELD(provider), NULL,
      NULL, "network between agents: tcp, or a provider of libfabric such as verbs;ofi_rxm or "
@@ -69,8 +70,9 @@ const struct cairn_option cairn_options[] = {
     {"network_is_closed", CAIRN_OPTION_BOOL, 0, 0, "false", FIELD(network_is_closed), NULL,
      NULL, "true: nobody but this job can reach the network between its agents"},
     {"parity", CAIRN_OPTION_U32, 0, CAIRN_SHARDS_MAX - 1, "2", FIELD(parity), NULL,
-     NULL, "nodes that each erasure group may lose at once; where it is not set, jobs of fewer "
-     "than 3 active nodes take less"},
+     NULL,
+     "nodes that each erasure group may lose at once; if not set, jobs of fewer than 3 active "
+     "nodes take less"},
     {"group_size", CAIRN_OPTION_U32, 0, CAIRN_SHARDS_MAX, "0", FIELD(group_size), NULL,
      NULL, "nodes of an erasure group, parity included; 0: groups as even as possible, up to 10"},
     {"state_bytes", CAIRN_OPTION_BYTES, 64 * KIB, 64 * KIB * KIB * KIB * KIB, "1GiB",
@@ -78,13 +80,14 @@ const struct cairn_option cairn_options[] = {
      NULL, "64GiB",
      "memory reserved per slot, for one generation of the state of this node's ranks"},
     {"slots", CAIRN_OPTION_U32, 2, 4, "2", FIELD(slots), NULL,
-     NULL, "generations held in memory at once, the one being made included"},
+     NULL, "generations held in memory at once, including the one in progress"},
     {"hugepages", CAIRN_OPTION_CHOICE, 0, 0, "auto", FIELD(hugepages), hugepages_choices,
      NULL, "back the reserved memory by huge pages where the system has them"},
     {"copy_kernel", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_KERNEL_BYTES_MAX - 1, "auto",
      FIELD(copy_kernel), NULL,
-     NULL, "the code that trainers copy their state with, such as avx2_store; auto: the agent "
-     "measures at its start which is the fastest, and `cairn doctor` shows them all"},
+     NULL,
+     "code with which trainers copy their state, such as avx2_store; auto: the agent takes the "
+     "fastest, measured at its start; `cairn doctor` lists all"},
     {"snapshot_every_steps", CAIRN_OPTION_U32, 1, 1000000, "1", FIELD(snapshot_every_steps), NULL,
      NULL, "training steps from one generation to the next"},
     {"on_poison", CAIRN_OPTION_CHOICE, 0, 0, "keep_good", FIELD(on_poison), poison_choices,
@@ -95,28 +98,30 @@ const struct cairn_option cairn_options[] = {
      "is always given up: docs/OPERATIONS.md"},
     {"scrub_interval_ms", CAIRN_OPTION_U32, 0, 2592000000, "3600000", FIELD(scrub_interval_ms),
      NULL,
-     NULL, "time in which a background scrub compares all that this node holds, in memory and in "
-     "files, with its checksums once; it takes at most 1 % of a processor, and longer where that "
-     "is too little; 0: no scrub"},
+     NULL, "period of the background scrub, which compares all that this node holds, in memory and "
+     "files, with its checksums; it takes at most 1 % of a processor, and longer if that is too "
+     "little; 0: no scrub"},
     {"local_dir", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(local_dir), NULL,
      NULL,
      "directory on a local disk of this node, for its part of some generations: agents that start "
      "without memory load it; empty: none; docs/OPERATIONS.md"},
     {"local_every_generations", CAIRN_OPTION_U32, 0, 1000000, "0", FIELD(local_every_generations),
      NULL,
-     NULL, "committed generations from one that goes to local_dir to the next; 0: only those of "
-     "local_after_ms and of `cairn run --grace`"},
+     NULL,
+     "write every N-th committed generation to local_dir; 0: only those of local_after_ms and of "
+     "`cairn run --grace`"},
     {"local_keep", CAIRN_OPTION_U32, 1, 100, "2", FIELD(local_keep), NULL,
      NULL, "generations kept in local_dir; older generations are removed"},
     {"local_after_ms", CAIRN_OPTION_U32, 0, 86400000, "60000", FIELD(local_after_ms), NULL,
-     NULL, "time without trainers on this node after which what memory holds goes to local_dir; 0: "
-     "never"},
+     NULL,
+     "time without trainers on this node after which the agent writes its memory to local_dir; "
+     "0: never"},
     {"spill_dir", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(spill_dir), NULL,
      NULL,
      "directory for spilled generations, on durable storage shared by all nodes; empty: none"},
     {"spill_every_generations", CAIRN_OPTION_U32, 0, 1000000, "0", FIELD(spill_every_generations),
      NULL,
-     NULL, "committed generations from one spill to the next; 0: never"},
+     NULL, "spill every N-th committed generation; 0: never"},
     {"spill_keep", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_KEEP_BYTES - 1, "last=2", FIELD(spill_keep),
      NULL,
      NULL,
@@ -124,13 +129,13 @@ const struct cairn_option cairn_options[] = {
      "the newest of each of the newest hours and days (UTC) that have one; others are removed"},
     {"heartbeat_interval_ms", CAIRN_OPTION_U32, 10, 60000, "500", FIELD(heartbeat_interval_ms),
      NULL,
-     NULL, "time between two signs of life of an agent"},
+     NULL, "time between two heartbeats of an agent"},
     {"dead_after_ms", CAIRN_OPTION_U32, 50, 600000, "3000", FIELD(dead_after_ms), NULL,
      NULL,
      "silence after which an agent counts as dead; at least twice heartbeat_interval_ms; what it "
      "holds is rebuilt after three times as long"},
     {"repair_after_ms", CAIRN_OPTION_U32, 0, 86400000, "30000", FIELD(repair_after_ms), NULL,
-     NULL, "time from a node's death to rebuilding what it held elsewhere; 0: never"},
+     NULL, "time from a node's death until other nodes rebuild its part; 0: never"},
     {"keeper", CAIRN_OPTION_BOOL, 0, 0, "true", FIELD(keeper), NULL,
      NULL, "let a keeper process hold the memory, so that it outlives the agent"},
     {"keeper_linger_s", CAIRN_OPTION_U32, 0, 31536000, "3600", FIELD(keeper_linger_s), NULL,
@@ -144,21 +149,20 @@ const struct cairn_option cairn_options[] = {
     {"nvml_library", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "libnvidia-ml.so.1",
      FIELD(nvml_library), NULL,
      NULL,
-     "NVIDIA's management library, by its name or path: where a verdict names a rank of this node, "
-     "the agent reads clocks and errors of the GPUs with it; without it only other causes are "
-     "found"},
+     "NVIDIA's management library, by name or path: if a verdict names a rank of this node, the "
+     "agent reads the GPUs' clocks and errors with it; without it only other causes are found"},
     {"sysfs_dir", CAIRN_OPTION_PATH, 1, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "/sys", FIELD(sysfs_dir),
      NULL,
      NULL,
-     "where sysfs is mounted: causes of verdicts are read there, of PCIe, network and memory"},
+     "where sysfs is mounted: the agent reads causes of verdicts there (PCIe, network, memory)"},
     {"verdict_policy", CAIRN_OPTION_CHOICE, 0, 0, "observe", FIELD(verdict_policy), policy_choices,
      NULL,
-     "what follows from a verdict on a slow or hanging rank: observe says it, advise says what "
-     "to do as well, enforce runs enforce_command where an exchange is proposed"},
+     "what a verdict on a slow or hanging rank leads to: observe reports it, advise also "
+     "proposes what to do, enforce runs enforce_command if an exchange is proposed"},
     {"exchanges_per_day", CAIRN_OPTION_U32, 0, 100000, "2", FIELD(exchanges_per_day), NULL,
      NULL,
-     "ranks and nodes that verdict_policy advise proposes to exchange within a day, and that "
-     "enforce runs enforce_command for; beyond that something else is wrong"},
+     "at most this many ranks and nodes per day that verdict_policy advise proposes to exchange, "
+     "and for which enforce runs enforce_command: if more are slow, something else is wrong"},
     {"enforce_command", CAIRN_OPTION_COMMAND, 0, CAIRN_CONFIG_ARGUMENTS_MAX, NULL,
      FIELD(enforce_command), NULL,
      NULL,
@@ -167,25 +171,25 @@ const struct cairn_option cairn_options[] = {
      "and CAIRN_VERDICT, CAIRN_RANKS, CAIRN_NODES and CAIRN_HOSTS; docs/DETECTION.md has examples"},
     {"problem", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(problem), NULL,
      NULL,
-     "problem file of cairn plan, with the plan that runs as current and ranks as ids of "
-     "devices: verdict_policy advise then says what to do about the plan where ranks are slow; "
-     "empty: nothing"},
+     "problem file of cairn plan, with the running plan as current and ranks as device ids: "
+     "plan_policy needs it, and verdict_policy advise then proposes plans for slow ranks; empty: "
+     "no plans"},
     {"plan_policy", CAIRN_OPTION_CHOICE, 0, 0, "advise", FIELD(plan_policy), plan_choices,
      NULL,
-     "what follows from a better plan for `problem`: observe makes none, advise says what to do, "
-     "approve also offers other shares of micro-batches to trainers that ask for theirs, once an "
-     "operator has approved them with cairn replan, enforce offers them without asking"},
+     "what a better plan for `problem` leads to: observe plans nothing, advise reports it, "
+     "approve offers it to trainers that ask for their share once an operator approves it (cairn "
+     "replan), enforce offers it without asking"},
     {"plans_per_day", CAIRN_OPTION_U32, 0, 1000, "4", FIELD(plans_per_day), NULL,
      NULL,
      "changes of the plan that plan_policy enforce offers within a day; going back to the plan "
      "of `problem` is always offered, and so is what an operator approves"},
     {"standstill_per_day_s", CAIRN_OPTION_U32, 0, 86400, "60", FIELD(standstill_per_day_s), NULL,
      NULL,
-     "how long training may stand still within a day while layers move: what plan_policy enforce "
-     "offers must fit in what is left; moves that an operator approves or goes back by, and moves "
-     "that failed, are counted too, and these are always allowed"},
+     "how long moves of layers may stop training within a day: offers of plan_policy enforce "
+     "must fit in the rest; approved moves, ways back and failed moves count too, and are always "
+     "allowed"},
     {"log_level", CAIRN_OPTION_CHOICE, 0, 0, "info", FIELD(log_level), log_level_choices,
-     NULL, "the most talkative level that is logged"},
+     NULL, "most detailed level that is logged"},
     {"log_format", CAIRN_OPTION_CHOICE, 0, 0, "text", FIELD(log_format), log_format_choices,
      NULL, "text: lines for people; json: an object per line, with event and fields"},
 };

@@ -183,7 +183,7 @@ recorder_activated(struct cairn_agent *agent, const struct cairn_action_activate
         return;
     agent->recorder->failed = (struct cairn_outcome){0};
     if (activated->restart)
-        end_training(agent, HISTORY_ENDED); /* its trainers are shown out */
+        end_training(agent, HISTORY_ENDED); /* its trainers are evicted */
 }
 
 /* ---- operations and generations that are given up ---- */

@@ -3,7 +3,7 @@
  * end.
  *
  * States: NEW until HELLO, then WELCOME. CLOSING: what is queued is still sent, nothing is read.
- * DRAINING: a trainer that was shown out but may still be copying into a slot; we wait until its
+ * DRAINING: a trainer that was evicted but may still be copying into a slot; we wait until its
  * end of the socket closes.
  *
  * Invariants:

@@ -64,7 +64,7 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
                  hello->rank, hello->world, hello->local_ranks, (unsigned)CAIRN_RANKS_PER_NODE_MAX);
         return CAIRN_INVAL;
     }
-    if (!view.met) { /* it may be an epoch behind: a trainer would be shown out as soon as it hears
+    if (!view.met) { /* it may be an epoch behind: a trainer would be evicted as soon as it hears
                       * of that */
         snprintf(text, text_bytes,
                  "this agent has just started and has not met the job's other agents yet");
@@ -481,7 +481,7 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
     }
 }
 
-/* Reads and drops what a trainer sends that was shown out, until its connection ends. */
+/* Reads and drops what a trainer sends that was evicted, until its connection ends. */
 static void
 drain(struct cairn_agent *agent, struct session *session)
 {

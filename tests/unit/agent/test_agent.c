@@ -229,7 +229,7 @@ test_frames_out_of_place(void **state)
     piece.generation = grant.generation;
     piece.first_block = REGION_BLOCKS;
     assert_int_equal(cairn_session_put_piece(&trainer.writer, &piece), CAIRN_OK);
-    assert_int_equal(receive(&trainer), 0); /* it is shown out, and the next one is served */
+    assert_int_equal(receive(&trainer), 0); /* it is evicted, and the next one is served */
     hang_up(&trainer);
     attach(*state, &second, 0, 1);
     enlist(&second, 0);
@@ -303,7 +303,7 @@ test_a_dead_trainer_whose_child_lives(void **state)
 }
 
 /*
- * A trainer that was granted a slot and is shown out before it has stopped copying: the slot is not
+ * A trainer that was granted a slot and is evicted before it has stopped copying: the slot is not
  * granted to the next one until the old one's end of the socket closes.
  */
 static void
