@@ -42,6 +42,7 @@ struct cairn_cipher_ops {
     /* CAIRN_NOT_FOUND: this machine does not have it; CAIRN_NOMEM. */
     cairn_err (*open)(struct cairn_cipher **out);
     void (*close)(struct cairn_cipher *cipher); /* its keys must have ended */
+    /* Of a sender, which makes, or of a receiver, which checks; one that only tags may do both. */
     cairn_err (*key_create)(const struct cairn_cipher *cipher, bool encrypt, bool sender,
                             const uint8_t key[CAIRN_CIPHER_KEY_BYTES],
                             struct cairn_cipher_key **out);

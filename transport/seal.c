@@ -20,8 +20,7 @@ cairn_seal_create(const struct cairn_cipher *cipher, bool encrypt, bool sender,
 
     if (!seal)
         return CAIRN_NOMEM;
-    /* Who only tags computes what the sender does. */
-    err = cipher->ops->key_create(cipher, encrypt, sender || !encrypt, key, &seal->key);
+    err = cipher->ops->key_create(cipher, encrypt, sender, key, &seal->key);
     if (err) {
         free(seal);
         return err;
