@@ -672,6 +672,70 @@ a_restore_rebuilds_a_lost_part(void **unused)
         assert_true(cairn_core_holder(job.nodes[0].core, before, m) < 2);
 }
 
+/* How many answers agent 1 gives to a question of the leader's audit. */
+static uint32_t
+count_answers(struct cairn_message_audit question)
+{
+    struct cairn_message message = {.kind = CAIRN_MSG_AUDIT,
+                                    .from = 0,
+                                    .to = 1,
+                                    .epoch = view_of(0).active,
+                                    .as.audit = question};
+    uint32_t count = 0;
+
+    give(1, &(struct cairn_event){.type = CAIRN_EVENT_MESSAGE, .as.message = {&message, true}});
+    for (uint32_t i = job.head; i != job.tail; i++)
+        count += job.queue[i % QUEUE_MAX].message.kind == CAIRN_MSG_AUDIT;
+    deliver_all();
+    return count;
+}
+
+static void
+only_the_trainers_that_are_meant_answer(void **unused)
+{
+    struct cairn_message_audit question = {.agent = 1, .run = 7, .question = 1};
+
+    (void)unused;
+    attach_all(5);
+    step_all(1);
+    question.incarnation = job.nodes[1].incarnation;
+    question.registration = 1; /* before they attached */
+    assert_int_equal(count_answers(question), 0);
+    question.registration = 2;
+    question.incarnation--;
+    assert_int_equal(count_answers(question), 0);
+    step_all(2); /* the run goes on */
+    assert_int_equal(job.nodes[1].committed.step, 2);
+    question.incarnation++;
+    assert_int_equal(count_answers(question), 1);
+    begin(1, 3); /* it captures for no other run now */
+    assert_int_equal(job.nodes[1].skipped, CAIRN_SKIP_NOT_READY);
+}
+
+static void
+a_repeated_report_changes_nothing(void **unused)
+{
+    struct cairn_message report = {0};
+    uint64_t next;
+
+    (void)unused;
+    attach_all(5);
+    for (uint32_t a = 0; a < job.count; a++)
+        begin(a, 1);
+    give(1, &(struct cairn_event){.type = CAIRN_EVENT_CANCEL, .as.step = {0, 1, false}});
+    for (uint32_t i = job.head; i != job.tail; i++)
+        if (job.queue[i % QUEUE_MAX].message.kind == CAIRN_MSG_REPORT)
+            report = job.queue[i % QUEUE_MAX].message;
+    assert_int_equal(report.as.report.reason, CAIRN_ABORT_CANCELLED);
+    deliver_all();
+    assert_int_equal(cairn_core_tally(job.nodes[0].core).given_up.count, 1);
+    next = view_of(0).next_step;
+    give(0, &(struct cairn_event){.type = CAIRN_EVENT_MESSAGE, .as.message = {&report, true}});
+    deliver_all();
+    assert_int_equal(cairn_core_tally(job.nodes[0].core).given_up.count, 1);
+    assert_int_equal(view_of(0).next_step, next);
+}
+
 /* A new run aborts what a repair rebuilds: member 1 lost its part before it was complete. */
 static void
 nobody_is_done_with_what_a_later_run_aborts(void **unused)
@@ -755,6 +819,8 @@ main(void)
         TEST(a_member_that_restarts_is_done_still),
         TEST(a_blank_member_is_admitted_by_a_repair),
         TEST(a_restore_rebuilds_a_lost_part),
+        TEST(only_the_trainers_that_are_meant_answer),
+        TEST(a_repeated_report_changes_nothing),
         TEST(nobody_is_done_with_what_a_later_run_aborts),
         TEST(a_fresh_epoch_begins_with_nothing),
         cmocka_unit_test_setup_teardown(a_session_without_use_may_end, eight_agents, teardown),
