@@ -208,21 +208,29 @@ encode_waits_for(const struct part *part)
     return UINT32_MAX;
 }
 
-/* Tells a member how far its chunk has arrived, and how far it may send. */
-static void
-answer(struct env *env, struct part *part, uint32_t position)
+void
+encode_answer(struct env *env, struct part *part, uint32_t position, uint32_t row, bool again)
 {
-    const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
+    uint32_t member = cairn_roster_group_of(part->roster, part->member)->members[position];
+    uint32_t stripe = cairn_slot_stripe(&part->geometry, part->position, row);
     struct cairn_message message = env_message(env, CAIRN_MSG_RECEIVED, part->generation.epoch);
+    uint64_t count = part->folding.taken[row * part->geometry.n + position], until;
 
-    part->folding.until[position] = encode_until(env, part, position);
+    if (part->state != CAIRN_PART_OPEN) /* all of it is in, also of an adopted part */
+        count = row == 0 ? cairn_stripes_blocks(&part->stripes, stripe, position)
+                         : part_slot_blocks(part, row);
+    until = count + WINDOW_BLOCKS;
+    if (part->state == CAIRN_PART_OPEN && row == 0)
+        until = part->folding.until[position] = encode_until(env, part, position);
     message.as.received = (struct cairn_message_received){.generation = part->generation,
-                                                          .member = group->members[position],
+                                                          .member = member,
                                                           .for_member = part->member,
-                                                          .stripe = own_stripe(part),
-                                                          .count = part->folding.taken[position],
-                                                          .until = part->folding.until[position]};
-    env_send(env, part->roster->members[group->members[position]].agent, &message);
+                                                          .stripe = stripe,
+                                                          .row = row,
+                                                          .count = count,
+                                                          .until = until,
+                                                          .again = again};
+    env_send(env, part->roster->members[member].agent, &message);
 }
 
 /* Lets members go on that the ring has held back. Others are answered when they send. */
@@ -234,7 +242,7 @@ let_go_on(struct env *env, struct part *part)
 
         if (chunk_of(part, p) != CAIRN_STRIPE_NONE && encode_until(env, part, p) > until &&
             until <= part->folding.taken[p] + WINDOW_BLOCKS / 2)
-            answer(env, part, p);
+            encode_answer(env, part, p, 0, false);
     }
 }
 
@@ -266,6 +274,6 @@ encode_peer_up(struct env *env, struct part *part, uint32_t agent)
     for (uint32_t p = 0; p < part->geometry.n; p++) /* what let it go on may be lost */
         if (chunk_of(part, p) != CAIRN_STRIPE_NONE &&
             part->roster->members[group->members[p]].agent == agent)
-            answer(env, part, p);
+            encode_answer(env, part, p, 0, false);
     encode_forward(env, part);
 }

@@ -34,6 +34,9 @@ void encode_fold(struct env *env, struct part *part, const struct cairn_message 
                  uint32_t position, uint32_t skip);
 /* How far a member may send of its chunk now. */
 uint64_t encode_until(const struct env *env, const struct part *part, uint32_t position);
+/* Tells the sender of a chunk of the own stripe (row 0), or the encoder of a row, how far it has
+ * arrived, and how far it may send. again: send again from there on. */
+void encode_answer(struct env *env, struct part *part, uint32_t position, uint32_t row, bool again);
 /* Sends finished lines, as far as the owners have room. */
 void encode_forward(struct env *env, struct part *part);
 /* The position of an owner that has not reported all lines, UINT32_MAX: there is none. Needs the

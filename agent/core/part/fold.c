@@ -131,16 +131,6 @@ comes_from(const struct part *part, uint32_t member, uint32_t agent)
            part->roster->members[member].group == part->roster->members[part->member].group;
 }
 
-static void
-send_received(struct env *env, const struct cairn_message *message,
-              struct cairn_message_received received)
-{
-    struct cairn_message answer = env_message(env, CAIRN_MSG_RECEIVED, message->epoch);
-
-    answer.as.received = received;
-    env_send(env, message->from, &answer);
-}
-
 /* True if the numbers of a DATA message name a chunk of the own stripe, or a row that its encoder
  * makes for this part. */
 static bool
@@ -178,31 +168,6 @@ take_blocks(struct env *env, struct part *part, const struct cairn_message *mess
                                         .count = data->count};
 }
 
-/* Answers how far a chunk or a row has arrived. */
-static void
-answer_data(struct env *env, struct part *part, const struct cairn_message *message,
-            uint32_t position, bool again)
-{
-    const struct cairn_message_data *data = &message->as.data;
-    struct cairn_message_received received = {
-        .generation = data->generation,
-        .member = data->member,
-        .for_member = part->member,
-        .stripe = data->stripe,
-        .row = data->row,
-        .count = part->folding.taken[data->row * part->geometry.n + position],
-        .again = again};
-
-    if (part->state != CAIRN_PART_OPEN) /* all of it is in, also of an adopted part */
-        received.count = data->row == 0
-                             ? cairn_stripes_blocks(&part->stripes, data->stripe, position)
-                             : part_slot_blocks(part, data->row);
-    received.until = received.count + WINDOW_BLOCKS;
-    if (part->state == CAIRN_PART_OPEN && data->row == 0)
-        received.until = part->folding.until[position] = encode_until(env, part, position);
-    send_received(env, message, received);
-}
-
 struct outcome
 save_data(struct env *env, struct part *part, const struct cairn_message *message, bool payload_ok)
 {
@@ -219,13 +184,13 @@ save_data(struct env *env, struct part *part, const struct cairn_message *messag
     taken = &part->folding.taken[data->row * part->geometry.n + position];
     if (part->state != CAIRN_PART_OPEN ||
         (data->line + data->count <= *taken && !CAIRN_PLANTED(env, BUG_FOLD_TWICE))) {
-        answer_data(env, part, message, position, false);
+        encode_answer(env, part, position, data->row, false);
         return outcome;
     }
     gap = data->line > *taken;
     if (gap || (!payload_ok && !CAIRN_PLANTED(env, BUG_FOLD_DAMAGED))) {
         if (flow_asks(&part->folding.asked[data->row], position, gap))
-            answer_data(env, part, message, position, true);
+            encode_answer(env, part, position, data->row, true);
         if (!gap && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
             outcome.abort = CAIRN_ABORT_DAMAGED;
         return outcome;
@@ -238,7 +203,7 @@ save_data(struct env *env, struct part *part, const struct cairn_message *messag
     take_blocks(env, part, message, position, skip);
     *taken = data->line + data->count;
     part->progress_ns = env->now_ns;
-    answer_data(env, part, message, position, false);
+    encode_answer(env, part, position, data->row, false);
     return save_try_finish(env, part);
 }
 
@@ -250,11 +215,8 @@ save_take_seal(struct env *env, struct part *part, const struct cairn_message *m
     uint32_t position = part->roster->members[piece->member].position;
     struct cairn_shard_seal *seal = &part->seals[position];
     bool gap = piece->offset > seal->received, taken, asks;
-    struct cairn_message_received received = {.generation = piece->generation,
-                                              .member = piece->member,
-                                              .for_member = part->member,
-                                              .row = CAIRN_ROW_SEAL,
-                                              .attempt = piece->attempt};
+    struct cairn_message answer = env_message(env, CAIRN_MSG_RECEIVED, message->epoch);
+    uint64_t count;
 
     cairn_shard_seal_take(seal, part->generation, piece->member, piece->offset, piece->total,
                           message->bytes, message->bytes_len);
@@ -263,11 +225,17 @@ save_take_seal(struct env *env, struct part *part, const struct cairn_message *m
     if (taken)
         part->folding.seals_asked &= ~(UINT64_C(1) << position);
     asks = !taken && flow_asks(&part->folding.seals_asked, position, gap);
-    received.count = seal->whole ? seal->len : seal->received;
-    received.until = received.count + SEAL_WINDOW_BYTES;
-    received.again = !taken;
+    count = seal->whole ? seal->len : seal->received;
+    answer.as.received = (struct cairn_message_received){.generation = piece->generation,
+                                                         .member = piece->member,
+                                                         .for_member = part->member,
+                                                         .row = CAIRN_ROW_SEAL,
+                                                         .attempt = piece->attempt,
+                                                         .count = count,
+                                                         .until = count + SEAL_WINDOW_BYTES,
+                                                         .again = !taken};
     if (taken || asks)
-        send_received(env, message, received);
+        env_send(env, message->from, &answer);
     return taken;
 }
 

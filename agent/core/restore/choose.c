@@ -22,24 +22,20 @@ struct listing {
     uint32_t count;
     char *text;
     size_t text_bytes;
-    size_t text_used;
 };
 
-__attribute__((format(printf, 2, 3))) static void
-explain(struct listing *listing, const char *format, ...)
+void
+text_add(char *text, size_t text_bytes, const char *format, ...)
 {
+    size_t used = strlen(text);
     __builtin_va_list arguments;
-    int len;
 
-    if (listing->text_used >= listing->text_bytes)
-        return;
     __builtin_va_start(arguments, format);
-    len = vsnprintf(listing->text + listing->text_used, listing->text_bytes - listing->text_used,
-                    format, arguments);
+    vsnprintf(text + used, text_bytes - used, format, arguments);
     __builtin_va_end(arguments);
-    if (len > 0)
-        listing->text_used += (size_t)len;
 }
+
+#define explain(listing, ...) text_add((listing)->text, (listing)->text_bytes, __VA_ARGS__)
 
 static void
 name_generation(struct listing *listing, struct cairn_generation_id generation)

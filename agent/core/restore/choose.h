@@ -30,6 +30,9 @@ struct choice {
     uint32_t excluded_count;
 };
 
+/* Adds to a text that is shown to people, as much as there is room for. */
+__attribute__((format(printf, 3, 4))) void text_add(char *text, size_t text_bytes,
+                                                    const char *format, ...);
 /* Forgets the choice, and keeps what is excluded. */
 void choice_clear(struct choice *choice);
 /* Grows when a part of the generation is completed, or damaged blocks of one are mended. */

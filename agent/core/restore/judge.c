@@ -1,17 +1,6 @@
 /* agent/core/restore/judge.c - see judge.h. */
 #include "agent/core/restore/judge.h"
 
-#include <stdio.h>
-#include <string.h>
-
-static void
-append(char *text, size_t text_bytes, const char *line)
-{
-    size_t used = strlen(text);
-
-    snprintf(text + used, text_bytes - used, "%s\n", line);
-}
-
 /*
  * An epoch decided what its members restore; older generations were given up then, wherever parts
  * of them turn up later. Files that are older than the trainers' last start were given up by an
@@ -127,11 +116,11 @@ judge_choose(const struct env *env, struct restore *restore, char *text, size_t 
     if (choice->err &&
         (!choice->goes_back || (restore_knows_all(restore) && have_trainers(restore)))) {
         choice->err = CAIRN_OK;
-        append(text, text_bytes,
-               choice->goes_back
-                   ? "all agents answered, nothing can be restored, and trainers run: "
-                     "begin with nothing"
-                   : "nothing was committed: begin with nothing");
+        text_add(text, text_bytes,
+                 choice->goes_back
+                     ? "all agents answered, nothing can be restored, and trainers run: "
+                       "begin with nothing\n"
+                     : "nothing was committed: begin with nothing\n");
     }
 }
 

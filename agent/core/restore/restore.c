@@ -14,7 +14,8 @@
 enum {
     SILENCE_FACTOR = 3, /* of dead_after: a busy host may delay an agent so long; what it holds is
                          * not rebuilt before */
-    DAMAGED_MAX = 2     /* failures from damaged bytes; more are damage that no checksum shows */
+    DAMAGED_MAX = 2,    /* failures from damaged bytes; more are damage that no checksum shows */
+    SILENT_NAMED_MAX = 64
 };
 
 static void begin_listing(struct env *env, struct restore *restore);
@@ -24,24 +25,20 @@ static void begin_listing(struct env *env, struct restore *restore);
 static void
 say(struct restore *restore, const char *text)
 {
-    size_t used = strlen(restore->outcome.text);
-
-    snprintf(restore->outcome.text + used, sizeof restore->outcome.text - used, "%s\n", text);
+    text_add(restore->outcome.text, sizeof restore->outcome.text, "%s\n", text);
 }
 
 static void
 say_silent(struct restore *restore)
 {
-    char text[400] = "no answer from agents ";
-    const size_t none = strlen(text);
-    size_t used = none;
+    uint32_t named = 0;
 
-    for (uint32_t a = 0; a < restore->agent_count && used + 16 < sizeof text; a++)
+    for (uint32_t a = 0; a < restore->agent_count && named < SILENT_NAMED_MAX; a++)
         if (!restore->inventories[a].known)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%u",
-                                     used > none ? ", " : "", a);
-    if (used > none)
-        say(restore, text);
+            text_add(restore->outcome.text, sizeof restore->outcome.text, "%s%u",
+                     named++ ? ", " : "no answer from agents ", a);
+    if (named)
+        say(restore, "");
 }
 
 static void
