@@ -86,7 +86,7 @@ step(struct cairn_json_reader *reader, char bracket)
         reader->first = false; /* the outer one has had an element: this one */
         return false;
     }
-    if (!reader->first && !take(reader, ',', "a comma or the end is missing"))
+    if (!reader->first && !take(reader, ',', "expected a comma or the end"))
         return false;
     reader->first = false;
     return true;
@@ -95,7 +95,7 @@ step(struct cairn_json_reader *reader, char bracket)
 void
 cairn_json_object_begin(struct cairn_json_reader *reader)
 {
-    enter(reader, '{', "an object should stand here");
+    enter(reader, '{', "expected an object");
 }
 
 bool
@@ -110,7 +110,7 @@ cairn_json_object_next(struct cairn_json_reader *reader, char *key, size_t key_b
 void
 cairn_json_array_begin(struct cairn_json_reader *reader)
 {
-    enter(reader, '[', "an array should stand here");
+    enter(reader, '[', "expected an array");
 }
 
 bool
@@ -202,7 +202,7 @@ cairn_json_read_string(struct cairn_json_reader *reader, char *out, size_t out_b
     size_t used = 0;
 
     out[0] = '\0';
-    if (!take(reader, '"', "a string should stand here"))
+    if (!take(reader, '"', "expected a string"))
         return;
     for (;;) {
         char piece[4];
@@ -253,10 +253,10 @@ cairn_json_read_u64(struct cairn_json_reader *reader, uint64_t value_max)
         reader->at++;
     }
     if (reader->at == start || (reader->at - start > 1 && reader->text[start] == '0'))
-        cairn_json_reader_fail(reader, "a whole number should stand here");
+        cairn_json_reader_fail(reader, "expected a whole number");
     else if (reader->at < reader->bytes_len && strchr(".eE", reader->text[reader->at]) &&
              reader->text[reader->at] != '\0')
-        cairn_json_reader_fail(reader, "a whole number should stand here");
+        cairn_json_reader_fail(reader, "expected a whole number");
     else if (value > value_max)
         cairn_json_reader_fail(reader, "a number is too large");
     return reader->why ? 0 : value;
@@ -307,7 +307,7 @@ cairn_json_read_double(struct cairn_json_reader *reader)
         well_formed = take_digits(reader) > 0 && well_formed;
     }
     if (!well_formed || reader->at - start >= sizeof(text)) {
-        cairn_json_reader_fail(reader, "a number should stand here");
+        cairn_json_reader_fail(reader, "expected a number");
         return 0;
     }
     memcpy(text, reader->text + start, reader->at - start);
@@ -346,7 +346,7 @@ cairn_json_peek_string_bytes(struct cairn_json_reader *reader)
 void
 cairn_json_read_hex64(struct cairn_json_reader *reader, uint64_t *values, size_t count)
 {
-    if (!take(reader, '"', "a string should stand here"))
+    if (!take(reader, '"', "expected a string"))
         return;
     if (count > (reader->bytes_len - reader->at) / 16) {
         cairn_json_reader_fail(reader, "too few hex digits");
@@ -378,7 +378,7 @@ cairn_json_read_hex64(struct cairn_json_reader *reader, uint64_t *values, size_t
 static void
 skip_string(struct cairn_json_reader *reader)
 {
-    if (!take(reader, '"', "a string should stand here"))
+    if (!take(reader, '"', "expected a string"))
         return;
     while (reader->at < reader->bytes_len) {
         unsigned char c = (unsigned char)reader->text[reader->at++];
@@ -415,7 +415,7 @@ skip_word(struct cairn_json_reader *reader)
            strchr("+-.0123456789eE", reader->text[reader->at]))
         reader->at++;
     if (reader->at == start)
-        cairn_json_reader_fail(reader, "a value should stand here");
+        cairn_json_reader_fail(reader, "expected a value");
 }
 
 void

@@ -179,7 +179,7 @@ cairn_slot_attach(void *memory, uint64_t memory_bytes, struct cairn_slots *out)
         return first;
     second = read_store_head(memory, memory_bytes, bytes + LINE, out);
     if (second == CAIRN_OK)
-        memcpy(bytes, bytes + LINE, LINE); /* mended: the next damage finds two heads again */
+        memcpy(bytes, bytes + LINE, LINE); /* fixed: the next damage finds two heads again */
     else if (second == CAIRN_CORRUPT && all_zero(bytes, memory_bytes))
         return CAIRN_NOT_FOUND;
     return second;

@@ -208,7 +208,7 @@ by_number(const void *a, const void *b)
 }
 
 /* What one writer holds of one tensor. */
-struct holding {
+struct held {
     uint64_t bytes;
     uint32_t tensor; /* in the layout */
     uint32_t writer;
@@ -219,9 +219,9 @@ struct plan {
     uint32_t writer_count;
     uint32_t tensor_count;
     struct candidate *candidates;
-    struct holding *holdings; /* by tensor, then writer */
-    size_t *first;            /* [tensor_count + 1]: where the holdings of a tensor begin */
-    uint64_t *assigned;       /* [writer_count] */
+    struct held *held;  /* by tensor, then writer */
+    size_t *first;      /* [tensor_count + 1]: where those of a tensor begin */
+    uint64_t *assigned; /* [writer_count] */
     uint64_t total;
 };
 
@@ -230,7 +230,7 @@ plan_fini(struct plan *plan)
 {
     free(plan->writers);
     free(plan->candidates);
-    free(plan->holdings);
+    free(plan->held);
     free(plan->first);
     free(plan->assigned);
 }
@@ -238,7 +238,7 @@ plan_fini(struct plan *plan)
 static int
 by_tensor(const void *a, const void *b)
 {
-    const struct holding *x = a, *y = b;
+    const struct held *x = a, *y = b;
 
     if (x->tensor != y->tensor)
         return x->tensor < y->tensor ? -1 : 1;
@@ -247,13 +247,13 @@ by_tensor(const void *a, const void *b)
 
 /* Sums what each writer holds of each tensor. */
 static cairn_err
-sum_holdings(struct plan *plan, const struct cairn_layout *source)
+sum_held(struct plan *plan, const struct cairn_layout *source)
 {
     size_t piece_count = cairn_layout_piece_count(source), used = 0, merged = 0;
 
-    plan->holdings = malloc((piece_count + 1) * sizeof(*plan->holdings));
+    plan->held = malloc((piece_count + 1) * sizeof(*plan->held));
     plan->first = calloc((size_t)plan->tensor_count + 1, sizeof(*plan->first));
-    if (!plan->holdings || !plan->first)
+    if (!plan->held || !plan->first)
         return CAIRN_NOMEM;
     for (size_t p = 0; p < piece_count; p++) {
         const struct cairn_piece *piece = cairn_layout_piece(source, p);
@@ -266,17 +266,16 @@ sum_holdings(struct plan *plan, const struct cairn_layout *source)
             continue;
         for (uint32_t d = 0; d < tensor->dims; d++)
             bytes *= piece->extent[d];
-        plan->holdings[used++] =
-            (struct holding){bytes, piece->tensor, (uint32_t)(found - plan->writers)};
+        plan->held[used++] = (struct held){bytes, piece->tensor, (uint32_t)(found - plan->writers)};
     }
-    qsort(plan->holdings, used, sizeof(*plan->holdings), by_tensor);
+    qsort(plan->held, used, sizeof(*plan->held), by_tensor);
     for (size_t i = 0; i < used; i++) {
-        if (merged > 0 && by_tensor(&plan->holdings[merged - 1], &plan->holdings[i]) == 0) {
-            plan->holdings[merged - 1].bytes += plan->holdings[i].bytes;
+        if (merged > 0 && by_tensor(&plan->held[merged - 1], &plan->held[i]) == 0) {
+            plan->held[merged - 1].bytes += plan->held[i].bytes;
             continue;
         }
-        plan->holdings[merged++] = plan->holdings[i];
-        plan->first[plan->holdings[i].tensor + 1]++;
+        plan->held[merged++] = plan->held[i];
+        plan->first[plan->held[i].tensor + 1]++;
     }
     for (uint32_t t = 0; t < plan->tensor_count; t++)
         plan->first[t + 1] += plan->first[t];
@@ -322,7 +321,7 @@ plan_init(struct plan *plan, const struct cairn_layout *source, const uint32_t *
             return CAIRN_INVAL;
         }
     }
-    return sum_holdings(plan, source);
+    return sum_held(plan, source);
 }
 
 static void
@@ -342,7 +341,7 @@ assign(struct plan *plan)
             if (plan->assigned[w] < plan->assigned[least])
                 least = w;
         for (size_t h = plan->first[candidate->index]; h < end; h++) {
-            const struct holding *held = &plan->holdings[h];
+            const struct held *held = &plan->held[h];
             uint64_t assigned = plan->assigned[held->writer];
 
             if (held->bytes < most || assigned + candidate->bytes > limit ||
@@ -421,7 +420,7 @@ cairn_universal_plan(const struct cairn_layout *source, const uint32_t *writers,
     cairn_err err;
 
     if (!cairn_universal_name_fits(job, sizeof(universal.job))) {
-        CAIRN_LOG_AT(ERROR, "spill: the job's name is empty, too long or no UTF-8");
+        CAIRN_LOG_AT(ERROR, "spill: the job's name is empty, too long or not UTF-8");
         return CAIRN_INVAL;
     }
     memcpy(universal.job, job, strlen(job) + 1);

@@ -243,7 +243,7 @@ cairn_universal_dir_open(int dir_fd, struct cairn_universal *out, char *report, 
                      memcmp(commit, "cairn-universal 1 ", 18) != 0;
 
         err = refuse(dir_fd, "COMMIT", report, report_bytes,
-                     other ? "it is of another version"
+                     other ? "written by another version"
                            : "index.json is not the one that was committed");
         err = other ? CAIRN_VERSION : err;
         goto done;

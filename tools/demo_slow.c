@@ -470,6 +470,6 @@ demo_slow_judge(struct demo *demo)
         return 0;
     demo_say(&demo->view, DEMO_BAD,
              "nothing was changed while the device was slow; give it more steps: the agents "
-             "need some 5 s before --slow to learn what is normal, and some 5 s within it");
+             "need some 5 s before --slow to learn the normal, and some 5 s within it");
     return CAIRN_EXIT_FAILED;
 }

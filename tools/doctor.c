@@ -242,7 +242,7 @@ check_files(struct doctor *doctor, const struct cairn_config *config)
     char error[CAIRN_CONFIG_ERROR_BYTES];
 
     if (cairn_problem_file_load(config, &adviser, error, sizeof error) != CAIRN_OK)
-        doctor_find(doctor, DOCTOR_CRITICAL, "problem", "mend the file, or leave `problem` out",
+        doctor_find(doctor, DOCTOR_CRITICAL, "problem", "fix the file, or leave `problem` out",
                     "%s", error);
     else if (adviser)
         doctor_find(doctor, DOCTOR_OK, "problem", NULL, "%s can be planned for: %u devices%s",

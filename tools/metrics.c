@@ -149,7 +149,7 @@ put_numbers(struct page *page)
         {"cairn_replan_plans", "counter", "replan.plans_made", 1,
          "Plans made for changes of rates, since the analysing agent's start."},
         {"cairn_replan_cost_seconds", "gauge", "replan.advice.cost_ms", 1e-3,
-         "How long training would stand still for what is advised."},
+         "How long training would stand still for the advised plan."},
     };
 
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {

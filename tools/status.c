@@ -231,7 +231,7 @@ print_speed(const struct cairn_tree *tree)
     else
         printf("%s\n", cairn_tree_bool(tree, NULL, "detection.calibrated", false)
                            ? "nothing is slow"
-                           : "what is normal is being learned");
+                           : "the normal is being learned");
     return 1;
 }
 

@@ -143,7 +143,7 @@ cairn_trace_source_result(const struct cairn_trace_source *source)
         snprintf(what, sizeof what, "%s:%" PRIu64 ":%zu: %s", source->path, source->line_number,
                  source->fault.column + 1, source->fault.why);
         cairn_tool_error(source->verb, what, NULL,
-                         "mend or leave out the line; docs/DETECTION.md has the format");
+                         "fix or leave out the line; docs/DETECTION.md has the format");
     } else if (source->err == CAIRN_IO) {
         cairn_tool_error(source->verb, "the trace could not be read to its end", source->path,
                          NULL);

@@ -200,7 +200,7 @@ carry_store_epoch(struct cairn_agent *agent, const struct cairn_action_store *st
     else if (err)
         agent_abort(agent, 74,
                     "the epoch could not be stored durably: an agent that forgets a promise could "
-                    "break one; mend the disk of the state directory (`dir`) and start the agent "
+                    "break one; fix the disk of the state directory (`dir`) and start the agent "
                     "again");
 }
 

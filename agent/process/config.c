@@ -111,7 +111,7 @@ take_value(const struct parse *parse, const struct cairn_option *option,
             "%s: has no value; give one, or remove the line to get the default", option->name);
     if (!cairn_option_set(option, text, base, why, sizeof why))
         return cairn_config_refuse(&parse->error, node->line,
-                                   "%s: is \"%.64s\", but %s; mend the value", option->name, text,
+                                   "%s: is \"%.64s\", but %s; fix the value", option->name, text,
                                    why);
     return CAIRN_OK;
 }
@@ -127,7 +127,7 @@ take_key(const struct parse *parse, const struct cairn_option *options, uint32_t
     if (!*out)
         return cairn_config_refuse(
             &parse->error, node->line,
-            "%.64s: unknown option, the nearest is \"%s\"; mend the name or remove the line", key,
+            "%.64s: unknown option, the nearest is \"%s\"; fix the name or remove the line", key,
             cairn_option_nearest(options, count, key)->name);
     return CAIRN_OK;
 }

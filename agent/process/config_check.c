@@ -169,7 +169,7 @@ check_group(const struct cairn_config *config, uint32_t *line, char *why)
     *line = cairn_config_line(config, "node");
     if (config->node >= config->node_count) {
         snprintf(why, WHY_BYTES,
-                 "node: is %u, but nodes lists %u, numbered 0 to %u; mend the number or the list",
+                 "node: is %u, but nodes lists %u, numbered 0 to %u; fix the number or the list",
                  config->node, config->node_count, config->node_count - 1);
         return CAIRN_CONFIG;
     }

@@ -364,7 +364,7 @@ start_listening(struct keeper *keeper)
 
     if (lstat(path, &status) == 0) {
         if (!S_ISSOCK(status.st_mode)) {
-            CAIRN_LOG_AT(ERROR, "keeper: path=%s is there and no socket; remove it", path);
+            CAIRN_LOG_AT(ERROR, "keeper: path=%s exists and is not a socket; remove it", path);
             return CAIRN_INVAL;
         }
         unlink(path); /* a dead keeper's: a live one has the lock */

@@ -103,7 +103,7 @@ take_arena(struct cairn_memory *memory, const char *name, uint64_t bytes, const 
             err = cairn_keeper_put(memory->options.keeper, name, cairn_arena_fd(*out),
                                    cairn_arena_bytes(*out));
             if (err) {
-                snprintf(report, report_bytes, "the keeper does not take %s: %s", name,
+                snprintf(report, report_bytes, "the keeper refuses %s: %s", name,
                          cairn_err_text(err));
                 cairn_arena_destroy(*out);
                 *out = NULL;
@@ -649,7 +649,7 @@ keep_arena(const struct cairn_memory *memory, const char *name, const struct cai
     err = cairn_keeper_put(memory->options.keeper, name, cairn_arena_fd(arena),
                            cairn_arena_bytes(arena));
     if (err)
-        CAIRN_LOG_AT(WARN, "memory: the keeper does not take %s: %s", name, cairn_err_text(err));
+        CAIRN_LOG_AT(WARN, "memory: the keeper refuses %s: %s", name, cairn_err_text(err));
     return err;
 }
 

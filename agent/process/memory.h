@@ -131,7 +131,7 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_record_load(struct cairn_memory *memory,
                                                     uint8_t **bytes, size_t *len);
 /*
  * False where the record of a part that has one is gone, or one of its copies fails its check:
- * storing it again mends that. Thread: any, beside stores too, while the part is held.
+ * storing it again fixes that. Thread: any, beside stores too, while the part is held.
  */
 bool cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t part);
 

@@ -142,7 +142,7 @@ regions_keep(struct cairn_memory_region *region, struct cairn_keeper *keeper)
     if (err == CAIRN_PEER) /* it has died: the next one is handed all of them */
         err = CAIRN_OK;
     if (err)
-        CAIRN_LOG_AT(WARN, "memory: the keeper does not take %s: %s", name, cairn_err_text(err));
+        CAIRN_LOG_AT(WARN, "memory: the keeper refuses %s: %s", name, cairn_err_text(err));
     else
         region->is_kept = true;
     return err;

@@ -575,7 +575,7 @@ load_blocks(struct stream *stream, uint8_t *into, uint64_t blocks)
     return into ? stream_runs(stream, into, blocks * CAIRN_BLOCK_BYTES) : CAIRN_CONFIG;
 }
 
-/* CAIRN_CONFIG: it is of another job, or of memory of another size. */
+/* CAIRN_CONFIG: written by another job, or by memory of another size. */
 static cairn_err
 load(int dir_fd, const char *name, uint64_t job_id, struct cairn_memory *memory, uint32_t slot,
      uint64_t parity_blocks)
@@ -643,7 +643,7 @@ part_files_load(const char *dir, uint64_t job_id, struct cairn_memory *memory, u
         if (loaded) {
             CAIRN_LOG_AT(WARN, "local: passed over %s/%s: %s", dir, name,
                          loaded == CAIRN_CONFIG
-                             ? "it is of another job, or of another state_bytes, "
+                             ? "written by another job, or with another state_bytes, "
                                "parity or number of nodes"
                              : cairn_err_text(loaded));
             continue;

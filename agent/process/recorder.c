@@ -123,7 +123,7 @@ recorder_started(struct cairn_agent *agent)
     event.subject = agent->incarnation;
     event.change = agent->memory_adopted;
     if (book && book->count && book->events[book->count - 1].kind != HISTORY_STOP)
-        event.text = "the one before ended without notice";
+        event.text = "the previous agent ended without notice";
     recorder_add(agent, &event);
 }
 

@@ -59,7 +59,7 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
     if (hello->local_ranks == 0 || hello->local_ranks > CAIRN_RANKS_PER_NODE_MAX ||
         hello->rank >= hello->world || hello->local_ranks > hello->world) {
         snprintf(text, text_bytes,
-                 "rank %u of %u with %u ranks on this node cannot be: ranks count from 0, and a "
+                 "rank %u of %u with %u ranks on this node: impossible; ranks count from 0, and a "
                  "node has 1 to %u of them",
                  hello->rank, hello->world, hello->local_ranks, (unsigned)CAIRN_RANKS_PER_NODE_MAX);
         return CAIRN_INVAL;

@@ -163,9 +163,9 @@ say_output(const struct enforcing_state *state)
                      piece.is_continuing ? " on" : "", (int)piece.len, piece.text,
                      piece.is_continued ? " ..." : "");
     if (state->command.is_cut)
-        CAIRN_LOG_AT(INFO,
-                     "enforce: verdict=%" PRIu64 " said more than %d bytes: the rest is left out",
-                     state->number, CAIRN_COMMAND_OUTPUT_BYTES);
+        CAIRN_LOG_AT(
+            INFO, "enforce: verdict=%" PRIu64 " printed more than %d bytes: the rest is left out",
+            state->number, CAIRN_COMMAND_OUTPUT_BYTES);
 }
 
 bool

@@ -177,18 +177,18 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
             "give all nodes of the job the same `job`, `nodes` and key_file, or certificates of "
             "the same authorities, then restart the agents that differ; their logs have the "
             "reasons",
-            "%u node%s refuse%s an agent that holds another key, shows a certificate that "
-            "does not count, belongs to another job, or is not the node it says",
+            "%u node%s refuse%s an agent that holds another key, shows an invalid certificate, "
+            "belongs to another job, or is not the node that it claims to be",
             denied, denied == 1 ? "" : "s", denied == 1 ? "s" : "");
     if (outside)
-        add_check(
-            health, OPERATOR_CRITICAL, "not-a-member",
-            "wait some seconds: they are taken in once all agents are up and all ranks attached; "
-            "where they are not, stop "
-            "the trainers, run `cairn restore` with all agents up, and start the trainers again",
-            "trainers run on %u node%s that the last restore did not find, and so nothing is "
-            "committed",
-            outside, outside == 1 ? "" : "s");
+        add_check(health, OPERATOR_CRITICAL, "not-a-member",
+                  "wait some seconds: they join once all agents are up and all ranks attached; if "
+                  "they do "
+                  "not, stop the trainers, run `cairn restore` with all agents up, and start the "
+                  "trainers again",
+                  "trainers run on %u node%s that the last restore did not find, and so nothing is "
+                  "committed",
+                  outside, outside == 1 ? "" : "s");
     health->unkept = unkept;
     if (unkept)
         add_check(health, OPERATOR_WARN, "memory-unkept",
@@ -282,7 +282,7 @@ check_generation(const struct operator_job *job, struct operator_health *health)
                   "start the agents of the lost nodes whose memory still lives; else `cairn "
                   "restore` says what is left",
                   "epoch %" PRIu64 " step %" PRIu64
-                  ": %u of %u parts are with nobody who answers, more than the parity covers",
+                  ": no node that answers holds %u of %u parts, more than the parity covers",
                   epoch, step, health->missing, health->parts);
         return;
     }
@@ -362,7 +362,7 @@ check_unwatched(const struct operator_job *job, struct operator_health *health)
             continue;
         add_check(
             health, OPERATOR_WARN, "never-finite",
-            "if that is not meant so, look for the cause, and begin again with `cairn restore "
+            "if you did not intend that, look for the cause, and begin again with `cairn restore "
             "--fresh`",
             "rank %" PRIu64 ": %" PRIu64 " tensor%s of model or optimizer held values that "
             "are not finite from the start, such as %.120s; %s not watched for them",
@@ -415,7 +415,7 @@ check_rest(const struct operator_job *job, struct operator_health *health)
                   health->captured);
     if (job->files->configured && job->files->err)
         add_check(health, OPERATOR_WARN, "spill-unreadable",
-                  "mend the directory, or set `spill_dir` to another",
+                  "fix the directory, or set `spill_dir` to another",
                   "the spill directory cannot be read: %s: %s", job->config->spill_dir,
                   cairn_err_text(job->files->err));
 }
@@ -446,8 +446,8 @@ check_blocker(const struct operator_node *leader, uint32_t leader_index,
         snprintf(cause, sizeof cause, "node %" PRIu64 " computes checksums or stores the record",
                  agent);
         break;
-    default: /* the leader hears nothing of a node, or a node nothing of another */
-        snprintf(cause, sizeof cause, "node %" PRIu64 " hears nothing of node %" PRIu64,
+    default: /* the leader receives nothing from a node, or a node from another */
+        snprintf(cause, sizeof cause, "node %" PRIu64 " receives nothing from node %" PRIu64,
                  other == UINT32_MAX ? leader_index : agent, other == UINT32_MAX ? agent : other);
         break;
     }
@@ -486,7 +486,7 @@ check_run(const struct operator_job *job, struct operator_health *health)
     }
     if (refused && health->trainers)
         add_check(health, OPERATOR_WARN, "run-not-assembled",
-                  "mend what is named; nothing is captured until then", "%s", refused->refusal);
+                  "fix what is named; nothing is captured until then", "%s", refused->refusal);
     if (different)
         add_check(health, different->refused_peers ? OPERATOR_CRITICAL : OPERATOR_WARN,
                   "options-differ",
@@ -501,7 +501,7 @@ check_run(const struct operator_job *job, struct operator_health *health)
                   stuck->spill_stuck_ms / 1000);
     if (failed)
         add_check(health, OPERATOR_WARN, "spill-failed",
-                  "mend what is named; commits in memory go on, and a spill is tried again each "
+                  "fix what is named; commits in memory go on, and a spill is tried again each "
                   "minute",
                   "node %u: trouble with spills since %" PRIu64 " s: %s",
                   (unsigned)(failed - job->nodes), failed->spill_failed_ms / 1000,
@@ -520,7 +520,7 @@ check_run(const struct operator_job *job, struct operator_health *health)
         add_check(health, OPERATOR_WARN, "node-blank",
                   "wait for the repair; if silent nodes hold it up, start them, or give up what "
                   "they hold: `cairn restore`, or with --fresh to begin with nothing",
-                  "%u node%s lost its memory and is not a member until a repair takes it in", blank,
+                  "%u node%s lost its memory and is not a member until a repair adds it", blank,
                   blank == 1 ? "" : "s");
 }
 
@@ -585,13 +585,13 @@ check_coverage(struct operator_health *health)
     if (refusal)
         add_check(
             health, OPERATOR_WARN, "snapshots-refused",
-            "mend what the reason names; the README of bindings/python says what can be covered",
+            "fix what the reason names; the README of bindings/python says what can be covered",
             "%u rank%s take%s no snapshots; rank %" PRIu64 ": %s", health->ranks_refusing,
             health->ranks_refusing == 1 ? "" : "s", health->ranks_refusing == 1 ? "s" : "",
             refusal->rank, refusal->reason);
     if (model)
         add_check(health, OPERATOR_WARN, "not-covered",
-                  "mend what the reason names: what is not covered does not come back; `cairn "
+                  "fix what the reason names: what is not covered does not come back; `cairn "
                   "status -o json` lists it all",
                   "%u%s tensor%s of model or optimizer %s not covered; %.100s: %s", count,
                   health->uncovered.left_out ? " or more" : "", count == 1 ? "" : "s",

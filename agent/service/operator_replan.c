@@ -433,10 +433,10 @@ explain_nothing(const struct operator_job *job, char *out, size_t out_bytes)
         (void)snprintf(out, out_bytes,
                        "the job is not timed; start the trainers with CAIRN_TIMING=1");
     else if (!analyst->analysis_calibrated)
-        (void)snprintf(out, out_bytes, "what is normal is being learned");
+        (void)snprintf(out, out_bytes, "the normal is being learned");
     else if (job->book && (job->book->is_all_denied || job->book->denied_count > 0))
         (void)snprintf(out, out_bytes,
-                       "what is advised was denied; it is proposed again when other ranks are "
+                       "the advised plan was denied; it is proposed again when other ranks are "
                        "slow, or these by another factor");
     else if (analyst->refused_gate > PROPOSAL_GATE_NONE && analyst->refused_gate < PROPOSAL_GATES)
         (void)snprintf(out, out_bytes, "%s",
@@ -445,7 +445,7 @@ explain_nothing(const struct operator_job *job, char *out, size_t out_bytes)
         (void)snprintf(out, out_bytes, "no other plan gains enough to pay for the change");
     else
         (void)snprintf(out, out_bytes,
-                       "what is advised is running already, or needs more than the trainers can "
+                       "the advised plan runs already, or needs more than the trainers can "
                        "do");
 }
 

@@ -16,7 +16,7 @@ refuse(const struct cairn_config *config, const char *why, char *error, size_t e
 {
     (void)snprintf(
         error, error_bytes,
-        "%s:%u: problem: %s: %s; mend the file (docs/PLANNER.md has the format) or omit `problem`",
+        "%s:%u: problem: %s: %s; fix the file (docs/PLANNER.md has the format) or omit `problem`",
         config->source[0] ? config->source : "configuration", cairn_config_line(config, "problem"),
         config->problem, why);
     return CAIRN_CONFIG;

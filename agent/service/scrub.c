@@ -128,7 +128,7 @@ found(struct cairn_agent *agent, const struct slice *slice, uint64_t unit)
         !scrub_ledger_add(&agent->scrub->ledger, slice->generation, extent, unit))
         return;
     if (unit == RECORD)
-        CAIRN_LOG_AT(ERROR, "scrub: damaged record step=%" PRIu64 " part=%u: it is mended",
+        CAIRN_LOG_AT(ERROR, "scrub: damaged record step=%" PRIu64 " part=%u: it is fixed",
                      slice->generation.step, slice->part);
     else
         CAIRN_LOG_AT(ERROR,

@@ -40,7 +40,7 @@ enum { REMOVALS_MAX = 5 };
 static const uint64_t end_patience_ns = 15 * CAIRN_NS_PER_S;
 static const uint64_t pause_after_failure_ns = 60 * CAIRN_NS_PER_S;
 static const uint64_t said_pause_ns =
-    60 * CAIRN_NS_PER_S; /* between warnings of what mends itself */
+    60 * CAIRN_NS_PER_S; /* between warnings of what fixes itself */
 static const uint64_t all_received = UINT64_MAX;
 
 /* ---- small parts ---- */

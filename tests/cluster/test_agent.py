@@ -234,7 +234,7 @@ class Agents(unittest.TestCase):
 
                 wait_for("the agent stops", claim, 60)
                 self.assertEqual(cluster.agents[1].returncode, IO, cluster.log(1)[-2000:])
-                self.assertIn("mend the disk", cluster.log(1))
+                self.assertIn("fix the disk", cluster.log(1))
                 self.check_losses(job)
             finally:
                 if job:

@@ -209,9 +209,9 @@ nothing_is_proposed_for_a_reason(void **state)
 {
     static struct proposal_book book;
     static const char *const reasons[] = {
-        "set `problem`",           "plan_policy is advise",      "no trainer asks",
-        "the job is not timed",    "what is normal is being",    "no other plan gains enough",
-        "what is advised is runn", "what is advised was denied",
+        "set `problem`",        "plan_policy is advise",   "no trainer asks",
+        "the job is not timed", "the normal is being",     "no other plan gains enough",
+        "advised plan runs",    "advised plan was denied",
     };
     struct scene *scene = *state;
     struct operator_node *analyst = &scene->nodes[2];

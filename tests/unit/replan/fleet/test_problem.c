@@ -85,8 +85,8 @@ static const struct {
     const char *text;
     const char *said; /* a part of the message */
 } bad_problems[] = {
-    {"", "an object should stand here"},
-    {"[]", "an object should stand here"},
+    {"", "expected an object"},
+    {"[]", "expected an object"},
     {"{}", "no \"layers\""},
     {PROBLEM("0", ""), "layers must be from 1 to 10000"},
     {PROBLEM("3", ", \"slow_links\": [{\"nodes\": [0, 0], \"gbps\": 1}]"), "joins two nodes"},
@@ -107,9 +107,9 @@ static const struct {
     {PROBLEM("3", ", \"layer_ms\": 1"), "twice"},
     {PROBLEM("3", ", \"colour\": 1"), "unknown key"},
     {PROBLEM("3", ", \"head_layers\": -1"), "from 0 to 1e6"},
-    {PROBLEM("3", ", \"head_layers\": NaN"), "a number should stand here"},
+    {PROBLEM("3", ", \"head_layers\": NaN"), "expected a number"},
     {PROBLEM("3", ", \"head_layers\": 1e999"), "too large"},
-    {PROBLEM("3", ", \"head_layers\": 01"), "a number should stand here"},
+    {PROBLEM("3", ", \"head_layers\": 01"), "expected a number"},
     {PROBLEM("3", ", \"reserved_bytes\": 9999999999999999"), "2^50"},
     {PROBLEM("3", ", \"link_gbps\": {\"intra\": 1}"), "intra and inter"},
     {PROBLEM("3", ", \"current\": {\"pipelines\": []}"), "a plan must have pipelines"},
