@@ -328,7 +328,7 @@ plan(struct restore *restore)
     if (err) {
         client_say(restore->client, CAIRN_LOG_ERROR,
                    "client: generation epoch=%llu step=%llu does not fit the tensors: %s",
-                   (unsigned long long)restore->info.generation.epoch,
+                   (unsigned long long)cairn_epoch_number(restore->info.generation.epoch),
                    (unsigned long long)restore->info.generation.step, report);
         if (err == CAIRN_NOT_FOUND)
             err = CAIRN_INVAL; /* what is registered is not in it */
@@ -596,7 +596,7 @@ client_restore_until(struct cairn_client *client, struct client_tensors *target,
         client_say(client, CAIRN_LOG_INFO,
                    "client: restored epoch=%llu step=%llu bytes=%llu local_bytes=%llu "
                    "remote_bytes=%llu file_bytes=%llu",
-                   (unsigned long long)restored.generation.epoch,
+                   (unsigned long long)cairn_epoch_number(restored.generation.epoch),
                    (unsigned long long)restored.generation.step, (unsigned long long)restored.bytes,
                    (unsigned long long)restored.local_bytes,
                    (unsigned long long)restored.remote_bytes,

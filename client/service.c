@@ -180,7 +180,7 @@ take_welcome(struct cairn_client *client, const struct cairn_session_frame *fram
     client->stats_at_ns = client_now_ns() + STATS_NS;
     client_say(client, CAIRN_LOG_INFO, "client: %s node=%u epoch=%llu rank=%u",
                client->said_detached ? "attached again" : "attached", welcome.node,
-               (unsigned long long)welcome.epoch, client->rank);
+               (unsigned long long)cairn_epoch_number(welcome.epoch), client->rank);
     return CAIRN_OK;
 }
 

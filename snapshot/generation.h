@@ -18,6 +18,13 @@ struct cairn_generation_id {
     uint64_t run;
 };
 
+/* An epoch's number, as people see it; the low bits name the agent that claimed the epoch. */
+static inline uint64_t
+cairn_epoch_number(uint64_t epoch)
+{
+    return epoch >> 16;
+}
+
 /* Returns -1, 0 or 1 if a is older than, the same as or newer than b. */
 static inline int
 cairn_generation_id_compare(struct cairn_generation_id a, struct cairn_generation_id b)

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VERSION = 1, EPOCH_SHIFT = 16 };
+enum { VERSION = 1 };
 
 /* Of times, steps and counts: so that sums and products of a few stay within 64 bits. */
 static const uint64_t value_max = UINT64_C(1) << 62;
@@ -222,7 +222,7 @@ static void
 add_generation(struct line *line, struct cairn_generation_id generation)
 {
     if (generation.step)
-        add(line, "epoch %" PRIu64 " step %" PRIu64, generation.epoch >> EPOCH_SHIFT,
+        add(line, "epoch %" PRIu64 " step %" PRIu64, cairn_epoch_number(generation.epoch),
             generation.step);
     else
         add(line, "nothing");
@@ -259,7 +259,7 @@ add_field(struct line *line, const struct history_event *event, char field)
         add(line, "%s", change_of(event));
         return true;
     case 'e':
-        add(line, "%" PRIu64, event->at.epoch >> EPOCH_SHIFT);
+        add(line, "%" PRIu64, cairn_epoch_number(event->at.epoch));
         return true;
     case 'E':
         add(line, "%s", cairn_err_text((cairn_err)event->err));

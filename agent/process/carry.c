@@ -240,8 +240,8 @@ carry_committed(struct cairn_agent *agent, const struct cairn_action_committed *
     CAIRN_LOG_AT(DEBUG,
                  "save: committed epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64
                  " protect_ns=%" PRIu64,
-                 committed->generation.epoch >> 16, committed->generation.step, commit->bytes,
-                 commit->protect_ns);
+                 cairn_epoch_number(committed->generation.epoch), committed->generation.step,
+                 commit->bytes, commit->protect_ns);
     recorder_committed(agent, committed->generation, commit->bytes, commit->protect_ns);
     session_committed(agent, committed->generation);
     agent->handlers->committed(agent, committed->generation);
@@ -288,7 +288,7 @@ carry_activated(struct cairn_agent *agent, const struct cairn_action_activated *
     cairn_core_look(agent->core, &view);
     agent->carry.first_grant = no_generation;
     CAIRN_LOG_AT(INFO, "epoch: active epoch=%" PRIu64 " ready_step=%" PRIu64 " restart=%d",
-                 view.active >> 16, activated->ready.step, activated->restart);
+                 cairn_epoch_number(view.active), activated->ready.step, activated->restart);
     recorder_activated(agent, activated);
     fleet_activated(agent);
     session_epoch(agent, view.active, activated->restart);

@@ -649,7 +649,7 @@ part_files_load(const char *dir, uint64_t job_id, struct cairn_memory *memory, u
             continue;
         }
         CAIRN_LOG_AT(INFO, "local: loaded epoch=%" PRIu64 " step=%" PRIu64 " file=%s/%s",
-                     list[i].epoch >> 16, list[i].step, dir, name);
+                     cairn_epoch_number(list[i].epoch), list[i].step, dir, name);
         if (slot++ == 0)
             *newest = list[i];
     }

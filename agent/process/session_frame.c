@@ -75,7 +75,7 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
         snprintf(text, text_bytes,
                  "this trainer belongs to epoch %" PRIu64 "; a restore has begun epoch %" PRIu64
                  "; end it",
-                 hello->epoch >> 16, view.restart_epoch >> 16);
+                 cairn_epoch_number(hello->epoch), cairn_epoch_number(view.restart_epoch));
         return CAIRN_STALE;
     }
     return CAIRN_OK;

@@ -232,8 +232,8 @@ fetch_frame(struct cairn_agent *agent, struct session *session, struct cairn_ses
         CAIRN_LOG_AT(INFO,
                      "restore: trainer rank=%u epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64
                      " result=\"%s\"",
-                     session->hello.rank, restored.generation.epoch >> 16, restored.generation.step,
-                     restored.bytes, cairn_err_text(restored.err));
+                     session->hello.rank, cairn_epoch_number(restored.generation.epoch),
+                     restored.generation.step, restored.bytes, cairn_err_text(restored.err));
         recorder_resumed(agent, restored.generation, restored.err);
         fetch_forget(agent, session);
         return true;

@@ -108,8 +108,8 @@ write_done(struct cairn_job *base)
             state->newest = job->part.generation;
             CAIRN_LOG_AT(INFO,
                          "local: written epoch=%" PRIu64 " step=%" PRIu64 " dir=%s seconds=%.3f",
-                         job->part.generation.epoch >> 16, job->part.generation.step, job->dir,
-                         (double)(agent_now_ns(agent) - job->started_ns) / 1e9);
+                         cairn_epoch_number(job->part.generation.epoch), job->part.generation.step,
+                         job->dir, (double)(agent_now_ns(agent) - job->started_ns) / 1e9);
         }
     }
     free(job->record);

@@ -231,7 +231,7 @@ answer(struct cairn_agent *agent, struct request *request, const struct drill_re
         cairn_json_write_u64(&writer, request->drill.ask.nodes[i]);
     cairn_json_write_array_end(&writer);
     cairn_json_put_u64(&writer, "lost_parts", request->drill.lost_parts);
-    cairn_json_put_u64(&writer, "epoch", total->last.epoch >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(&writer, "epoch", cairn_epoch_number(total->last.epoch));
     cairn_json_put_u64(&writer, "first_step", total->first.step);
     cairn_json_put_u64(&writer, "step", total->last.step);
     cairn_json_put_u64(&writer, "decoded_bytes", total->decoded_bytes);

@@ -118,9 +118,9 @@ operator_files_read(const char *spill_dir, uint64_t job_id, enum operator_look l
     }
     list_generations(spill_fd, wall_ns, list, count, out);
     for (size_t i = 0; look != OPERATOR_LOOK_LIST && !out->verified && i < count; i++)
-        if (list[i].committed && (wanted.step == 0 || ((list[i].generation.epoch >>
-                                                        OPERATOR_EPOCH_SHIFT) == wanted.epoch &&
-                                                       list[i].generation.step == wanted.step)))
+        if (list[i].committed &&
+            (wanted.step == 0 || ((cairn_epoch_number(list[i].generation.epoch)) == wanted.epoch &&
+                                  list[i].generation.step == wanted.step)))
             look_closely(spill_fd, job_id, look, list[i].generation, out);
 done:
     free(list);

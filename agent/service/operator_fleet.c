@@ -146,7 +146,7 @@ request_fleet_answer(struct cairn_agent *agent, struct request *request)
     cairn_json_write_object_begin(&writer);
     cairn_json_put_u64(&writer, "schema", 1);
     cairn_json_put_bool(&writer, "dry_run", request->dry_run);
-    cairn_json_put_u64(&writer, "epoch", view.active >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(&writer, "epoch", cairn_epoch_number(view.active));
     cairn_json_put_u64(&writer, "node", change->number);
     cairn_json_put_string(&writer, "address", is_remove(change) ? node->address : change->address);
     cairn_json_put_bool(&writer, "removed", is_remove(change));

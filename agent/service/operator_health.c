@@ -256,7 +256,7 @@ check_certificates(const struct operator_job *job, struct operator_health *healt
 static void
 check_generation(const struct operator_job *job, struct operator_health *health)
 {
-    uint64_t step = job->newest.step, epoch = job->newest.epoch >> OPERATOR_EPOCH_SHIFT;
+    uint64_t step = job->newest.step, epoch = cairn_epoch_number(job->newest.epoch);
     uint64_t behind = STEPS_BEHIND_FACTOR * (uint64_t)job->config->snapshot_every_steps;
 
     if (step == 0) {

@@ -162,15 +162,14 @@ write_entry(struct cairn_json_writer *writer, const struct history_list *lists, 
     cairn_json_put_u64(writer, "node", entry->node);
     cairn_json_put_u64(writer, "wall_ns", event->wall_ns);
     write_if(writer, "until_wall_ns", event->until_wall_ns, event->wall_ns);
-    cairn_json_put_u64(writer, "epoch", event->at.epoch >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(writer, "epoch", cairn_epoch_number(event->at.epoch));
     cairn_json_put_u64(writer, "run", event->at.run);
     cairn_json_put_u64(writer, "step", event->at.step);
     cairn_json_put_string(writer, "text", history_event_describe(event, text, sizeof text));
     if (event->text[0])
         cairn_json_put_string(writer, "why", event->text);
     if (event->generation.step) {
-        cairn_json_put_u64(writer, "generation_epoch",
-                           event->generation.epoch >> OPERATOR_EPOCH_SHIFT);
+        cairn_json_put_u64(writer, "generation_epoch", cairn_epoch_number(event->generation.epoch));
         cairn_json_put_u64(writer, "generation_step", event->generation.step);
     }
     write_if(writer, "last_step", event->last_step, 0);

@@ -22,7 +22,7 @@ put_known(struct cairn_json_writer *writer, const char *key, uint64_t value, uin
 static void
 put_generation_fields(struct cairn_json_writer *writer, struct cairn_generation_id generation)
 {
-    cairn_json_put_u64(writer, "epoch", generation.epoch >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(writer, "epoch", cairn_epoch_number(generation.epoch));
     cairn_json_put_u64(writer, "step", generation.step);
 }
 
@@ -209,7 +209,7 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         cairn_json_put_u64(writer, "holder_rank", node->holder_rank);
         cairn_json_put_u64(writer, "holder_pid", node->holder_pid);
         cairn_json_put_u64(writer, "holder_ms", node->holder_ms);
-        cairn_json_put_u64(writer, "epoch", node->active >> OPERATOR_EPOCH_SHIFT);
+        cairn_json_put_u64(writer, "epoch", cairn_epoch_number(node->active));
         cairn_json_put_u64(writer, "last_step", node->last_step);
         write_generation(writer, "complete", newest_complete(node));
         cairn_json_put_u64(writer, "reserved_bytes", node->reserved_bytes);
@@ -275,7 +275,7 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     cairn_json_put_u64(writer, "schema", 1);
     cairn_json_put_string(writer, "job", job->config->job);
     cairn_json_put_u64(writer, "node", self);
-    cairn_json_put_u64(writer, "epoch", job->nodes[self].active >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(writer, "epoch", cairn_epoch_number(job->nodes[self].active));
     cairn_json_put_u64(writer, "nodes_configured", job->config->node_count);
     cairn_json_put_u64(writer, "nodes_answering", health->answering);
     cairn_json_put_u64(writer, "trainers", health->trainers);
@@ -451,7 +451,7 @@ operator_write_restore(struct cairn_json_writer *writer, const struct operator_r
     cairn_json_put_bool(writer, "ready", restored->ready);
     if (restored->decided.step)
         write_generation(writer, "decided", restored->decided);
-    cairn_json_put_u64(writer, "epoch", outcome->epoch >> OPERATOR_EPOCH_SHIFT);
+    cairn_json_put_u64(writer, "epoch", cairn_epoch_number(outcome->epoch));
     cairn_json_put_u64(writer, "rebuilt_bytes", outcome->rebuilt_blocks * CAIRN_BLOCK_BYTES);
     cairn_json_put_u64(writer, "lost_members", outcome->lost_members);
     put_known(writer, "lost_steps", restored->lost_steps, OPERATOR_UNKNOWN);

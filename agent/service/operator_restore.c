@@ -84,7 +84,7 @@ is_wanted(const struct request *request, struct cairn_generation_id generation)
 {
     return request->wanted.step == 0 ||
            (request->wanted.step == generation.step &&
-            request->wanted.epoch == generation.epoch >> OPERATOR_EPOCH_SHIFT);
+            request->wanted.epoch == cairn_epoch_number(generation.epoch));
 }
 
 static void
@@ -164,7 +164,7 @@ request_export_ready(struct cairn_agent *agent, struct request *request)
     snprintf(outcome->text, sizeof outcome->text,
              "epoch %" PRIu64 " step %" PRIu64
              ": taken: held ready, no part is missing: nothing is restored, no trainer stopped\n",
-             view.ready.epoch >> OPERATOR_EPOCH_SHIFT, view.ready.step);
+             cairn_epoch_number(view.ready.epoch), view.ready.step);
     request->restored.from_files = view.ready_from_files;
     request->restored.ready = true;
     request->stage = STAGE_RESTORED;

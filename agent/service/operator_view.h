@@ -2,8 +2,7 @@
  * agent/service/operator_view.h - what is shown to operators: one node's view of itself, and what
  * all views together say about the job.
  *
- * Epochs are shown to people as epoch >> OPERATOR_EPOCH_SHIFT; the rest of the number says who
- * claimed it.
+ * Operators see cairn_epoch_number(epoch).
  */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_VIEW_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_VIEW_H

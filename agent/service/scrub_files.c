@@ -64,7 +64,7 @@ look_at(const struct files_job *job, const struct scrub_damage *damage)
         part_file_mark_bad(job->dir, damage->generation) != CAIRN_OK)
         return SCRUB_STILL;
     CAIRN_LOG_AT(WARN, "scrub: marked as bad epoch=%" PRIu64 " step=%" PRIu64 " dir=%s",
-                 damage->generation.epoch >> 16, damage->generation.step, job->dir);
+                 cairn_epoch_number(damage->generation.epoch), damage->generation.step, job->dir);
     return SCRUB_GOOD; /* in a newer file */
 }
 
@@ -98,7 +98,7 @@ take_read(struct scrub_files *state, const struct files_job *job, uint64_t now_n
             CAIRN_LOG_AT(ERROR,
                          "scrub: damaged file epoch=%" PRIu64 " step=%" PRIu64
                          " dir=%s unit=%" PRIu64 ": it is replaced from memory; look at the disk",
-                         job->generation.epoch >> 16, job->generation.step, job->dir,
+                         cairn_epoch_number(job->generation.epoch), job->generation.step, job->dir,
                          job->run.first + i);
 }
 

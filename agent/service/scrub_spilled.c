@@ -351,7 +351,7 @@ marked(struct cairn_agent *agent, const struct spilled_job *job)
             CAIRN_LOG_AT(ERROR,
                          "scrub: damaged epoch=%" PRIu64 " step=%" PRIu64
                          " dir=%s cannot be marked as bad: %s",
-                         job->generation.epoch >> 16, job->generation.step, job->dir,
+                         cairn_epoch_number(job->generation.epoch), job->generation.step, job->dir,
                          cairn_err_text(job->err));
         return;
     }
@@ -362,7 +362,8 @@ marked(struct cairn_agent *agent, const struct spilled_job *job)
                  "scrub: marked as bad epoch=%" PRIu64 " step=%" PRIu64
                  " path=%s/%s.bad: it is damaged (%s), and no restore takes it; look at that "
                  "storage",
-                 job->generation.epoch >> 16, job->generation.step, job->dir, name, job->text);
+                 cairn_epoch_number(job->generation.epoch), job->generation.step, job->dir, name,
+                 job->text);
     event.generation = job->generation;
     event.err = CAIRN_CORRUPT;
     event.text = text;
@@ -404,8 +405,8 @@ repair_failed(struct cairn_agent *agent, cairn_err err, const char *text)
     CAIRN_LOG_AT(WARN,
                  "scrub: not repaired epoch=%" PRIu64 " step=%" PRIu64
                  " dir=%s: %s (%s); it is read again",
-                 damage->generation.epoch >> 16, damage->generation.step, agent->config.spill_dir,
-                 damage->text, cairn_err_text(err));
+                 cairn_epoch_number(damage->generation.epoch), damage->generation.step,
+                 agent->config.spill_dir, damage->text, cairn_err_text(err));
 }
 
 static void
@@ -417,8 +418,8 @@ repaired(struct cairn_agent *agent, const char *name)
     state->repaired += damage->blocks;
     CAIRN_LOG_AT(INFO,
                  "scrub: repaired epoch=%" PRIu64 " step=%" PRIu64 " dir=%s file=%s blocks=%u",
-                 damage->generation.epoch >> 16, damage->generation.step, agent->config.spill_dir,
-                 name, damage->blocks);
+                 cairn_epoch_number(damage->generation.epoch), damage->generation.step,
+                 agent->config.spill_dir, name, damage->blocks);
 }
 
 /* All files were written again: makes them a checkpoint. */
@@ -529,11 +530,11 @@ treat(struct cairn_agent *agent, struct cairn_generation_id generation, uint32_t
         *damage = (struct spilled_damage){.generation = generation, .file = file, .blocks = blocks};
         snprintf(damage->text, sizeof damage->text, "%s", why);
         state->found += blocks;
-        CAIRN_LOG_AT(ERROR,
-                     "scrub: damaged spill epoch=%" PRIu64 " step=%" PRIu64 " dir=%s: %s: it is %s",
-                     generation.epoch >> 16, generation.step, agent->config.spill_dir, why,
-                     remedy == SCRUB_REPAIR ? "repaired from memory"
-                                            : "not in memory, and is marked as bad");
+        CAIRN_LOG_AT(
+            ERROR, "scrub: damaged spill epoch=%" PRIu64 " step=%" PRIu64 " dir=%s: %s: it is %s",
+            cairn_epoch_number(generation.epoch), generation.step, agent->config.spill_dir, why,
+            remedy == SCRUB_REPAIR ? "repaired from memory"
+                                   : "not in memory, and is marked as bad");
     }
     if (remedy == SCRUB_REPAIR)
         begin_repair(agent, &core);

@@ -33,7 +33,7 @@ spill_open(struct cairn_agent *agent)
     newest = spill_disk_newest(agent->config.spill_dir, agent->job_id);
     if (newest.step) {
         CAIRN_LOG_AT(INFO, "spill: found epoch=%" PRIu64 " step=%" PRIu64 " dir=%s",
-                     newest.epoch >> 16, newest.step, agent->config.spill_dir);
+                     cairn_epoch_number(newest.epoch), newest.step, agent->config.spill_dir);
         spill_learn(agent, newest);
     }
     return CAIRN_OK;

@@ -47,7 +47,8 @@ clear_unfinished(struct spill_disk_job *job, int spill_fd)
                        ", which is newer than this: it is of an "
                        "earlier run of the job; restore that (`cairn restore`), or name an empty "
                        "spill_dir",
-                       job->dir, list[i].generation.epoch >> 16, list[i].generation.step);
+                       job->dir, cairn_epoch_number(list[i].generation.epoch),
+                       list[i].generation.step);
         if (list[i].committed || newer)
             continue;
         err = cairn_spill_remove(spill_fd, list[i].generation);

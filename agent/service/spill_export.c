@@ -120,8 +120,8 @@ export_say(struct cairn_agent *agent, uint64_t files, uint64_t bytes)
         CAIRN_LOG_AT(INFO,
                      "export: committed epoch=%" PRIu64 " step=%" PRIu64 " dir=%s files=%" PRIu64
                      " bytes=%" PRIu64 " seconds=%.3f",
-                     export->generation.epoch >> 16, export->generation.step, export->dir, files,
-                     bytes, (double)result.took_ns / (double)CAIRN_NS_PER_S);
+                     cairn_epoch_number(export->generation.epoch), export->generation.step,
+                     export->dir, files, bytes, (double)result.took_ns / (double)CAIRN_NS_PER_S);
     export_end(agent, export->err != CAIRN_OK);
     done(context, request, &result);
 }

@@ -158,17 +158,17 @@ give_up(struct cairn_agent *agent, cairn_err err, const char *format, ...)
         CAIRN_LOG_AT(ERROR,
                      "spill: given up epoch=%" PRIu64 " step=%" PRIu64 ": %s; training and its "
                      "protection in memory go on, and a spill is tried again in 60 s",
-                     lead->generation.epoch >> 16, lead->generation.step, text);
+                     cairn_epoch_number(lead->generation.epoch), lead->generation.step, text);
     } else if (!agent->spill->said_ns ||
                agent_now_ns(agent) - agent->spill->said_ns >= said_pause_ns) {
         agent->spill->said_ns = agent_now_ns(agent);
         CAIRN_LOG_AT(WARN,
                      "spill: given up epoch=%" PRIu64 " step=%" PRIu64 ": %s; the next one that is "
                      "due is tried",
-                     lead->generation.epoch >> 16, lead->generation.step, text);
+                     cairn_epoch_number(lead->generation.epoch), lead->generation.step, text);
     } else {
         CAIRN_LOG_AT(DEBUG, "spill: given up epoch=%" PRIu64 " step=%" PRIu64 ": %s",
-                     lead->generation.epoch >> 16, lead->generation.step, text);
+                     cairn_epoch_number(lead->generation.epoch), lead->generation.step, text);
     }
     if (err == CAIRN_NOT_FOUND) /* a newer one came too soon: the next one at once */
         agent->spill->commits = agent->config.spill_every_generations - 1;
@@ -240,8 +240,8 @@ committed(struct spill_disk_job *job)
         CAIRN_LOG_AT(INFO,
                      "spill: committed epoch=%" PRIu64 " step=%" PRIu64
                      " dir=%s/%s files=%u bytes=%" PRIu64 " seconds=%.3f mib_per_s=%.1f",
-                     job->generation.epoch >> 16, job->generation.step, job->dir, name,
-                     job->plan.file_count, job->bytes, seconds,
+                     cairn_epoch_number(job->generation.epoch), job->generation.step, job->dir,
+                     name, job->plan.file_count, job->bytes, seconds,
                      (double)job->bytes / 1048576.0 / (seconds > 0 ? seconds : 1e-9));
         enter_end(agent, CAIRN_OK);
     }

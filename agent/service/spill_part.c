@@ -257,7 +257,7 @@ spill_part_tick(struct cairn_agent *agent)
     cairn_core_look(agent->core, &view);
     if (!cairn_core_alive(agent->core, part->leader) || view.active != part->epoch) {
         CAIRN_LOG_AT(INFO, "spill: left epoch=%" PRIu64 " step=%" PRIu64 ": %s",
-                     part->generation.epoch >> 16, part->generation.step,
+                     cairn_epoch_number(part->generation.epoch), part->generation.step,
                      view.active != part->epoch
                          ? "a new epoch began"
                          : "its leader is gone; the next one begins another");

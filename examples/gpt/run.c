@@ -164,8 +164,7 @@ restore(struct run *run)
     if (err)
         return err;
     seconds = (double)(now_ns() - begin_ns) * 1e-9;
-    gpt_say("restored generation (%llu, %llu): %llu bytes, %llu of them from this node, in %.3f s",
-            (unsigned long long)restored.generation.epoch,
+    gpt_say("restored step %llu: %llu bytes, %llu of them from this node, in %.3f s",
             (unsigned long long)restored.generation.step, (unsigned long long)restored.bytes,
             (unsigned long long)restored.local_bytes, seconds);
     gpt_report_restored(&run->report, &restored, seconds);
