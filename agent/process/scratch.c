@@ -2,10 +2,11 @@
  * agent/process/scratch.c - decoding space: where the shards of a repair item are gathered and
  * decoded; see scratch.h.
  *
- * A space has room for every shard of an item, side by side, and one checksum per block of what was
- * decoded. If an item is released while others still use its space, they keep the space, and the
- * item gets another one next time. A space without users waits in a list, so that its pages stay
- * mapped. Only pages of used shards are touched.
+ * A space has room for every shard of an item, and one checksum per block of what was decoded.
+ * Shards take places in the order of their use: so those of an item share the first huge pages. If
+ * an item is released while others still use its space, they keep the space, and the item gets
+ * another one next time. A space without users waits in a list, so that its pages stay mapped. Only
+ * pages of used places are touched.
  *
  * A shard is decoded from where it arrived, without a copy, if it can stay there. A peer's shard
  * lies in a buffer of the transport, which is kept; this node's own shard lies in its memory, which
@@ -21,6 +22,7 @@
 #include "transport/transport.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 enum {
@@ -33,7 +35,9 @@ enum {
 struct space {
     struct space *next; /* in the list of unused spaces */
     uint32_t users;
-    uint8_t *bytes; /* [CAIRN_SHARDS_MAX] shards of SHARD_BYTES */
+    uint32_t placed;                 /* shards that have a place */
+    uint8_t place[CAIRN_SHARDS_MAX]; /* of a shard, from 1; 0: it has none yet */
+    uint8_t *bytes;                  /* [CAIRN_SHARDS_MAX] places of SHARD_BYTES */
     uint64_t crcs[CAIRN_SHARDS_MAX][CAIRN_MESSAGE_BLOCKS_MAX];
 };
 
@@ -56,22 +60,39 @@ space_create(void)
     return space;
 }
 
+static void
+forget_places(struct space *space)
+{
+    space->placed = 0;
+    memset(space->place, 0, sizeof space->place);
+}
+
+/* Gives an item its space, if it has none. */
+static bool
+has_space(struct cairn_agent *agent, struct scratch_item *item)
+{
+    if (item->space)
+        return true;
+    item->space = agent->scratch.unused;
+    if (item->space)
+        agent->scratch.unused = item->space->next;
+    else
+        item->space = space_create();
+    if (!item->space)
+        return false;
+    item->space->users = 1;
+    forget_places(item->space);
+    return true;
+}
+
 uint8_t *
 scratch_stage(struct cairn_agent *agent, uint32_t item, uint32_t shard)
 {
     struct scratch_item *scratch = &agent->scratch.items[item];
 
     CAIRN_ASSERT(item < SCRATCH_ITEMS_MAX && shard < CAIRN_SHARDS_MAX);
-    if (!scratch->space && agent->scratch.unused) {
-        scratch->space = agent->scratch.unused;
-        agent->scratch.unused = scratch->space->next;
-        scratch->space->users = 1;
-    } else if (!scratch->space) {
-        scratch->space = space_create();
-        if (!scratch->space)
-            return NULL;
-        scratch->space->users = 1;
-    }
+    if (!has_space(agent, scratch))
+        return NULL;
     scratch->staged |= UINT64_C(1) << shard;
     return space_shard(scratch->space, shard);
 }
@@ -83,17 +104,18 @@ scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uin
     struct cairn_transport_peer peer;
 
     if (agent->mail.arriving_part != UINT32_MAX) {
-        if (!scratch_stage(agent, item, shard))
+        if (!has_space(agent, scratch))
             return false;
         cairn_memory_hold(agent->memory, agent->mail.arriving_part);
     } else {
         if (agent->mail.arriving_buffer == 0 || agent->scratch.kept_buffers >= KEPT_MAX)
             return false;
         cairn_transport_peer_read(agent->transport, agent->mail.arriving_from, &peer);
-        if (peer.buffers_held > KEPT_PER_PEER_MAX || !scratch_stage(agent, item, shard))
+        if (peer.buffers_held > KEPT_PER_PEER_MAX || !has_space(agent, scratch))
             return false;
         agent->scratch.kept_buffers++;
     }
+    scratch->staged |= UINT64_C(1) << shard;
     scratch->kept |= UINT64_C(1) << shard;
     scratch->payloads[shard] = (struct kept_payload){
         (uint8_t *)(uintptr_t)payload, agent->mail.arriving_buffer, agent->mail.arriving_part};
@@ -150,13 +172,17 @@ scratch_release(struct cairn_agent *agent, uint32_t item)
     if (scratch->space && scratch->space->users > 1) {
         space_drop(agent, scratch->space);
         scratch->space = NULL;
+    } else if (scratch->space) {
+        forget_places(scratch->space);
     }
 }
 
 uint8_t *
 space_shard(struct space *space, uint32_t shard)
 {
-    return space->bytes + (size_t)shard * SHARD_BYTES;
+    if (space->place[shard] == 0)
+        space->place[shard] = (uint8_t)++space->placed;
+    return space->bytes + (space->place[shard] - (size_t)1) * SHARD_BYTES;
 }
 
 uint64_t *
