@@ -187,6 +187,10 @@ put_question(struct cairn_line *link, const struct cairn_question *question)
         cairn_json_put_u64(&writer, "since_ns", question->since_ns);
     }
     put_text(&writer, "note", question->note);
+    if (question->reads) {
+        cairn_json_put_u64(&writer, "reads", question->reads);
+        cairn_json_put_u64(&writer, "shape", question->shape);
+    }
     if (question->relaunch)
         cairn_json_put_u64(&writer, "relaunch", 1);
     if (question->local)

@@ -32,6 +32,8 @@ struct cairn_question {
     uint32_t of;           /* … this node, from `offset` of the parcel with this token on */
     uint64_t token, offset;
     const char *note;    /* launch: of this launcher, for the others; NULL: it stays */
+    uint64_t reads;      /* launch: OPERATOR_READS_… of the command; 0: not told */
+    uint64_t shape;      /* launch: the approved relaunch that the job follows; 0: none */
     bool relaunch;       /* launch: the launchers begin a new round */
     bool local;          /* launch: only who is alive, without asking the other agents */
     bool is_raw;         /* the answer is not JSON, unless it is a refusal: there is no tree then */

@@ -41,6 +41,12 @@ ago(const struct teller *teller, const char *key, char out[CAIRN_SHOWN_BYTES])
     return cairn_show_duration(now_ns > then_ns ? now_ns - then_ns : 0, out);
 }
 
+static bool
+is_relaunch(const struct teller *teller)
+{
+    return cairn_tree_bool(teller->tree, teller->story, "relaunch", false);
+}
+
 static void
 print_evidence(const struct teller *teller)
 {
@@ -122,6 +128,15 @@ print_price(const struct teller *teller)
     uint64_t layers = u64_of(teller, "moved_layers");
     char shown[CAIRN_SHOWN_BYTES];
 
+    if (is_relaunch(teller)) {
+        printf("price        the command started again, and %s were restored; %.3g s without a "
+               "step were expected",
+               cairn_show_bytes(u64_of(teller, "moved_bytes"), shown), price / 1e3);
+        if (!isnan(measured))
+            printf(", and %.3g s measured", measured / 1e3);
+        printf("\n");
+        return;
+    }
     if (layers == 0) {
         printf("price        none: no layer moves\n");
         return;
@@ -152,7 +167,8 @@ print_decided(const struct teller *teller)
                strcmp(decided, "back") == 0 ? "as an operator went back" : "approved",
                u64_of(teller, "decided_node"));
     if (u64_of(teller, "taken_wall_ns"))
-        printf("; taken by all ranks %s ago", ago(teller, "taken_wall_ns", shown));
+        printf(is_relaunch(teller) ? "; its first step %s ago" : "; taken by all ranks %s ago",
+               ago(teller, "taken_wall_ns", shown));
     printf("\n");
 }
 
@@ -199,7 +215,8 @@ print_story(const struct teller *teller)
 {
     char placement[TEXT_BYTES];
 
-    printf("plan         %" PRIu64 ": micro-batches %s%s\n", u64_of(teller, "number"),
+    printf("plan         %" PRIu64 ": %s%s%s\n", u64_of(teller, "number"),
+           is_relaunch(teller) ? "relaunch as " : "micro-batches ",
            cairn_tree_text(teller->tree, teller->story, "placement", placement, sizeof placement),
            cairn_tree_bool(teller->tree, teller->story, "home", false) ? " (home)" : "");
     print_evidence(teller);

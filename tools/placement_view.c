@@ -21,8 +21,15 @@ void
 cairn_placement_print(const struct cairn_tree *tree, const struct cairn_tree_value *placement)
 {
     const struct cairn_tree_value *layers, *part = NULL;
+    const struct cairn_tree_value *nodes = cairn_tree_find(tree, placement, "nodes");
     const char *before = ", layers ";
 
+    if (nodes) {
+        printf("the command on nodes ");
+        print_list(tree, nodes, ", ");
+        printf(", %" PRIu64 " device%s per stage, ", cairn_tree_u64(tree, placement, "tp", 0),
+               cairn_tree_u64(tree, placement, "tp", 0) == 1 ? "" : "s");
+    }
     printf("micro-batches ");
     print_list(tree, cairn_tree_find(tree, placement, "micro_batches"), " | ");
     layers = cairn_tree_find(tree, placement, "layers");

@@ -7,6 +7,7 @@
 #include "tools/common.h"
 #include "tools/relaunch_door.h"
 #include "tools/relaunch_plan.h"
+#include "tools/relaunch_shape.h"
 #include "tools/relaunch_words.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -47,10 +48,11 @@ enum word {
     WORD_MASTER_PORT,
     WORD_PEERS,
     WORD_RELAUNCH,
-    WORDS
+    WORD_SHAPE, /* the first of relaunch_shape.h */
+    WORDS = WORD_SHAPE + CAIRN_RELAUNCH_SHAPE_WORDS
 };
 
-static const struct cairn_word words[WORDS] = {
+static const struct cairn_word own_words[WORD_SHAPE] = {
     [WORD_NODES] = {.name = "nodes", .is_shape = true},
     [WORD_NODE_RANK] = {.name = "node_rank"},
     [WORD_MASTER_ADDR] = {.name = "master_addr"},
@@ -59,11 +61,19 @@ static const struct cairn_word words[WORDS] = {
     [WORD_RELAUNCH] = {.name = "relaunch"},
 };
 
+static void
+list_words(struct cairn_word words[WORDS])
+{
+    memcpy(words, own_words, sizeof own_words);
+    memcpy(words + WORD_SHAPE, cairn_relaunch_shape_words, sizeof cairn_relaunch_shape_words);
+}
+
 /* A launcher at work. */
 struct launcher {
     struct cairn_relaunch relaunch;
     struct cairn_line *line; /* to the agent of this node */
     struct cairn_relaunch_door door;
+    struct cairn_relaunch_shapes shapes;
     const char *socket_path;
     char left[CAIRN_RELAUNCH_NOTE_BYTES]; /* the note that the agent has */
     struct cairn_relaunch_peer *peers;    /* of the last look */
@@ -130,10 +140,12 @@ bool
 cairn_relaunch_check(char *const *command, int *exit_code)
 {
     char unknown[CAIRN_WORD_NAME_BYTES];
+    struct cairn_word words[WORDS];
     const char *names[WORDS], *near;
     bool is_shape;
     size_t count;
 
+    list_words(words);
     if (cairn_words_check(command, words, WORDS, &count, &is_shape, unknown) == CAIRN_OK) {
         for (char *const *word = command; *word; word++)
             if (strcmp(*word, "--rdzv-backend=cairn") == 0 ||
@@ -223,6 +235,20 @@ heard(void *context, uint64_t round, uint64_t node)
     cairn_relaunch_heard(context, round, node);
 }
 
+/* Number of the approved relaunch that the job follows now, as this launcher sees it; 0: none. */
+static uint64_t
+running_shape(const struct launcher *launcher)
+{
+    const struct cairn_relaunch_note *own = &launcher->relaunch.note;
+    uint64_t shape = own->state == CAIRN_RELAUNCH_RUNS ? own->shape : 0;
+
+    for (uint32_t i = 0; i < launcher->peer_count && own->state == CAIRN_RELAUNCH_JOINS; i++)
+        if (launcher->peers[i].answered && launcher->peers[i].has_note &&
+            launcher->peers[i].note.state == CAIRN_RELAUNCH_RUNS)
+            shape = launcher->peers[i].note.shape;
+    return shape;
+}
+
 /* Leaves the note and looks at all nodes. Errors as cairn_ask's; CAIRN_DENIED: another launcher
  * takes part on this node. */
 static cairn_err
@@ -234,6 +260,9 @@ look(struct launcher *launcher, uint32_t timeout_ms)
     struct cairn_answer answer;
     cairn_err err;
 
+    question.reads = cairn_relaunch_shapes_reads(&launcher->shapes, launcher->relaunch.keeps_size);
+    question.shape = running_shape(launcher);
+
     cairn_relaunch_note_write(&launcher->relaunch.note, note);
     cairn_relaunch_door_clear(&launcher->door, heard, &launcher->relaunch);
     err = cairn_line_ask(launcher->line, &question, &answer);
@@ -242,6 +271,7 @@ look(struct launcher *launcher, uint32_t timeout_ms)
     if (answer.exit_code == CAIRN_EXIT_OK) {
         launcher->relaunch.self = (uint32_t)cairn_tree_u64(&answer.tree, NULL, "node", UINT32_MAX);
         err = read_peers(launcher, &answer.tree);
+        cairn_relaunch_shapes_read(&launcher->shapes, &answer.tree);
         snprintf(launcher->left, sizeof launcher->left, "%s", note);
     } else {
         err = answer.exit_code == CAIRN_EXIT_DENIED ? CAIRN_DENIED : CAIRN_AGAIN;
@@ -291,6 +321,15 @@ ask_door(void *context, uint32_t node)
     return false;
 }
 
+static bool
+fits(void *context, const struct cairn_relaunch_round *round)
+{
+    const struct launcher *launcher = context;
+    struct cairn_shape shape;
+
+    return cairn_relaunch_shapes_find(&launcher->shapes, round, &shape) != CAIRN_NOT_FOUND;
+}
+
 static struct cairn_relaunch_view
 view_of(struct launcher *launcher)
 {
@@ -304,6 +343,9 @@ view_of(struct launcher *launcher)
         .can_ask_doors = launcher->runs,
         .runs_ms = launcher->runs ? (now - launcher->started_ns) / CAIRN_NS_PER_MS : 0,
         .door = ask_door,
+        .fits = launcher->shapes.is_named ? fits : NULL,
+        .offer = &launcher->shapes.offer,
+        .problem = launcher->shapes.is_named ? launcher->shapes.problem_name : 0,
         .context = launcher,
     };
 }
@@ -429,8 +471,9 @@ take_snapshot(const struct launcher *launcher)
 
 /* Texts of the words in a round. */
 struct texts {
-    char number[WORDS][NUMBER_BYTES];
+    char number[WORD_SHAPE][NUMBER_BYTES];
     char *peers; /* owned */
+    struct cairn_relaunch_shape_texts shape;
 };
 
 static cairn_err
@@ -455,12 +498,47 @@ join_peers(const struct cairn_relaunch_round *round, char **out)
     return CAIRN_OK;
 }
 
-/* The words of this round, also in the environment: CAIRN_NODES and so on. */
+/* CAIRN_NODES for {nodes}, and so on. */
 static cairn_err
-fill(const struct cairn_relaunch *relaunch, struct cairn_word *filled, struct texts *texts)
+set_environment(const struct cairn_word *word)
 {
+    char name[CAIRN_WORD_NAME_BYTES + 8] = "CAIRN_";
+
+    for (size_t i = 0; word->name[i]; i++) {
+        name[i + 6] = (char)toupper((unsigned char)word->name[i]);
+        name[i + 7] = '\0';
+    }
+    if (!word->text)
+        return unsetenv(name) == 0 ? CAIRN_OK : CAIRN_NOMEM;
+    return setenv(name, word->text, 1) == 0 ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+/* The shape's words, where there is one. */
+static cairn_err
+fill_shape(const struct launcher *launcher, struct cairn_word *filled, struct texts *texts)
+{
+    struct cairn_shape shape;
+    cairn_err err =
+        cairn_relaunch_shapes_find(&launcher->shapes, &launcher->relaunch.round, &shape);
+
+    if (err == CAIRN_NOMEM)
+        return err;
+    if (err && launcher->shapes.is_named)
+        return err;
+    if (!err)
+        cairn_relaunch_shapes_write(&shape, &texts->shape);
+    for (size_t i = 0; i < CAIRN_RELAUNCH_SHAPE_WORDS; i++)
+        filled[WORD_SHAPE + i].text = err ? NULL : texts->shape.text[i];
+    return CAIRN_OK;
+}
+
+/* The words of this round, also in the environment. */
+static cairn_err
+fill(const struct launcher *launcher, struct cairn_word *filled, struct texts *texts)
+{
+    const struct cairn_relaunch *relaunch = &launcher->relaunch;
     const struct cairn_relaunch_round *round = &relaunch->round;
-    const uint64_t numbers[WORDS] = {
+    const uint64_t numbers[WORD_SHAPE] = {
         [WORD_NODES] = round->count,
         [WORD_NODE_RANK] = relaunch->note.rank,
         [WORD_MASTER_PORT] = round->seats[0].port,
@@ -470,22 +548,17 @@ fill(const struct cairn_relaunch *relaunch, struct cairn_word *filled, struct te
 
     if (err)
         return err;
-    for (size_t i = 0; i < WORDS; i++) {
-        char name[CAIRN_WORD_NAME_BYTES + 8] = "CAIRN_";
-
-        filled[i] = words[i];
+    list_words(filled);
+    for (size_t i = 0; i < WORD_SHAPE; i++) {
         snprintf(texts->number[i], NUMBER_BYTES, "%" PRIu64, numbers[i]);
         filled[i].text = i == WORD_PEERS         ? texts->peers
                          : i == WORD_MASTER_ADDR ? round->seats[0].host
                                                  : texts->number[i];
-        for (size_t j = 0; words[i].name[j]; j++) {
-            name[j + 6] = (char)toupper((unsigned char)words[i].name[j]);
-            name[j + 7] = '\0';
-        }
-        if (setenv(name, filled[i].text, 1) != 0)
-            return CAIRN_NOMEM;
     }
-    return CAIRN_OK;
+    err = fill_shape(launcher, filled, texts);
+    for (size_t i = 0; i < WORDS && !err; i++)
+        err = set_environment(&filled[i]);
+    return err;
 }
 
 /* The launcher's part while the command runs. */
@@ -541,13 +614,13 @@ run_round(struct launcher *launcher, char *const *command,
         .context = launcher,
         .grace_ns = attachment->grace_ns ? attachment->grace_ns : GRACE_MS * CAIRN_NS_PER_MS};
     struct cairn_word filled[WORDS];
-    struct texts texts = {.peers = NULL};
-    char **own_words = NULL;
+    static struct texts texts; /* large */
+    char **filled_words = NULL;
     bool known = false;
-    cairn_err err = fill(&launcher->relaunch, filled, &texts);
+    cairn_err err = fill(launcher, filled, &texts);
 
     if (!err)
-        err = cairn_words_fill(command, filled, WORDS, &own_words);
+        err = cairn_words_fill(command, filled, WORDS, &filled_words);
     if (!err && (launcher->relaunch.note.term > 1 || options->resumes) &&
         setenv("CAIRN_RESUME", "1", 1) != 0)
         err = CAIRN_NOMEM;
@@ -561,11 +634,12 @@ run_round(struct launcher *launcher, char *const *command,
     cairn_relaunch_door_release(&launcher->door);
     launcher->runs = true;
     launcher->started_ns = now_ns();
-    known = cairn_run_command(own_words, attachment, &watch, end);
+    known = cairn_run_command(filled_words, attachment, &watch, end);
     launcher->runs = false;
 done:
-    cairn_words_free(own_words);
+    cairn_words_free(filled_words);
     free(texts.peers);
+    texts.peers = NULL;
     return known;
 }
 
@@ -601,12 +675,19 @@ join(struct launcher *launcher, uint64_t wait_ns)
         enum cairn_relaunch_action action = CAIRN_RELAUNCH_WAIT;
         cairn_err err = look(launcher, JOINING_ANSWER_MS);
         struct cairn_relaunch_view view = view_of(launcher);
+        const char *fault;
 
         if (err == CAIRN_DENIED) {
             snprintf(launcher->relaunch.why, sizeof launcher->relaunch.why,
                      "another launcher takes part on this node; end it first, or give this one "
                      "another job and agents of its own");
             launcher->relaunch.last_code = CAIRN_EXIT_AGAIN;
+            return CAIRN_RELAUNCH_EXIT;
+        }
+        fault = err ? NULL : cairn_relaunch_shapes_fault(&launcher->shapes);
+        if (fault) {
+            snprintf(launcher->relaunch.why, sizeof launcher->relaunch.why, "%s", fault);
+            launcher->relaunch.last_code = CAIRN_EXIT_CONFIG;
             return CAIRN_RELAUNCH_EXIT;
         }
         if (!err)
@@ -659,19 +740,24 @@ open_launcher(struct launcher *launcher, char *const *command,
               const struct cairn_relaunch_options *options)
 {
     char unknown[CAIRN_WORD_NAME_BYTES];
+    struct cairn_word words[WORDS];
     size_t count;
     bool is_shape;
 
     cairn_relaunch_init(&launcher->relaunch, UINT32_MAX, options->budget, options->least,
                         options->most);
     launcher->relaunch.resumes = options->resumes;
+    list_words(words);
     if (cairn_words_check(command, words, WORDS, &count, &is_shape, unknown) != CAIRN_OK)
         return false;
+    cairn_relaunch_shapes_init(&launcher->shapes, command);
     launcher->relaunch.keeps_size = !is_shape && options->most == 0;
     if (launcher->relaunch.keeps_size)
-        fprintf(stderr, "cairn run: no word of the command names its nodes ({nodes}, {peers}), so "
-                        "each relaunch waits for as many nodes as the first start had; name them, "
-                        "or say --nodes MIN:MAX if the command reads CAIRN_NODES\n");
+        fprintf(
+            stderr,
+            "cairn run: no word of the command names its nodes ({nodes}, {peers}, {dp}, {pp}), so "
+            "each relaunch waits for as many nodes as the first start had; name them, "
+            "or say --nodes MIN:MAX if the command reads CAIRN_NODES\n");
     if (getrandom(&launcher->relaunch.token, sizeof launcher->relaunch.token, 0) !=
         sizeof launcher->relaunch.token)
         return false;
@@ -690,6 +776,7 @@ close_launcher(struct launcher *launcher)
     cairn_relaunch_fini(&launcher->relaunch);
     cairn_relaunch_door_close(&launcher->door);
     cairn_line_close(launcher->line);
+    cairn_relaunch_shapes_fini(&launcher->shapes);
     free(launcher->peers);
 }
 

@@ -7,18 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char format[] = "cairn run 1";
+static const char format[] = "cairn run 2";
 
-enum { FORMAT_BYTES = 32, FIELDS = 16 };
+enum { FORMAT_BYTES = 32, FIELDS = 17 };
 
 /* The numbers of a note in the order of its text. */
 static void
 fields_of(struct cairn_relaunch_note *note, uint64_t *field[FIELDS])
 {
-    uint64_t *const all[FIELDS] = {&note->state,  &note->budget,  &note->used,    &note->least,
-                                   &note->most,   &note->job,     &note->term,    &note->rank,
-                                   &note->port,   &note->door,    &note->offers,  &note->size,
-                                   &note->begins, &note->accepts, &note->planned, &note->exit_code};
+    uint64_t *const all[FIELDS] = {
+        &note->state,  &note->budget,  &note->used,    &note->least,     &note->most,   &note->job,
+        &note->term,   &note->rank,    &note->port,    &note->door,      &note->offers, &note->size,
+        &note->begins, &note->accepts, &note->planned, &note->exit_code, &note->shape};
 
     memcpy(field, all, sizeof all);
 }

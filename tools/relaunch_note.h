@@ -34,6 +34,7 @@ struct cairn_relaunch_note {
     uint64_t accepts;      /* name of the round that it will take part in; 0: none */
     uint64_t planned;      /* 1: its round ended since an operator asked for the next one */
     uint64_t exit_code;    /* STOPPED: of the job */
+    uint64_t shape; /* RUNS: number of the approved relaunch that its round follows; 0: none */
 };
 
 /* Writes the text of a note into out[CAIRN_RELAUNCH_NOTE_BYTES]. */

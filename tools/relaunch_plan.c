@@ -122,18 +122,64 @@ is_idle(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view 
            !peer->spare;
 }
 
+/* Whether an approved relaunch has this node. */
+static bool
+is_offered(const struct cairn_relaunch_offer *offer, uint32_t node)
+{
+    for (uint32_t i = 0; i < offer->count; i++)
+        if (offer->nodes[i] == node)
+            return true;
+    return false;
+}
+
+/* Whether the next round is that of an approved relaunch: all its nodes join and hold state. */
+static bool
+has_offer(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view)
+{
+    const struct cairn_relaunch_offer *offer = view->offer;
+
+    if (!offer || !offer->number || !offer->count)
+        return false;
+    for (uint32_t i = 0; i < offer->count; i++)
+        if (offer->nodes[i] >= view->count || !joins(relaunch, view, offer->nodes[i]) ||
+            !view->peers[offer->nodes[i]].holds)
+            return false;
+    return true;
+}
+
+/* Whether an approved relaunch waits for this round to end: all its nodes are there. */
+static bool
+is_offer_due(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view)
+{
+    const struct cairn_relaunch_offer *offer = view->offer;
+
+    if (!offer || !offer->number || !offer->count || offer->number == relaunch->note.shape ||
+        offer->number == relaunch->tried)
+        return false;
+    for (uint32_t i = 0; i < offer->count; i++) {
+        uint32_t node = offer->nodes[i];
+
+        if (node >= view->count ||
+            (node != relaunch->self && !runs(relaunch, view, node) && !joins(relaunch, view, node)))
+            return false;
+    }
+    return true;
+}
+
 static uint32_t
 lead_of(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view)
 {
     uint32_t best = relaunch->self;
+    bool is_shaped = has_offer(relaunch, view);
 
     for (uint32_t i = 0; i < view->count; i++) {
         const struct cairn_relaunch_note *note, *against = note_of(relaunch, view, best);
 
-        if (i == best || !joins(relaunch, view, i) || !view->peers[i].holds)
+        if (i == best || !joins(relaunch, view, i) || !view->peers[i].holds ||
+            (is_shaped && !is_offered(view->offer, i)))
             continue;
         note = note_of(relaunch, view, i);
-        if (!view->peers[best].holds) {
+        if (!view->peers[best].holds || (is_shaped && !is_offered(view->offer, best))) {
             best = i;
         } else if (note->term != against->term) {
             best = note->term > against->term ? i : best;
@@ -206,6 +252,28 @@ seat_all(const struct cairn_relaunch_view *view, const struct cairn_relaunch *re
         }
 }
 
+/* The seats of an approved relaunch. */
+static cairn_err
+choose_offered(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
+               struct cairn_relaunch_round *out)
+{
+    const struct cairn_relaunch_offer *offer = view->offer;
+    struct cairn_relaunch_seat *seats = calloc(offer->count, sizeof *seats);
+
+    if (!seats)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < offer->count; i++) {
+        const struct cairn_relaunch_note *note = note_of(relaunch, view, offer->nodes[i]);
+
+        seats[i] = (struct cairn_relaunch_seat){
+            .node = offer->nodes[i], .port = note->port, .door = note->door};
+        snprintf(seats[i].host, sizeof seats[i].host, "%s", view->peers[offer->nodes[i]].host);
+    }
+    *out = (struct cairn_relaunch_round){
+        .seats = seats, .count = offer->count, .shape = offer->number, .problem = view->problem};
+    return CAIRN_OK;
+}
+
 /* The seats of the next round of a leader, as this launcher sees the nodes: at most `most`. */
 static cairn_err
 choose(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
@@ -218,6 +286,10 @@ choose(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *
 
     if (!wishes)
         return CAIRN_NOMEM;
+    if (has_offer(relaunch, view)) {
+        free(wishes);
+        return choose_offered(relaunch, view, out);
+    }
     for (uint32_t i = 0; i < view->count; i++) {
         const struct cairn_relaunch_note *note = note_of(relaunch, view, i);
         bool is_new;
@@ -239,14 +311,14 @@ choose(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *
     free(wishes);
     if (!seats)
         return CAIRN_NOMEM;
-    *out = (struct cairn_relaunch_round){.seats = seats, .count = count};
+    *out = (struct cairn_relaunch_round){.seats = seats, .count = count, .problem = view->problem};
     return CAIRN_OK;
 }
 
 static uint64_t
 name_of(const struct cairn_relaunch_round *round, uint64_t job, uint64_t term)
 {
-    const uint64_t head[] = {job, term, round->count};
+    const uint64_t head[] = {job, term, round->count, round->shape, round->problem};
     uint64_t name = cairn_crc64(0, head, sizeof head);
 
     for (uint32_t i = 0; i < round->count; i++) {
@@ -295,6 +367,8 @@ start(struct cairn_relaunch *relaunch, uint64_t job, uint64_t term, uint64_t use
     relaunch->note.term = term;
     relaunch->note.used = used;
     relaunch->note.planned = 0;
+    relaunch->note.shape = relaunch->round.shape;
+    relaunch->tried = relaunch->round.shape ? relaunch->round.shape : relaunch->tried;
     relaunch->note.rank = cairn_relaunch_rank(relaunch);
     relaunch->late_looks = 0;
     if (relaunch->keeps_size)
@@ -465,6 +539,23 @@ have_all_accepted(const struct cairn_relaunch *relaunch, const struct cairn_rela
     return true;
 }
 
+/* The most nodes for which the words of the command can be filled in; CAIRN_NOT_FOUND: none. */
+static cairn_err
+choose_fitting(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
+               uint64_t least, uint64_t most, struct cairn_relaunch_round *out)
+{
+    for (;;) {
+        cairn_err err = choose(relaunch, view, relaunch->self, most, out);
+
+        if (err || !view->fits || out->count == 0 || view->fits(view->context, out))
+            return err;
+        most = out->count - 1u;
+        free(out->seats);
+        if (out->shape || most < least || most == 0)
+            return CAIRN_NOT_FOUND;
+    }
+}
+
 static cairn_err
 lead(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
      enum cairn_relaunch_action *out)
@@ -477,12 +568,21 @@ lead(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
 
     if (note->term && relaunch->keeps_size)
         least = most = note->size;
+    if (has_offer(relaunch, view))
+        least = most = view->offer->count;
     *out = CAIRN_RELAUNCH_WAIT;
     if (has_to_wait(relaunch, view, least, most)) {
         note->offers = 0;
         return CAIRN_OK;
     }
-    err = choose(relaunch, view, relaunch->self, most, &round);
+    err = choose_fitting(relaunch, view, least, most, &round);
+    if (err == CAIRN_NOT_FOUND) {
+        note->offers = 0;
+        (void)say(relaunch, CAIRN_RELAUNCH_WAIT,
+                  "waits for other nodes: no shape of the job fits on those that are here; see "
+                  "`cairn plan`, or start `cairn run` on more nodes");
+        return CAIRN_OK;
+    }
     if (err)
         return err;
     note->job = note->job ? note->job : relaunch->token;
@@ -576,7 +676,8 @@ follow(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view, 
                        ? "the round has all its nodes"
                        : "its agent holds no part of the state, as that of a spare");
     } else if (name_of(&round, note->job, note->term + 1) != note->offers) {
-        (void)say(relaunch, CAIRN_RELAUNCH_WAIT, "sees other nodes than node %" PRIu32 " does",
+        (void)say(relaunch, CAIRN_RELAUNCH_WAIT,
+                  "sees other nodes than node %" PRIu32 " does, or has another problem file",
                   leader);
     } else {
         relaunch->note.accepts = note->offers;
@@ -593,6 +694,7 @@ look_joining(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *
              enum cairn_relaunch_action *out)
 {
     char nodes[NODES_TEXT_BYTES];
+    bool is_behind = false;
     uint32_t leader;
 
     if (is_bound(relaunch, view, out) || is_over(relaunch, view, out) ||
@@ -600,10 +702,13 @@ look_joining(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *
         return CAIRN_OK;
     relaunch->leader = UINT32_MAX;
     for (uint32_t i = 0; i < view->count; i++)
-        if (runs(relaunch, view, i) && relaunch->note.term == 0)
+        if (runs(relaunch, view, i) && view->peers[i].note.term > relaunch->note.term) {
             relaunch->seen_job = view->peers[i].note.job;
-    if (relaunch->note.term == 0 && list(relaunch, view, runs, nodes)) {
+            is_behind = true;
+        }
+    if (is_behind && list(relaunch, view, runs, nodes)) {
         relaunch->note.accepts = relaunch->note.offers = 0;
+        relaunch->last_code = 0; /* its own failures count no more */
         *out = say(relaunch, CAIRN_RELAUNCH_STAND_BY,
                    "stands by while the job trains on node %s: it can take part in the next round, "
                    "which begins when a node is lost or at `cairn replan --relaunch`",
@@ -689,6 +794,12 @@ look_running(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *
     if (relaunch->note.rank == 0 && is_asked(view)) {
         relaunch->note.planned = 1;
         return say(relaunch, CAIRN_RELAUNCH_SNAPSHOT, "an operator asks for a relaunch");
+    }
+    if (relaunch->note.rank == 0 && is_offer_due(relaunch, view)) {
+        relaunch->note.planned = 1;
+        relaunch->tried = view->offer->number;
+        return say(relaunch, CAIRN_RELAUNCH_SNAPSHOT, "relaunch %" PRIu64 " is approved",
+                   view->offer->number);
     }
     return CAIRN_RELAUNCH_KEEP;
 }

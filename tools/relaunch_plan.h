@@ -23,6 +23,8 @@
  * - A leader begins only what all other seats accept, as it sees them.
  * - Once a command of the job has ended with success, nothing starts again.
  * - A round needs answers of more than half of the agents, so of a cut network one side goes on.
+ * - Where all nodes of an approved relaunch join, the round has these nodes, in its order. It is
+ *   begun once by itself; after a lost node the round is the usual one.
  */
 #ifndef CAIRN_TOOLS_RELAUNCH_PLAN_H
 #define CAIRN_TOOLS_RELAUNCH_PLAN_H
@@ -30,7 +32,20 @@
 #include "cairn/err.h"
 #include "tools/relaunch_note.h"
 
-enum { CAIRN_RELAUNCH_HOST_BYTES = 256, CAIRN_RELAUNCH_WHY_BYTES = 512 };
+enum {
+    CAIRN_RELAUNCH_HOST_BYTES = 256,
+    CAIRN_RELAUNCH_WHY_BYTES = 512,
+    CAIRN_RELAUNCH_OFFER_NODES_MAX = 256
+};
+
+/* A relaunch on some nodes that an operator has approved (agent/service/proposal.h). */
+struct cairn_relaunch_offer {
+    uint64_t number; /* 0: there is none */
+    uint32_t count;
+    uint32_t nodes[CAIRN_RELAUNCH_OFFER_NODES_MAX]; /* in the order of ranks */
+};
+
+struct cairn_relaunch_round;
 
 /* A node, as the agent of this one shows it. */
 struct cairn_relaunch_peer {
@@ -54,6 +69,10 @@ struct cairn_relaunch_view {
     bool can_ask_doors;  /* `door` may be called */
     uint64_t runs_ms;    /* since the round began; 0: none has */
     bool (*door)(void *context, uint32_t node); /* whether its launcher's host answers */
+    /* Whether the words of the command can be filled in for a round; NULL: for any. */
+    bool (*fits)(void *context, const struct cairn_relaunch_round *round);
+    const struct cairn_relaunch_offer *offer; /* NULL: none is approved */
+    uint64_t problem;                         /* checksum of what the words come from */
     void *context;
 };
 
@@ -67,23 +86,26 @@ struct cairn_relaunch_seat {
 struct cairn_relaunch_round {
     struct cairn_relaunch_seat *seats; /* owned; [count], by rank */
     uint32_t count;
-    uint64_t name; /* once it has begun; 0: it has not */
+    uint64_t name;    /* once it has begun; 0: it has not */
+    uint64_t shape;   /* number of the approved relaunch that it follows; 0: none */
+    uint64_t problem; /* as in the view */
 };
 
 /* One launcher. Begun by cairn_relaunch_init, ended by cairn_relaunch_fini. */
 struct cairn_relaunch {
-    uint32_t self;                      /* node */
-    struct cairn_relaunch_note note;    /* its own; the caller sets `port` and `door` */
-    bool resumes;                       /* the first round restores, too */
-    bool keeps_size;                    /* rounds have as many nodes as the first */
-    uint64_t token;                     /* random: the name of a job that it begins */
-    struct cairn_relaunch_round round;  /* that it offers, has accepted, or runs */
-    uint64_t restoring_for;             /* name of the round that a restore was asked for */
-    uint64_t restored_for;              /* name of the round that the agents have restored for */
-    uint32_t leader;                    /* whose round it has accepted; UINT32_MAX: none */
-    uint64_t seen_job;                  /* that it has seen running */
-    uint64_t late_looks;                /* at seats that have not begun the round yet */
-    int last_code;                      /* of its command's last end, 75 if it was made to end */
+    uint32_t self;                     /* node */
+    struct cairn_relaunch_note note;   /* its own; the caller sets `port` and `door` */
+    bool resumes;                      /* the first round restores, too */
+    bool keeps_size;                   /* rounds have as many nodes as the first */
+    uint64_t token;                    /* random: the name of a job that it begins */
+    struct cairn_relaunch_round round; /* that it offers, has accepted, or runs */
+    uint64_t restoring_for;            /* name of the round that a restore was asked for */
+    uint64_t restored_for;             /* name of the round that the agents have restored for */
+    uint32_t leader;                   /* whose round it has accepted; UINT32_MAX: none */
+    uint64_t seen_job;                 /* that it has seen running */
+    uint64_t tried;      /* approved relaunch that it has ended or begun a round for */
+    uint64_t late_looks; /* at seats that have not begun the round yet */
+    int last_code;       /* of its command's last end, 75 if it was made to end */
     char why[CAIRN_RELAUNCH_WHY_BYTES]; /* of the last action */
 };
 

@@ -79,6 +79,22 @@ cairn_words_check(char *const *words, const struct cairn_word *known, size_t kno
     return CAIRN_OK;
 }
 
+bool
+cairn_words_use(char *const *words, const char *name)
+{
+    for (; *words; words++) {
+        size_t bytes, name_bytes = 0;
+        const char *found = NULL;
+
+        for (const char *at = *words; *at; at += bytes)
+            if (next_piece(at, at > *words && at[-1] == '$', &bytes, &found, &name_bytes) ==
+                    PIECE_NAME &&
+                name_bytes == strlen(name) && memcmp(found, name, name_bytes) == 0)
+                return true;
+    }
+    return false;
+}
+
 /* Writes a word into out, or counts its bytes if out is NULL. */
 static cairn_err
 fill_word(const char *word, const struct cairn_word *known, size_t known_count, char *out,

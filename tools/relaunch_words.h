@@ -31,6 +31,9 @@ CAIRN_MUST_CHECK cairn_err cairn_words_check(char *const *words, const struct ca
                                              size_t known_count, size_t *count, bool *is_shape,
                                              char *unknown);
 
+/* Whether one of the words contains this placeholder. */
+bool cairn_words_use(char *const *words, const char *name);
+
 /* A copy of the words, filled in, ended by NULL like them; the caller ends it with
  * cairn_words_free. CAIRN_NOT_FOUND: a placeholder is unknown or has no value; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_words_fill(char *const *words, const struct cairn_word *known,

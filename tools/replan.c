@@ -26,7 +26,9 @@ static const char about[] =
     "\n"
     "Home is the placement of the plan in `problem`. What was denied is not proposed again until "
     "other ranks are slow for a minute, or the same by another factor; with --for, until that "
-    "time is over. --now does not wait until slow ranks have cost as much as the change does.\n"
+    "time is over. A relaunch changes the nodes or the shape of a job whose command `cairn run "
+    "--relaunch` starts, and always waits for approval. --now does not wait until slow ranks have "
+    "cost as much as the change does.\n"
     "\n"
     "Exits 4 if nothing is proposed and the trainers have the home placement. A decision exits 1 "
     "if it comes too late, 64 if there is no such proposal, 69 if the agent that plans does not "
@@ -167,6 +169,47 @@ print_offer(const struct cairn_tree *tree, const struct cairn_tree_value *offer)
     printf("  do         cairn replan --back, if it is worse than before\n");
 }
 
+/* A relaunch that waits for an operator. */
+static void
+print_relaunch(const struct cairn_tree *tree, const struct cairn_tree_value *relaunch)
+{
+    uint64_t number = cairn_tree_u64(tree, relaunch, "number", 0);
+    double price = cairn_tree_double(tree, relaunch, "price_ms", NAN);
+    char age[CAIRN_SHOWN_BYTES], shown[CAIRN_SHOWN_BYTES];
+
+    printf("relaunch   %" PRIu64 " waits for approval since %s\n  to         ", number,
+           since(tree, relaunch, "made_wall_ns", age));
+    cairn_placement_print(tree, relaunch);
+    printf("\n");
+    print_why(tree, relaunch);
+    print_gain(tree, relaunch);
+    printf("  price      about %.3g s from the last step before to the first after, paid back "
+           "after %" PRIu64 " steps\n",
+           price / 1e3, cairn_tree_u64(tree, relaunch, "payback_steps", 0));
+    printf("  moves      the job starts again from a snapshot of its last step; %s are restored\n",
+           cairn_show_bytes(cairn_tree_u64(tree, relaunch, "moved_bytes", 0), shown));
+    printf("  do         cairn replan --approve %" PRIu64 ", or cairn replan --deny %" PRIu64 "\n",
+           number, number);
+}
+
+/* The relaunch that was approved last. */
+static void
+print_shape(const struct cairn_tree *tree, const struct cairn_tree_value *shape)
+{
+    bool is_home = cairn_tree_bool(tree, shape, "home", false);
+    char age[CAIRN_SHOWN_BYTES];
+
+    printf("shape      %" PRIu64 " since %s; approved at node %" PRIu64 "\n  to         ",
+           cairn_tree_u64(tree, shape, "number", 0), since(tree, shape, "made_wall_ns", age),
+           cairn_tree_u64(tree, shape, "decided_node", 0));
+    cairn_placement_print(tree, shape);
+    printf("%s\n", is_home ? " (home)" : "");
+    if (is_home)
+        return;
+    print_gain(tree, shape);
+    printf("  do         cairn replan --back, to start it again in the home placement\n");
+}
+
 static void
 print_ended(const struct cairn_tree *tree)
 {
@@ -205,6 +248,8 @@ print_plan(const struct cairn_tree *tree)
     const struct cairn_tree_value *proposal = cairn_tree_find(tree, NULL, "proposal");
     const struct cairn_tree_value *offer = cairn_tree_find(tree, NULL, "offer");
     const struct cairn_tree_value *home = cairn_tree_find(tree, NULL, "home");
+    const struct cairn_tree_value *relaunch = cairn_tree_find(tree, NULL, "relaunch");
+    const struct cairn_tree_value *shape = cairn_tree_find(tree, NULL, "shape");
     uint64_t node = cairn_tree_u64(tree, NULL, "node", UINT64_MAX);
     double measured = cairn_tree_double(tree, NULL, "measured_ms", NAN);
     char text[512];
@@ -222,13 +267,17 @@ print_plan(const struct cairn_tree *tree)
     }
     if (!proposal && cairn_tree_find(tree, NULL, "advice"))
         printf("advice     %s\n", cairn_tree_text(tree, NULL, "advice.what", text, sizeof text));
+    if (shape)
+        print_shape(tree, shape);
     if (offer)
         print_offer(tree, offer);
     if (proposal)
         print_proposal(tree, proposal);
+    if (relaunch)
+        print_relaunch(tree, relaunch);
     if (cairn_tree_find(tree, NULL, "refused"))
         print_refused(tree);
-    else if (!proposal)
+    else if (!proposal && !relaunch)
         printf("nothing    waits: %s\n", cairn_tree_text(tree, NULL, "nothing", text, sizeof text));
     print_ended(tree);
 }

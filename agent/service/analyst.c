@@ -3,6 +3,7 @@
 #include "agent/service/analyst.h"
 
 #include "agent/service/proposal_plan.h"
+#include "agent/service/proposal_shape.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "client/placement_bugs.h"
@@ -26,6 +27,8 @@ static const uint64_t taken_back_ns = UINT64_C(86400) * CAIRN_NS_PER_S;
 /* Of changes that were not measured yet: layers that trainers move while they run, and any other
  * change of plan. */
 static const double live_standstill_ms = 1e3, standstill_ms = 10e3;
+static const double relaunch_ms = 30e3; /* at least */
+static const uint64_t relaunch_age_ns = 600 * CAIRN_NS_PER_S;
 static const double least_gain = 0.02; /* of a step, measured */
 /* A commit is noticed in the round after it. */
 static const uint64_t commit_slack_ns = CAIRN_NS_PER_S;
@@ -74,6 +77,15 @@ struct analyst {
     uint64_t watched_ns;    /* since when this analyst watches it */
     uint64_t watched_steps; /* made since, and since it was taken */
     uint32_t failures;
+
+    /* of relaunches */
+    double lost_ms; /* that the one that would gain most would have saved by now … */
+    struct proposal_slow lost_at; /* … with these ranks slow */
+    uint64_t shape_watched;       /* number of the approved one */
+    uint64_t shape_wall_ns;       /* since when this analyst watches it */
+    uint64_t shape_gap_ns;        /* longest time without a step since */
+    uint64_t shape_steps;         /* made in it */
+    double shape_before_ms;       /* a step before; 0: unknown */
 };
 
 /* ---- life ---- */
@@ -195,6 +207,8 @@ take_stored(struct analyst *analyst, bool is_stored, struct analyst_actions *out
         out->what |= ANALYST_SAY_KEPT;
     if (follows & PROPOSAL_WITHDRAWS)
         out->what |= ANALYST_SAY_WITHDRAWN;
+    if (follows & PROPOSAL_RELAUNCH)
+        out->what |= ANALYST_SAY_RELAUNCH;
     out->over = analyst->over;
 }
 
@@ -526,6 +540,94 @@ decide_nothing(struct analyst *analyst, const struct proposal *home,
                  is_wanted ? PROPOSAL_GATE_RANKS : PROPOSAL_GATE_NONE, wall_ns);
 }
 
+/* ---- rounds: relaunches ---- */
+
+static double
+relaunch_price_ms(const struct analyst *analyst)
+{
+    return fmax((double)analyst->book.relaunch_ns / 1e6, relaunch_ms);
+}
+
+/* Whether the job runs in another shape than the problem's plan. */
+static bool
+is_reshaped(const struct analyst *analyst, const struct analyst_round *round)
+{
+    const struct proposal *shape = &analyst->book.shape;
+
+    return round->shape != 0 && !(shape->is_home && shape->placement.number == round->shape);
+}
+
+/* What has become of the relaunch that was approved last. */
+static uint32_t
+follow_relaunch(struct analyst *analyst, struct proposal_book *book,
+                const struct analyst_round *round, uint32_t steps, uint64_t wall_ns)
+{
+    uint64_t number = book->shape.placement.number;
+    uint64_t gap_ns = wall_ns > analyst->round_wall_ns ? wall_ns - analyst->round_wall_ns : 0;
+
+    if (book->shape.placement.count == 0)
+        return 0;
+    if (analyst->shape_watched != number) {
+        analyst->shape_watched = number;
+        analyst->shape_wall_ns = wall_ns;
+        analyst->shape_gap_ns = analyst->shape_steps = 0;
+        analyst->shape_before_ms = 0;
+    } else if (analyst->round_wall_ns && gap_ns > analyst->shape_gap_ns &&
+               analyst->shape_steps == 0) {
+        analyst->shape_gap_ns = gap_ns;
+    }
+    if (round->shape != number) {
+        analyst->shape_before_ms = round->recent_ms;
+        return wall_ns >= analyst->shape_wall_ns + relaunch_age_ns
+                   ? proposal_end_relaunch(book, wall_ns)
+                   : 0;
+    }
+    analyst->shape_steps += steps;
+    if (analyst->shape_steps >= PROBATION_STEPS && round->recent_ms > 0)
+        return proposal_note_relaunch_kept(book, round->recent_ms);
+    return proposal_note_relaunched(
+        book, analyst->shape_before_ms > 0 ? analyst->shape_before_ms : (double)INFINITY,
+        analyst->shape_gap_ns, wall_ns);
+}
+
+/* Proposes a relaunch once the slow ranks have cost what it does. */
+static uint32_t
+consider_relaunch(struct analyst *analyst, struct proposal_book *book, const struct proposal *home,
+                  const struct analyst_round *round, uint32_t steps, uint64_t wall_ns)
+{
+    const struct cairn_adviser *adviser = analyst->options.adviser;
+    double running_ms = proposal_step_ms(adviser, &proposal_running(book, home)->placement);
+    struct proposal wanted;
+
+    if (!proposal_is_same_slow(&analyst->lost_at, &analyst->slow)) {
+        analyst->lost_at = analyst->slow;
+        analyst->lost_ms = 0;
+    }
+    if (!round->is_whole)
+        return 0;
+    if (book->shape.placement.count && !book->shape.is_home)
+        return proposal_want_relaunch(book, NULL, wall_ns); /* one is under way */
+    if (!round->reads || !analyst->slow_holds || analyst->slow.count == 0 ||
+        !proposal_make_relaunch(adviser, round->reads, running_ms, relaunch_price_ms(analyst),
+                                &wanted))
+        return proposal_want_relaunch(book, NULL, wall_ns);
+    analyst->lost_ms += steps * (running_ms - wanted.step_ms);
+    if (analyst->lost_ms < wanted.cost_ms && book->relaunch.placement.count == 0)
+        return 0;
+    return proposal_want_relaunch(book, &wanted, wall_ns);
+}
+
+/* The job runs in the shape of a relaunch: the plan is for other ranks. */
+static void
+act_reshaped(struct analyst *analyst, const struct analyst_round *round, uint32_t steps,
+             uint64_t wall_ns, struct analyst_actions *out)
+{
+    analyst->next = analyst->book;
+    analyst->rounds_at_rest = 0;
+    note_refused(analyst, NULL, PROPOSAL_GATE_NONE, wall_ns);
+    change(analyst, follow_relaunch(analyst, &analyst->next, round, steps, wall_ns), out);
+}
+
 static void
 act(struct analyst *analyst, const struct analyst_round *round, uint32_t steps, uint64_t wall_ns,
     struct analyst_actions *out)
@@ -546,6 +648,8 @@ act(struct analyst *analyst, const struct analyst_round *round, uint32_t steps, 
         decide_nothing(analyst, &home, round, wall_ns);
     if (follows & PROPOSAL_SPENT)
         out->what |= ANALYST_SAY_SPENT;
+    follows |= follow_relaunch(analyst, &analyst->next, round, steps, wall_ns);
+    follows |= consider_relaunch(analyst, &analyst->next, &home, round, steps, wall_ns);
     change(analyst, follows, out);
 }
 
@@ -630,6 +734,11 @@ take_round(struct analyst *analyst, const struct analyst_round *round, uint64_t 
     analyst->was_analysing = true;
     if (steps == 0)
         return; /* the job stands, or begins: nothing is measured */
+    if (analyst->options.offers && is_reshaped(analyst, round)) {
+        act_reshaped(analyst, round, steps, wall_ns, out);
+        analyst->round_wall_ns = wall_ns;
+        return;
+    }
     advise(analyst, round, steps, wall_ns, out);
     act(analyst, round, steps, wall_ns, out);
     analyst->round_wall_ns = wall_ns;
@@ -644,8 +753,10 @@ take_decision(struct analyst *analyst, const struct analyst_event *event,
 {
     const struct cairn_adviser *adviser = analyst->options.adviser;
     uint32_t stages = event->as.decision.stages, follows;
-    struct proposal home, best;
-    bool has_home = analyst_home(analyst, stages, &home);
+    struct proposal home, best, home_shape;
+    bool is_away = analyst->book.shape.placement.count && !analyst->book.shape.is_home;
+    bool has_home =
+        analyst_home(analyst, is_away ? 0 : stages, &home); /* ranks have other stages */
     struct proposal_scene scene = {.home = has_home ? &home : NULL,
                                    .slow = &analyst->slow,
                                    .needs_approval = analyst->options.needs_approval,
@@ -660,6 +771,8 @@ take_decision(struct analyst *analyst, const struct analyst_event *event,
             proposal_compare(adviser, running, &waiting);
             scene.waiting_gate = find_unsafe(analyst, &waiting, event->wall_ns);
         }
+        if (proposal_make_home_shape(adviser, relaunch_price_ms(analyst), &home_shape))
+            scene.home_shape = &home_shape;
         proposal_compare(adviser, running, &home);
         scene.home_gate = find_unsafe(analyst, &home, event->wall_ns);
         if (event->as.decision.decision->word == PROPOSAL_NOW && analyst->slow_holds &&

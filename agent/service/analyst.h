@@ -24,7 +24,9 @@
  *     of what was predicted, twice in a row.
  *  4. Nothing is proposed or offered while a gate refuses it (enum proposal_gate). Those for moves
  *     of layers hold for what operators decide too, and for taking a change back.
- *  5. A denial that holds for an evidence ends only if the evidence differs for a minute without a
+ *  5. A relaunch waits for an operator always. While the job runs in the shape of one, nothing else
+ *     is advised, proposed or offered: the problem's plan is not the one that runs.
+ *  6. A denial that holds for an evidence ends only if the evidence differs for a minute without a
  *     break.
  *
  * agent/service/replanning.c and placing.c carry the actions out.
@@ -73,6 +75,8 @@ struct analyst_round {
     const double *slow_rates;
     uint32_t unsure_count; /* ranks that may be slow or well: too little is known */
     const uint64_t *unsure_ranks;
+    uint64_t reads; /* OPERATOR_READS_… of the launcher's command; 0: no launcher lives here */
+    uint64_t shape; /* number of the approved relaunch that the job follows; 0: none */
     uint64_t committed_epoch, committed_step; /* of the newest commit; step 0: none */
     uint64_t held_bytes;                      /* this node's state; 0 unknown */
     uint32_t held_count;                      /* ranks that it is of */
@@ -120,6 +124,7 @@ enum {
     ANALYST_SAY_UNKNOWN = 4096,    /* slow ranks that name no device: `unknown` */
     ANALYST_SAY_KEPT = 8192,       /* the newest story's offer has brought what it should */
     ANALYST_SAY_WITHDRAWN = 16384, /* why is in the story of the offer that this one withdraws */
+    ANALYST_SAY_RELAUNCH = 65536,  /* a relaunch is proposed */
     ANALYST_SAY_HEARD = 32768      /* offer and proposal are another agent's */
 };
 

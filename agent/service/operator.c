@@ -318,7 +318,11 @@ parse(const char *text, size_t text_len, struct request *out)
         else if (strcmp(key, "note") == 0) {
             out->note.given = true;
             cairn_json_read_string(&reader, out->note.text, sizeof out->note.text);
-        } else if (strcmp(key, "relaunch") == 0)
+        } else if (strcmp(key, "reads") == 0)
+            out->note.reads = cairn_json_read_u64(&reader, UINT32_MAX);
+        else if (strcmp(key, "shape") == 0)
+            out->note.shape = cairn_json_read_u64(&reader, UINT64_MAX);
+        else if (strcmp(key, "relaunch") == 0)
             out->note.relaunch = cairn_json_read_u64(&reader, 1) != 0;
         else if (strcmp(key, "local") == 0)
             out->note.local = cairn_json_read_u64(&reader, 1) != 0;
@@ -368,6 +372,10 @@ begin_launch(struct cairn_agent *agent, struct request *request)
                        "another launcher takes part on this node; end it first, or wait for its "
                        "end");
         return;
+    }
+    if (request->note.given) {
+        agent->operators->launcher.reads = request->note.reads;
+        agent->operators->launcher.shape = request->note.shape;
     }
     if (request->note.relaunch)
         agent->operators->launcher.asked_ns = agent_now_ns(agent);

@@ -52,6 +52,35 @@ write_node(struct cairn_json_writer *writer, const struct operator_job *job, uin
     cairn_json_write_object_end(writer);
 }
 
+/* What the command of the job must start on; null: no relaunch is approved. */
+static void
+write_relaunch(struct cairn_json_writer *writer, const struct operator_job *job)
+{
+    const struct proposal *shape = job->book ? &job->book->shape : NULL;
+
+    cairn_json_write_key(writer, "relaunch");
+    if (!shape || shape->placement.count == 0) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_object_begin(writer);
+    cairn_json_put_u64(writer, "number", shape->placement.number);
+    cairn_json_put_u64(writer, "tp", shape->shape.tp);
+    cairn_json_put_array(writer, "nodes");
+    for (uint32_t i = 0; i < shape->shape.node_count; i++)
+        cairn_json_write_u64(writer, shape->shape.nodes[i]);
+    cairn_json_write_array_end(writer);
+    cairn_json_put_array(writer, "micro_batches");
+    for (uint32_t i = 0; i < shape->placement.count; i++)
+        cairn_json_write_u64(writer, shape->placement.parts[i]);
+    cairn_json_write_array_end(writer);
+    cairn_json_put_array(writer, "stage_layers");
+    for (uint32_t i = 0; i < shape->placement.stages; i++)
+        cairn_json_write_u64(writer, shape->placement.layers[i]);
+    cairn_json_write_array_end(writer);
+    cairn_json_write_object_end(writer);
+}
+
 void
 operator_write_launchers(struct cairn_json_writer *writer, const struct operator_job *job,
                          uint32_t self)
@@ -60,6 +89,8 @@ operator_write_launchers(struct cairn_json_writer *writer, const struct operator
     cairn_json_put_u64(writer, "schema", 1);
     cairn_json_put_string(writer, "job", job->config->job);
     cairn_json_put_u64(writer, "node", self);
+    cairn_json_put_string(writer, "problem", job->config->problem);
+    write_relaunch(writer, job);
     cairn_json_put_array(writer, "nodes");
     for (uint32_t i = 0; i < job->config->node_count; i++)
         write_node(writer, job, i);

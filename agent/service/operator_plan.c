@@ -207,6 +207,8 @@ request_plan_begin(struct cairn_agent *agent, struct request *request)
     decision->token = token_of(agent, request->number);
     if (book && book->waiting.placement.number == decision->number)
         decision->name = proposal_name(&book->waiting.placement);
+    else if (book && book->relaunch.placement.number == decision->number)
+        decision->name = proposal_full_name(&book->relaunch);
     request->plan.planner = planner_of(agent);
     if (request->plan.planner == CAIRN_WATCH_NOBODY) {
         request_refuse(agent, request, EXIT_AGAIN,

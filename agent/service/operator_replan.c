@@ -126,6 +126,28 @@ put_slow(struct cairn_json_writer *writer, const struct operator_job *job,
     cairn_json_write_array_end(writer);
 }
 
+/* What it takes: 0 a new start of the job's command, 1 other shares, 2 that layers move. */
+static uint64_t
+level_of(const struct proposal *proposal)
+{
+    if (proposal->shape.tp)
+        return 0;
+    return proposal->moved_layers || proposal->action == CAIRN_REPLAN_LAYERS ? 2 : 1;
+}
+
+/* Where the command of a relaunch starts. */
+static void
+put_shape(struct cairn_json_writer *writer, const struct proposal_shape *shape)
+{
+    if (shape->tp == 0)
+        return;
+    cairn_json_put_u64(writer, "tp", shape->tp);
+    cairn_json_put_array(writer, "nodes");
+    for (uint32_t i = 0; i < shape->node_count; i++)
+        cairn_json_write_u64(writer, shape->nodes[i]);
+    cairn_json_write_array_end(writer);
+}
+
 /* The fields of a proposal, into the object that is open. */
 static void
 put_proposal(struct cairn_json_writer *writer, const struct operator_job *job,
@@ -134,7 +156,9 @@ put_proposal(struct cairn_json_writer *writer, const struct operator_job *job,
     bool is_action = proposal->action < CAIRN_REPLAN_COUNT;
 
     cairn_json_put_u64(writer, "number", proposal->placement.number);
+    cairn_json_put_u64(writer, "level", level_of(proposal));
     put_placement(writer, &proposal->placement);
+    put_shape(writer, &proposal->shape);
     cairn_json_put_bool(writer, "home", proposal->is_home);
     cairn_json_put_string(writer, "action", is_action ? action_names[proposal->action] : "home");
     put_ms(writer, "current_ms", proposal->current_ms);
@@ -185,6 +209,24 @@ put_decided(struct cairn_json_writer *writer, const struct proposal *offer)
         cairn_json_write_u64(writer, offer->node);
     else
         cairn_json_write_null(writer);
+}
+
+/* A relaunch: the one that waits for an operator, or the one that was approved last; null. */
+static void
+put_relaunch(struct cairn_json_writer *writer, const struct operator_job *job, const char *key,
+             const struct proposal *relaunch)
+{
+    cairn_json_write_key(writer, key);
+    if (!relaunch || relaunch->placement.count == 0) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_object_begin(writer);
+    put_proposal(writer, job, relaunch);
+    put_ms(writer, "running_ms", relaunch->running_ms);
+    if (relaunch->decided)
+        put_decided(writer, relaunch);
+    cairn_json_write_object_end(writer);
 }
 
 /* The newest offer, and how many ranks compute by it; null: there was none. */
@@ -267,6 +309,8 @@ put_plan(struct cairn_json_writer *writer, const struct operator_job *job)
         cairn_json_write_null(writer);
     put_offer(writer, job);
     put_waiting(writer, job);
+    put_relaunch(writer, job, "relaunch", job->book ? &job->book->relaunch : NULL);
+    put_relaunch(writer, job, "shape", job->book ? &job->book->shape : NULL);
     put_refused(writer, analyst);
 }
 
@@ -355,6 +399,7 @@ put_story(struct cairn_json_writer *writer, const struct operator_job *job,
     cairn_json_put_u64(writer, "number", story->number);
     cairn_json_put_string(writer, "placement", story->text);
     cairn_json_put_bool(writer, "home", story->is_home);
+    cairn_json_put_bool(writer, "relaunch", story->is_relaunch);
     cairn_json_put_string(writer, "fate", fates[story->fate]);
     cairn_json_put_u64(writer, "withdraws", story->withdraws); /* 0: none */
     put_slow(writer, job, &story->slow);
@@ -455,6 +500,9 @@ operator_replan_write(struct cairn_json_writer *writer, const struct operator_jo
     const struct operator_node *analyst;
     bool waits = job->book && job->book->waiting.placement.count > 0;
     bool is_away = job->book && job->book->offer.placement.count > 0 && !job->book->offer.is_home;
+    bool is_relaunched =
+        job->book && (job->book->relaunch.placement.count > 0 ||
+                      (job->book->shape.placement.count > 0 && !job->book->shape.is_home));
     char nothing[256];
     uint32_t index = 0;
 
@@ -488,5 +536,5 @@ operator_replan_write(struct cairn_json_writer *writer, const struct operator_jo
         cairn_json_write_string(writer, nothing);
     }
     cairn_json_write_object_end(writer);
-    return waits || is_away ? 0 : EXIT_NOTHING;
+    return waits || is_away || is_relaunched ? 0 : EXIT_NOTHING;
 }

@@ -75,9 +75,10 @@ struct operator_plan {
 
 /* What a launcher wants (operator_launcher.h). */
 struct operator_note {
-    bool given;    /* it leaves the note `text`; else it only asks */
-    bool relaunch; /* an operator wants the launchers to begin a new round */
-    bool local;    /* it wants to know at once who is alive, and not what the others say */
+    bool given;            /* it leaves the note `text`; else it only asks */
+    uint64_t reads, shape; /* of its launcher; operator_launcher.h */
+    bool relaunch;         /* an operator wants the launchers to begin a new round */
+    bool local;            /* it wants to know at once who is alive, and not what the others say */
     char text[OPERATOR_NOTE_BYTES];
 };
 

@@ -152,6 +152,7 @@ log_actions(struct cairn_agent *agent, const struct analyst_actions *actions, ui
 {
     const struct proposal_book *book = analyst_book(agent->analyst);
     struct placing_state *state = agent->placing;
+    char text[PROPOSAL_TEXT_BYTES];
 
     if (actions->what & ANALYST_SAY_HEARD) {
         if (actions->what & ANALYST_SAY_OFFER)
@@ -166,6 +167,10 @@ log_actions(struct cairn_agent *agent, const struct analyst_actions *actions, ui
         log_proposal("offer", &book->offer);
     if (actions->what & ANALYST_SAY_WAITS)
         log_proposal("waits for approval: proposal", &book->waiting);
+    if (actions->what & ANALYST_SAY_RELAUNCH)
+        CAIRN_LOG_AT(INFO, "replan: relaunch %" PRIu64 " waits for approval: %s",
+                     book->relaunch.placement.number,
+                     proposal_describe_full(&book->relaunch, text));
     if (actions->what & ANALYST_SAY_OVER)
         CAIRN_LOG_AT(INFO, "replan: proposal %" PRIu64 " is over", actions->over);
     if (actions->what & ANALYST_SAY_KEPT)

@@ -13,6 +13,7 @@
 enum { EXIT_FAILED = 1, EXIT_USAGE = 64, EXIT_DENIED = 77 };
 /* Rates of one rank that differ by less are the same evidence: measured rates scatter. */
 #define RATE_CHANGED 0.25
+static const uint64_t again_ns = UINT64_C(300) * CAIRN_NS_PER_S; /* a relaunch that failed */
 static const uint64_t day_ns = UINT64_C(86400) * CAIRN_NS_PER_S;
 
 /* ---- placements and evidence ---- */
@@ -34,6 +35,19 @@ proposal_name(const struct cairn_session_shares *placement)
     name = cairn_crc64(name, placement->parts, placement->count * sizeof *placement->parts);
     name = cairn_crc64(name, &placement->stages, sizeof placement->stages);
     name = cairn_crc64(name, placement->layers, layers * sizeof *placement->layers);
+    return name ? name : 1;
+}
+
+uint64_t
+proposal_full_name(const struct proposal *proposal)
+{
+    const struct proposal_shape *shape = &proposal->shape;
+    uint64_t name = proposal_name(&proposal->placement);
+
+    if (shape->tp == 0)
+        return name;
+    name = cairn_crc64(name, &shape->tp, sizeof shape->tp);
+    name = cairn_crc64(name, shape->nodes, shape->node_count * sizeof *shape->nodes);
     return name ? name : 1;
 }
 
@@ -79,6 +93,28 @@ proposal_describe(const struct cairn_session_shares *placement, char text[PROPOS
     for (uint32_t r = 0; placement->stages && r < placement->count; r++)
         add_numbers(text, r ? " | " : ", layers ", ",",
                     placement->layers + (size_t)r * placement->stages, placement->stages);
+    return text;
+}
+
+const char *
+proposal_describe_full(const struct proposal *proposal, char text[PROPOSAL_TEXT_BYTES])
+{
+    const struct cairn_session_shares *placement = &proposal->placement;
+    const struct proposal_shape *shape = &proposal->shape;
+    char shares[PROPOSAL_TEXT_BYTES];
+
+    if (shape->tp == 0) {
+        (void)snprintf(text, PROPOSAL_TEXT_BYTES, "micro-batches %.*s", PROPOSAL_TEXT_BYTES - 16,
+                       proposal_describe(placement, shares));
+        return text;
+    }
+    (void)snprintf(text, PROPOSAL_TEXT_BYTES,
+                   "%" PRIu32 " x %" PRIu32 " stages of %" PRIu32 " device%s", placement->count,
+                   placement->stages, shape->tp, shape->tp == 1 ? "" : "s");
+    add_numbers(text, shape->node_count == 1 ? " on node " : " on nodes ", ", ", shape->nodes,
+                shape->node_count);
+    add_numbers(text, ", micro-batches ", " | ", placement->parts, placement->count);
+    add_numbers(text, ", layers ", ",", placement->layers, placement->stages);
     return text;
 }
 
@@ -206,6 +242,17 @@ note_end(struct proposal_book *book, uint64_t number, enum proposal_end end,
                                 decision ? decision->token : 0, wall_ns};
 }
 
+/* Ends the relaunch that waits, if one does. */
+static bool
+end_relaunch(struct proposal_book *book, enum proposal_end end, uint64_t wall_ns)
+{
+    if (book->relaunch.placement.count == 0)
+        return false;
+    note_end(book, book->relaunch.placement.number, end, NULL, wall_ns);
+    memset(&book->relaunch, 0, sizeof book->relaunch);
+    return true;
+}
+
 /* Ends the proposal that waits, if one does. */
 static bool
 end_waiting(struct proposal_book *book, enum proposal_end end, uint64_t wall_ns)
@@ -217,16 +264,26 @@ end_waiting(struct proposal_book *book, enum proposal_end end, uint64_t wall_ns)
     return true;
 }
 
+/* Of offers to the trainers, or of relaunches. */
+static struct proposal_story *
+newest_of(struct proposal_book *book, bool is_relaunch)
+{
+    for (uint32_t i = book->story_count; i-- > 0;)
+        if (book->stories[i].is_relaunch == is_relaunch)
+            return &book->stories[i];
+    return NULL;
+}
+
 static struct proposal_story *
 newest_story(struct proposal_book *book)
 {
-    return book->story_count ? &book->stories[book->story_count - 1] : NULL;
+    return newest_of(book, false);
 }
 
 static void
-end_story(struct proposal_book *book, enum proposal_fate fate, uint64_t wall_ns)
+end_story(struct proposal_book *book, bool is_relaunch, enum proposal_fate fate, uint64_t wall_ns)
 {
-    struct proposal_story *story = newest_story(book);
+    struct proposal_story *story = newest_of(book, is_relaunch);
 
     if (!story || story->ended_wall_ns)
         return;
@@ -235,14 +292,15 @@ end_story(struct proposal_book *book, enum proposal_fate fate, uint64_t wall_ns)
     story->ended_wall_ns = wall_ns;
 }
 
-/* Begins the story of the offer. */
+/* Begins the story of an offer or of a relaunch. */
 static void
-begin_story(struct proposal_book *book, uint64_t withdraws, uint64_t wall_ns)
+begin_story(struct proposal_book *book, const struct proposal *made, uint64_t withdraws,
+            uint64_t wall_ns)
 {
-    const struct proposal *made = &book->offer;
+    bool is_relaunch = made->shape.tp > 0;
     struct proposal_story *story;
 
-    end_story(book, PROPOSAL_LEFT, wall_ns);
+    end_story(book, is_relaunch, PROPOSAL_LEFT, wall_ns);
     if (book->story_count == PROPOSAL_STORIES_MAX) {
         book->story_count--;
         memmove(book->stories, book->stories + 1, book->story_count * sizeof *book->stories);
@@ -252,6 +310,7 @@ begin_story(struct proposal_book *book, uint64_t withdraws, uint64_t wall_ns)
                                      .withdraws = withdraws,
                                      .fate = PROPOSAL_OFFERED,
                                      .is_home = made->is_home,
+                                     .is_relaunch = is_relaunch,
                                      .action = made->action,
                                      .current_ms = made->current_ms,
                                      .running_ms = made->running_ms,
@@ -269,7 +328,10 @@ begin_story(struct proposal_book *book, uint64_t withdraws, uint64_t wall_ns)
                                      .expected_ms = INFINITY,
                                      .after_ms = INFINITY};
     memcpy(story->alternatives, made->alternatives, sizeof story->alternatives);
-    (void)proposal_describe(&made->placement, story->text);
+    if (is_relaunch)
+        (void)proposal_describe_full(made, story->text);
+    else
+        (void)proposal_describe(&made->placement, story->text);
 }
 
 /* Makes a proposal the offer, under its number. decision NULL: nobody was asked. withdraws: the
@@ -297,7 +359,7 @@ offer(struct proposal_book *book, const struct proposal *proposal,
             decision->word == PROPOSAL_GO_BACK ? PROPOSAL_BACK : PROPOSAL_APPROVED;
         book->offer.node = decision->node;
     }
-    begin_story(book, withdraws, wall_ns);
+    begin_story(book, &book->offer, withdraws, wall_ns);
 }
 
 /* A proposal with the next number. */
@@ -350,13 +412,13 @@ deny(struct proposal_book *book, const struct proposal *proposal, uint64_t until
         memmove(book->denied, book->denied + 1, book->denied_count * sizeof *book->denied);
     }
     book->denied[book->denied_count++] =
-        (struct proposal_denial){proposal_name(&proposal->placement), until_wall_ns};
+        (struct proposal_denial){proposal_full_name(proposal), until_wall_ns};
 }
 
 static bool
 is_denied(const struct proposal_book *book, const struct proposal *wanted, uint64_t wall_ns)
 {
-    uint64_t name = proposal_name(&wanted->placement);
+    uint64_t name = proposal_full_name(wanted);
 
     for (uint32_t i = 0; i < book->denied_count; i++)
         if (book->denied[i].name == name &&
@@ -551,10 +613,80 @@ proposal_withdraw(struct proposal_book *book, const struct proposal *before, enu
     give_number(book, &again, &again, wall_ns);
     if (why == PROPOSAL_TAKEN_BACK)
         book->before = withdrawn;
-    end_story(book, why, wall_ns);
+    end_story(book, false, why, wall_ns);
     offer(book, &again, NULL, withdrawn.placement.number, wall_ns);
     book->version++;
     return PROPOSAL_CHANGED | PROPOSAL_OFFER;
+}
+
+/* ---- relaunches ---- */
+
+uint32_t
+proposal_want_relaunch(struct proposal_book *book, const struct proposal *wanted, uint64_t wall_ns)
+{
+    struct proposal *waiting = &book->relaunch;
+    uint32_t follows = PROPOSAL_CHANGED;
+
+    if (!wanted || is_denied(book, wanted, wall_ns)) {
+        if (!end_relaunch(book, PROPOSAL_WITHDRAWN, wall_ns))
+            return 0;
+    } else if (waiting->placement.count &&
+               proposal_full_name(waiting) == proposal_full_name(wanted)) {
+        return 0; /* an operator decides by the figures that were shown first */
+    } else {
+        (void)end_relaunch(book, PROPOSAL_REPLACED, wall_ns);
+        give_number(book, waiting, wanted, wall_ns);
+        follows |= PROPOSAL_RELAUNCH;
+    }
+    book->version++;
+    return follows;
+}
+
+uint32_t
+proposal_note_relaunched(struct proposal_book *book, double before_ms, uint64_t standstill_ns,
+                         uint64_t wall_ns)
+{
+    struct proposal_story *story = newest_of(book, true);
+
+    if (!story || story->fate != PROPOSAL_OFFERED)
+        return 0;
+    story->fate = PROPOSAL_TAKEN;
+    story->taken_wall_ns = wall_ns;
+    story->standstill_ns = standstill_ns;
+    story->before_ms = before_ms;
+    if (before_ms < INFINITY && story->running_ms < INFINITY)
+        story->expected_ms = before_ms * story->step_ms / story->running_ms;
+    if (standstill_ns)
+        book->relaunch_ns = standstill_ns;
+    book->version++;
+    return PROPOSAL_CHANGED;
+}
+
+uint32_t
+proposal_note_relaunch_kept(struct proposal_book *book, double after_ms)
+{
+    struct proposal_story *story = newest_of(book, true);
+
+    if (!story || story->fate != PROPOSAL_TAKEN)
+        return 0;
+    story->fate = PROPOSAL_KEPT;
+    story->after_ms = after_ms;
+    book->version++;
+    return PROPOSAL_CHANGED;
+}
+
+uint32_t
+proposal_end_relaunch(struct proposal_book *book, uint64_t wall_ns)
+{
+    struct proposal_story *story = newest_of(book, true);
+
+    if (!story || story->fate != PROPOSAL_OFFERED)
+        return 0;
+    end_story(book, true, PROPOSAL_AGED, wall_ns);
+    deny(book, &book->shape, wall_ns + again_ns);
+    memset(&book->shape, 0, sizeof book->shape);
+    book->version++;
+    return PROPOSAL_CHANGED;
 }
 
 /* ---- decisions ---- */
@@ -662,6 +794,11 @@ refuse_number(const struct proposal_book *book, uint64_t wrong, uint64_t wall_ns
                        "proposal %" PRIu64 ": there is none with this number; %" PRIu64
                        " is the one that waits",
                        wrong, book->waiting.placement.number);
+    else if (book->relaunch.placement.count)
+        (void)snprintf(out->text, sizeof out->text,
+                       "proposal %" PRIu64 ": there is none with this number; relaunch %" PRIu64
+                       " waits",
+                       wrong, book->relaunch.placement.number);
     else
         (void)snprintf(out->text, sizeof out->text,
                        "proposal %" PRIu64 ": there is none with this number, and none waits; see "
@@ -731,6 +868,76 @@ decide_waiting(struct proposal_book *book, const struct proposal_decision *decis
     return answer(out, &waiting.placement, PROPOSAL_CHANGED | (approves ? PROPOSAL_OFFER : 0));
 }
 
+/* Makes a relaunch the shape that the launchers carry out. */
+static void
+approve_relaunch(struct proposal_book *book, const struct proposal *relaunch,
+                 const struct proposal_decision *decision, uint64_t wall_ns)
+{
+    (void)end_waiting(book, PROPOSAL_REPLACED, wall_ns); /* it is for the shape of now */
+    book->shape = *relaunch;
+    book->shape.made_wall_ns = wall_ns;
+    book->shape.decided = decision->word == PROPOSAL_GO_BACK ? PROPOSAL_BACK : PROPOSAL_APPROVED;
+    book->shape.node = decision->node;
+    begin_story(book, &book->shape, 0, wall_ns);
+}
+
+static uint32_t
+answer_relaunch(struct proposal_answer *out, const struct proposal *relaunch)
+{
+    char text[PROPOSAL_TEXT_BYTES];
+
+    out->number = relaunch->placement.number;
+    (void)snprintf(out->text, sizeof out->text, "%s", proposal_describe_full(relaunch, text));
+    return PROPOSAL_CHANGED;
+}
+
+/* A decision about the relaunch that waits. */
+static uint32_t
+decide_relaunch(struct proposal_book *book, const struct proposal_decision *decision,
+                const struct proposal_scene *scene, struct proposal_answer *out)
+{
+    bool approves = decision->word == PROPOSAL_APPROVE;
+    struct proposal relaunch = book->relaunch;
+
+    if (decision->name != proposal_full_name(&relaunch)) {
+        (void)snprintf(out->text, sizeof out->text,
+                       "proposal %" PRIu64 ": node %u has another relaunch under this number; run "
+                       "`cairn replan` again in 10 s",
+                       decision->number, decision->node);
+        return refuse(out, EXIT_FAILED);
+    }
+    note_end(book, decision->number, approves ? PROPOSAL_APPROVED : PROPOSAL_DENIED, decision,
+             scene->wall_ns);
+    memset(&book->relaunch, 0, sizeof book->relaunch);
+    if (approves)
+        approve_relaunch(book, &relaunch, decision, scene->wall_ns);
+    else
+        deny(book, &relaunch, decision->for_ns ? scene->wall_ns + decision->for_ns : 0);
+    return answer_relaunch(out, &relaunch);
+}
+
+/* The job runs in the shape of a relaunch: home is another relaunch. */
+static uint32_t
+go_back_by_relaunch(struct proposal_book *book, const struct proposal_decision *decision,
+                    const struct proposal_scene *scene, struct proposal_answer *out)
+{
+    struct proposal home;
+
+    if (!scene->home_shape) {
+        (void)snprintf(out->text, sizeof out->text,
+                       "home placement: its replicas are not divided alike, so no relaunch leads "
+                       "there; end the job, and start it with --resume");
+        return refuse(out, EXIT_FAILED);
+    }
+    (void)end_relaunch(book, PROPOSAL_BACK, scene->wall_ns);
+    set_evidence(book, scene->slow);
+    book->is_all_denied = true;
+    give_number(book, &home, scene->home_shape, scene->wall_ns);
+    approve_relaunch(book, &home, decision, scene->wall_ns);
+    note_end(book, home.placement.number, PROPOSAL_BACK, decision, scene->wall_ns);
+    return answer_relaunch(out, &home);
+}
+
 static uint32_t
 go_back(struct proposal_book *book, const struct proposal_decision *decision,
         const struct proposal_scene *scene, struct proposal_answer *out)
@@ -738,6 +945,8 @@ go_back(struct proposal_book *book, const struct proposal_decision *decision,
     const struct proposal *running = proposal_running(book, scene->home);
     struct proposal home;
 
+    if (book->shape.placement.count && !book->shape.is_home)
+        return go_back_by_relaunch(book, decision, scene, out);
     if (proposal_is_same(&running->placement, &scene->home->placement)) {
         if (book->waiting.placement.count)
             (void)snprintf(out->text, sizeof out->text,
@@ -756,6 +965,7 @@ go_back(struct proposal_book *book, const struct proposal_decision *decision,
         note_end(book, book->waiting.placement.number, PROPOSAL_BACK, decision, scene->wall_ns);
         memset(&book->waiting, 0, sizeof book->waiting);
     }
+    (void)end_relaunch(book, PROPOSAL_BACK, scene->wall_ns);
     set_evidence(book, scene->slow);
     book->is_all_denied = true;
     give_number(book, &home, scene->home, scene->wall_ns);
@@ -809,7 +1019,10 @@ proposal_decide(struct proposal_book *book, const struct proposal_decision *deci
                        "plan_policy in its file");
         return refuse(out, EXIT_DENIED);
     }
-    if (decision->word == PROPOSAL_GO_BACK) {
+    if ((decision->word == PROPOSAL_APPROVE || decision->word == PROPOSAL_DENY) &&
+        book->relaunch.placement.count && book->relaunch.placement.number == decision->number) {
+        follows = decide_relaunch(book, decision, scene, out);
+    } else if (decision->word == PROPOSAL_GO_BACK) {
         follows = go_back(book, decision, scene, out);
     } else if (decision->word == PROPOSAL_NOW) {
         follows = offer_now(book, decision, scene, out);

@@ -11,6 +11,10 @@
  *                                              placement; every other one is denied
  *   now                   a better plan ─────────────────────────────► OFFERED n + 1
  *
+ *   relaunch  another shape, which only a new start of the job's command can take (`cairn run
+ *             --relaunch`) ──► proposed n, beside what waits ──approve n──► SHAPE n: the launchers
+ *             carry it out. It always waits for an operator.
+ *
  *   OFFERED n ──all ranks take it──► TAKEN ──it brings what was predicted──► KEPT
  *      │                               └─ it does not ──► TAKEN_BACK: OFFERED n + 1, as before
  *      └─ the ranks give it up, or never take it ──► FAILED: OFFERED n + 1, what runs
@@ -34,6 +38,7 @@
 
 #include "client/session.h"
 #include "replan/advise/decide.h"
+#include "replan/advise/shapes.h"
 
 enum {
     PROPOSAL_STANDSTILLS = 3, /* whose median is the price of a move of layers */
@@ -80,6 +85,13 @@ struct proposal_refused {
     uint64_t ns;
 };
 
+/* What a relaunch starts the job's command on; all replicas are divided alike. */
+struct proposal_shape {
+    uint32_t tp;                           /* devices of a stage; 0: other shares or layers alone */
+    uint32_t node_count;                   /* 1 … CAIRN_SHAPE_NODES_MAX */
+    uint32_t nodes[CAIRN_SHAPE_NODES_MAX]; /* in the order of ranks */
+};
+
 /* A placement, what it gains, and why. Times are INFINITY if unknown. */
 struct proposal {
     struct cairn_session_shares placement; /* with its number; count 0: there is none */
@@ -102,6 +114,7 @@ struct proposal {
                                                           * its price; INFINITY: it cannot be done,
                                                           * or is unknown */
     struct proposal_refused refused;
+    struct proposal_shape shape; /* of a relaunch; moved_bytes are all that is restored */
 };
 
 /* How an offer fares, from the last row on for good. */
@@ -122,6 +135,7 @@ struct proposal_story {
     enum proposal_fate fate;
     char text[PROPOSAL_TEXT_BYTES]; /* its placement */
     bool is_home;
+    bool is_relaunch;
     enum cairn_replan_action action;
     double current_ms, running_ms, step_ms, bound_ms, cost_ms; /* as in struct proposal */
     uint64_t moved_layers, moved_bytes;
@@ -161,7 +175,10 @@ struct proposal_book {
     uint64_t version;
     uint64_t last_number; /* the highest that was given, or that a trainer had */
     struct proposal offer, waiting;
-    struct proposal before; /* what ran when the offer was made; count 0: home */
+    struct proposal before;   /* what ran when the offer was made; count 0: home */
+    struct proposal relaunch; /* that waits for an operator */
+    struct proposal shape;    /* the relaunch that was approved last */
+    uint64_t relaunch_ns;     /* standstill of the last relaunch; 0: none was measured */
     bool is_all_denied;
     uint32_t denied_count;
     struct proposal_denial denied[PROPOSAL_DENIED_MAX];
@@ -191,6 +208,7 @@ enum {
     /* and why, for the log */
     PROPOSAL_HEARD = 32,     /* the book is another agent's */
     PROPOSAL_GOOD = 64,      /* the offer has brought what it should */
+    PROPOSAL_RELAUNCH = 512, /* a relaunch is proposed */
     PROPOSAL_WITHDRAWS = 128 /* the offer takes the one before back */
 };
 
@@ -232,11 +250,12 @@ struct proposal_decision {
 
 /* What the planning agent knows when it decides. */
 struct proposal_scene {
-    const struct proposal *home;      /* NULL: nothing is planned here */
-    const struct proposal *best;      /* of PROPOSAL_NOW; NULL: no plan gains enough */
-    const struct proposal_slow *slow; /* now */
-    enum proposal_gate waiting_gate;  /* that refuses what waits; of these, PROPOSAL_GATE_RANKS, */
-    enum proposal_gate home_gate;     /* … _COMMIT and _SLOTS hold for an operator too */
+    const struct proposal *home;       /* NULL: nothing is planned here */
+    const struct proposal *best;       /* of PROPOSAL_NOW; NULL: no plan gains enough */
+    const struct proposal_slow *slow;  /* now */
+    const struct proposal *home_shape; /* the home placement as a relaunch; NULL: there is none */
+    enum proposal_gate waiting_gate;   /* that refuses what waits; of these, PROPOSAL_GATE_RANKS, */
+    enum proposal_gate home_gate;      /* … _COMMIT and _SLOTS hold for an operator too */
     enum proposal_gate best_gate;
     bool needs_approval;
     uint64_t wall_ns;
@@ -267,6 +286,20 @@ uint32_t proposal_note_kept(struct proposal_book *book, double after_ms, uint64_
 uint32_t proposal_withdraw(struct proposal_book *book, const struct proposal *before,
                            enum proposal_fate why, double after_ms, uint64_t deny_ns,
                            uint64_t wall_ns);
+
+/*
+ * A relaunch would gain enough (wanted), or none would (NULL): proposes it, or ends the one that
+ * waits. Returns what has to follow, as the next three.
+ */
+uint32_t proposal_want_relaunch(struct proposal_book *book, const struct proposal *wanted,
+                                uint64_t wall_ns);
+/* The job trains in the approved shape, after it has stood still for so long (0: unknown). */
+uint32_t proposal_note_relaunched(struct proposal_book *book, double before_ms,
+                                  uint64_t standstill_ns, uint64_t wall_ns);
+/* What the relaunch has brought is measured. */
+uint32_t proposal_note_relaunch_kept(struct proposal_book *book, double after_ms);
+/* The launchers have not carried the approved relaunch out in time. */
+uint32_t proposal_end_relaunch(struct proposal_book *book, uint64_t wall_ns);
 
 /* What ran when the offer was made. */
 const struct proposal *proposal_before(const struct proposal_book *book,
@@ -309,6 +342,12 @@ bool proposal_is_same_slow(const struct proposal_slow *left, const struct propos
 /* The name of a placement without its number; never 0. */
 uint64_t proposal_name(const struct cairn_session_shares *placement);
 
+/* The name of a placement and of the nodes of a relaunch. */
+uint64_t proposal_full_name(const struct proposal *proposal);
+
+/* "micro-batches 8 | 4, …", and of a relaunch "2 x 2 stages of 1 device on nodes 0, 1, …". */
+const char *proposal_describe_full(const struct proposal *proposal, char text[PROPOSAL_TEXT_BYTES]);
+
 /* "8 | 4", and "7 | 5, layers 4,4,4 | 5,2,5"; returns text. */
 const char *proposal_describe(const struct cairn_session_shares *placement,
                               char text[PROPOSAL_TEXT_BYTES]);
@@ -316,12 +355,16 @@ const char *proposal_describe(const struct cairn_session_shares *placement,
 enum {
     PROPOSAL_ONE_BYTES_MAX = 128 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) +
                              16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,
+    PROPOSAL_SHAPED_BYTES_MAX = PROPOSAL_ONE_BYTES_MAX -
+                                4 * (CAIRN_REPLICAS_MAX - CAIRN_SHAPE_PARTS_MAX) + 8 +
+                                4 * CAIRN_SHAPE_NODES_MAX,
     PROPOSAL_STORY_BYTES =
-        167 + PROPOSAL_TEXT_BYTES + 16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,
-    PROPOSAL_BOOK_BYTES_MAX =
-        24 + 3 * PROPOSAL_ONE_BYTES_MAX + 20 + 16 * PROPOSAL_DENIED_MAX + 16 * PROPOSAL_SLOW_MAX +
-        4 + 32 * PROPOSAL_ENDED_MAX + 4 + 8 * PROPOSAL_AWAY_MAX + 4 + 16 * PROPOSAL_SPENT_MAX + 4 +
-        8 * PROPOSAL_STANDSTILLS + 4 + PROPOSAL_STORY_BYTES * PROPOSAL_STORIES_MAX
+        171 + PROPOSAL_TEXT_BYTES + 16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,
+    PROPOSAL_BOOK_BYTES_MAX = 24 + 3 * PROPOSAL_ONE_BYTES_MAX + 2 * PROPOSAL_SHAPED_BYTES_MAX + 28 +
+                              16 * PROPOSAL_DENIED_MAX + 16 * PROPOSAL_SLOW_MAX + 4 +
+                              32 * PROPOSAL_ENDED_MAX + 4 + 8 * PROPOSAL_AWAY_MAX + 4 +
+                              16 * PROPOSAL_SPENT_MAX + 4 + 8 * PROPOSAL_STANDSTILLS + 4 +
+                              PROPOSAL_STORY_BYTES * PROPOSAL_STORIES_MAX
 };
 
 /* Returns the bytes used; 0: the book cannot be packed. */

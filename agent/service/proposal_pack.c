@@ -3,6 +3,8 @@
  *
  *   u64 mark  u64 version  u64 last number
  *   offer, waiting, before    as below; only a u32 0 if there is none
+ *   relaunch, shape           the same, then u32 tp  u32 count  u32 nodes[count]
+ *   u64 relaunch_ns
  *   u32 all denied  u32 count  { u64 name  u64 until_wall_ns }[count]  slow
  *   u64 doubt_until_wall_ns
  *   u32 count  { u64 number  u32 end  u32 node  u64 token  u64 wall_ns }[count]
@@ -17,7 +19,8 @@
  *             u64 payback_steps moved_layers moved_bytes made_wall_ns evidence_wall_ns
  *             u32 decided node  slow  { f64 step_ms  f64 cost_ms }[CAIRN_REPLAN_COUNT]
  *             u32 refusing gates  u64 refused_ns
- *   story     u64 number withdraws  u32 fate  u32 length  u8 text[length]  u32 home action
+ *   story     u64 number withdraws  u32 fate  u32 length  u8 text[length]
+ *             u32 home relaunch action
  *             f64 current_ms running_ms step_ms bound_ms cost_ms  u64 moved_layers moved_bytes
  *             u32 decided node  slow  { f64 step_ms  f64 cost_ms }[CAIRN_REPLAN_COUNT]
  *             u32 refusing gates  u64 refused_ns  u64 offered_wall_ns taken_wall_ns ended_wall_ns
@@ -31,7 +34,7 @@
 #include <math.h>
 #include <string.h>
 
-static const uint64_t mark = UINT64_C(0x346b6f6f62706e63); /* "cnpbook4" */
+static const uint64_t mark = UINT64_C(0x356b6f6f62706e63); /* "cnpbook5" */
 
 /* ---- packing ---- */
 
@@ -110,6 +113,18 @@ pack_proposal(struct cairn_writer *writer, const struct proposal *proposal)
 }
 
 static void
+pack_shaped(struct cairn_writer *writer, const struct proposal *proposal)
+{
+    pack_proposal(writer, proposal);
+    if (proposal->placement.count == 0)
+        return;
+    cairn_write_u32(writer, proposal->shape.tp);
+    cairn_write_u32(writer, proposal->shape.node_count);
+    for (uint32_t i = 0; i < proposal->shape.node_count; i++)
+        cairn_write_u32(writer, proposal->shape.nodes[i]);
+}
+
+static void
 pack_story(struct cairn_writer *writer, const struct proposal_story *story)
 {
     uint32_t length = (uint32_t)strnlen(story->text, PROPOSAL_TEXT_BYTES - 1);
@@ -120,6 +135,7 @@ pack_story(struct cairn_writer *writer, const struct proposal_story *story)
     cairn_write_u32(writer, length);
     cairn_write_bytes(writer, story->text, length);
     cairn_write_u32(writer, story->is_home);
+    cairn_write_u32(writer, story->is_relaunch);
     cairn_write_u32(writer, (uint32_t)story->action);
     write_double(writer, story->current_ms);
     write_double(writer, story->running_ms);
@@ -154,6 +170,9 @@ proposal_pack(const struct proposal_book *book, uint8_t bytes[PROPOSAL_BOOK_BYTE
     pack_proposal(&writer, &book->offer);
     pack_proposal(&writer, &book->waiting);
     pack_proposal(&writer, &book->before);
+    pack_shaped(&writer, &book->relaunch);
+    pack_shaped(&writer, &book->shape);
+    cairn_write_u64(&writer, book->relaunch_ns);
     cairn_write_u32(&writer, book->is_all_denied);
     cairn_write_u32(&writer, book->denied_count);
     for (uint32_t i = 0; i < book->denied_count; i++) {
@@ -288,6 +307,22 @@ unpack_proposal(struct cairn_reader *reader, struct proposal *out)
 }
 
 static void
+unpack_shaped(struct cairn_reader *reader, struct proposal *out)
+{
+    unpack_proposal(reader, out);
+    if (out->placement.count == 0)
+        return;
+    out->shape.tp = read_part(reader);
+    out->shape.node_count = read_up_to(reader, CAIRN_SHAPE_NODES_MAX);
+    if (out->shape.node_count == 0 || out->placement.stages == 0 ||
+        out->placement.count > CAIRN_SHAPE_PARTS_MAX ||
+        out->placement.stages > CAIRN_SHAPE_PARTS_MAX)
+        reader->failed = true;
+    for (uint32_t i = 0; !reader->failed && i < out->shape.node_count; i++)
+        out->shape.nodes[i] = cairn_read_u32(reader);
+}
+
+static void
 unpack_story(struct cairn_reader *reader, struct proposal_story *out)
 {
     uint32_t length;
@@ -305,6 +340,7 @@ unpack_story(struct cairn_reader *reader, struct proposal_story *out)
         if (out->text[i] < ' ' || out->text[i] > '~')
             reader->failed = true;
     out->is_home = read_up_to(reader, 1) != 0;
+    out->is_relaunch = read_up_to(reader, 1) != 0;
     out->action = (enum cairn_replan_action)read_up_to(reader, CAIRN_REPLAN_NONE);
     out->current_ms = read_double(reader);
     out->running_ms = read_double(reader);
@@ -372,6 +408,9 @@ proposal_unpack(const void *bytes, size_t bytes_len, struct proposal_book *out)
     unpack_proposal(&reader, &book.offer);
     unpack_proposal(&reader, &book.waiting);
     unpack_proposal(&reader, &book.before);
+    unpack_shaped(&reader, &book.relaunch);
+    unpack_shaped(&reader, &book.shape);
+    book.relaunch_ns = cairn_read_u64(&reader);
     book.is_all_denied = read_up_to(&reader, 1) != 0;
     book.denied_count = read_up_to(&reader, PROPOSAL_DENIED_MAX);
     for (uint32_t i = 0; !reader.failed && i < book.denied_count; i++) {
@@ -390,7 +429,9 @@ proposal_unpack(const void *bytes, size_t bytes_len, struct proposal_book *out)
         unpack_story(&reader, &book.stories[i]);
     err = cairn_reader_done(&reader);
     if (!err && (book.last_number < book.offer.placement.number ||
-                 book.last_number < book.waiting.placement.number))
+                 book.last_number < book.waiting.placement.number ||
+                 book.last_number < book.relaunch.placement.number ||
+                 book.last_number < book.shape.placement.number))
         err = CAIRN_CORRUPT;
     if (!err)
         *out = book;

@@ -14,6 +14,7 @@
 #include "agent/process/session.h"
 #include "agent/process/step.h"
 #include "agent/service/analyst.h"
+#include "agent/service/operator_state.h"
 #include "agent/service/operator_view.h"
 #include "agent/service/placing.h"
 #include "agent/service/problem_file.h"
@@ -350,6 +351,10 @@ take_round(struct cairn_agent *agent)
         cairn_core_look(agent->core, &core);
         round->committed_epoch = core.committed.epoch;
         round->committed_step = core.committed.step;
+        if (agent->operators && agent->operators->launcher.serial) {
+            round->reads = agent->operators->launcher.reads;
+            round->shape = agent->operators->launcher.shape;
+        }
         round->held_bytes = find_held(agent, held_ranks, &round->held_count);
     }
     analyst_step(agent->analyst, &event, &actions);

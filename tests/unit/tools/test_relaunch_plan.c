@@ -30,13 +30,14 @@ struct node {
 };
 
 static struct node job[NODES];
-static uint64_t done_job; /* one of its commands has ended with success */
-static uint64_t finished; /* name of the round that has come to its end */
-static uint64_t now;      /* looks since the begin */
-static uint64_t asked;    /* when an operator asked for a relaunch; 0: never */
-static bool is_fragile;   /* commands fail where another one of their round is missing */
-static bool patient;      /* the first round waits for all nodes */
-static uint32_t begun;    /* highest term */
+static uint64_t done_job;                 /* one of its commands has ended with success */
+static uint64_t finished;                 /* name of the round that has come to its end */
+static uint64_t now;                      /* looks since the begin */
+static struct cairn_relaunch_offer offer; /* that an operator has approved */
+static uint64_t asked;                    /* when an operator asked for a relaunch; 0: never */
+static bool is_fragile; /* commands fail where another one of their round is missing */
+static bool patient;    /* the first round waits for all nodes */
+static uint32_t begun;  /* highest term */
 static uint64_t seed;
 
 static uint32_t
@@ -74,6 +75,7 @@ see(uint32_t self, uint32_t silent_percent, struct cairn_relaunch_peer *peers,
                                          .is_patient = patient || now < job[self].patient_until,
                                          .runs_ms = job[self].runs ? now - job[self].since : 0,
                                          .can_ask_doors = true,
+                                         .offer = &offer,
                                          .door = door};
 }
 
@@ -376,6 +378,47 @@ test_all_regular_nodes_train_and_the_spare_stands_by(void **state)
     end_job();
 }
 
+/* It has its nodes in its order, costs nothing of the budget, and is begun once by itself. */
+static void
+test_an_approved_relaunch(void **state)
+{
+    (void)state;
+
+    begin_job(8);
+    settle(200);
+    assert_int_equal(running(), NODES - 1);
+    offer = (struct cairn_relaunch_offer){.number = 7, .count = 3, .nodes = {3, 0, SPARE}};
+    job[SPARE].is_up = false;
+    settle(200);
+    assert_int_equal(running(), NODES - 1); /* not all of its nodes are there */
+    offer.count = 2;
+    settle(200);
+    assert_int_equal(running(), 2);
+    assert_int_equal(job[3].launcher.note.rank, 0);
+    assert_int_equal(job[0].launcher.note.rank, 1);
+    assert_int_equal(job[3].launcher.note.shape, 7);
+    assert_int_equal(job[3].launcher.note.used, 0);
+    assert_non_null(strstr(job[1].launcher.why, "stands by"));
+    /* one of its nodes is lost: those that stand by take part */
+    lose(0);
+    settle(300);
+    assert_int_equal(running(), 3);
+    assert_int_equal(job[3].launcher.note.shape, 0);
+    assert_int_equal(job[3].launcher.note.used, 1);
+    /* it is back: no second relaunch for the same approval, until an operator asks */
+    new_launcher(0);
+    settle(200);
+    assert_int_equal(running(), 3);
+    offer = (struct cairn_relaunch_offer){.number = 9, .count = 4, .nodes = {0, 1, 2, 3}};
+    settle(300);
+    assert_int_equal(running(), 4);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(job[i].launcher.note.rank, i);
+    assert_int_equal(job[3].launcher.note.used, 1);
+    offer.number = 0;
+    end_job();
+}
+
 static void
 test_nothing_starts_after_a_success(void **state)
 {
@@ -618,6 +661,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_regular_nodes_train_and_the_spare_stands_by),
+        cmocka_unit_test(test_an_approved_relaunch),
         cmocka_unit_test(test_nothing_starts_after_a_success),
         cmocka_unit_test(test_a_success_that_is_told_at_the_door),
         cmocka_unit_test(test_a_job_that_cannot_go_on_stops_everywhere),

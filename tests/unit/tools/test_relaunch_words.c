@@ -81,12 +81,25 @@ test_what_is_not_known_is_named(void **state)
     assert_int_equal(cairn_words_fill(empty, known, KNOWN, &all), CAIRN_NOT_FOUND);
 }
 
+static void
+test_a_word_is_used(void **state)
+{
+    char *const words[] = {"--pp={pp}", "{{dp}}", "${tp}", "x", NULL};
+
+    (void)state;
+    assert_true(cairn_words_use(words, "pp"));
+    assert_false(cairn_words_use(words, "p"));
+    assert_false(cairn_words_use(words, "dp")); /* the word itself */
+    assert_false(cairn_words_use(words, "tp")); /* a shell's */
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_becomes_of_a_word),
         cmocka_unit_test(test_what_is_not_known_is_named),
+        cmocka_unit_test(test_a_word_is_used),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
  * tests/placements runs many schedules of the whole machine.
  */
 #include "agent/service/analyst.h"
+#include "agent/service/operator_launcher.h"
 
 #include "base/clock.h"
 #include "tests/support/cmocka.h"
@@ -38,7 +39,8 @@ struct scene {
     bool is_silent;
     bool commits; /* snapshots are committed */
     uint64_t committed_step;
-    uint64_t held_bytes; /* of rank 0 */
+    uint64_t held_bytes;   /* of rank 0 */
+    uint64_t reads, shape; /* of the launcher */
 };
 
 static void
@@ -126,6 +128,8 @@ run_rounds(struct scene *scene, uint32_t count)
                                                 .slow_rates = &scene->rate,
                                                 .committed_epoch = 1,
                                                 .committed_step = scene->committed_step,
+                                                .reads = scene->reads,
+                                                .shape = scene->shape,
                                                 .held_bytes = scene->held_bytes,
                                                 .held_count = 1,
                                                 .held_ranks = &own_rank};
@@ -274,6 +278,136 @@ test_nothing_changes_while_a_rank_is_silent(void **state)
     analyst_destroy(scene.analyst);
 }
 
+/* ---- relaunches ---- */
+
+static int
+approve_relaunch(struct scene *scene)
+{
+    const struct proposal *relaunch = &analyst_book(scene->analyst)->relaunch;
+    const struct proposal_decision decision = {.word = PROPOSAL_APPROVE,
+                                               .number = relaunch->placement.number,
+                                               .name = proposal_full_name(relaunch),
+                                               .token = scene->wall_ns};
+    struct analyst_event event = {.type = ANALYST_DECISION,
+                                  .wall_ns = scene->wall_ns,
+                                  .as.decision = {.decision = &decision}};
+    struct analyst_actions actions;
+
+    analyst_step(scene->analyst, &event, &actions);
+    carry_out(scene, &actions);
+    return actions.answer.exit_code;
+}
+
+/* It waits for an operator also where plan_policy is enforce. */
+static void
+test_a_relaunch_is_proposed_once_it_pays(void **state)
+{
+    const struct proposal_book *book;
+    const struct proposal *relaunch;
+    struct scene scene;
+    uint32_t rounds = 0;
+
+    (void)state;
+    begin(&scene, 8, 20, 6000);
+    scene.stages = 0;
+    run_rounds(&scene, 300);
+    book = analyst_book(scene.analyst);
+    relaunch = &book->relaunch;
+    assert_int_equal(relaunch->placement.count, 0); /* nobody could carry it out */
+    scene.reads =
+        OPERATOR_READS_ANY | OPERATOR_READS_NODES | OPERATOR_READS_LAYERS | OPERATOR_READS_STAGES;
+    for (; relaunch->placement.count == 0 && rounds < 300; rounds++)
+        run_rounds(&scene, 1);
+    /* 30 s, of some 0.5 s in each of 5 steps of a round */
+    assert_in_range(rounds, 5, 30);
+    assert_int_equal(relaunch->shape.tp, 1);
+    for (uint32_t i = 0; i < relaunch->shape.node_count; i++)
+        assert_int_not_equal(relaunch->shape.nodes[i], 3);
+    assert_true(relaunch->step_ms < relaunch->running_ms / 2 && relaunch->bound_ms > 0);
+    assert_true(relaunch->cost_ms >= 30e3);
+    scene.reads = 0; /* the launcher is gone */
+    run_rounds(&scene, 1);
+    assert_int_equal(relaunch->placement.count, 0);
+    scene.reads = OPERATOR_READS_ANY; /* a command that no other shape can be told */
+    run_rounds(&scene, 50);
+    assert_int_equal(relaunch->placement.count, 0);
+    analyst_destroy(scene.analyst);
+}
+
+static void
+test_a_job_in_another_shape(void **state)
+{
+    const struct proposal_story *story;
+    const struct proposal_book *book;
+    struct scene scene;
+    uint64_t offered, number;
+
+    (void)state;
+    begin(&scene, 8, 20, 6000);
+    scene.stages = 0;
+    scene.reads =
+        OPERATOR_READS_ANY | OPERATOR_READS_NODES | OPERATOR_READS_STAGES | OPERATOR_READS_LAYERS;
+    run_rounds(&scene, 300);
+    book = analyst_book(scene.analyst);
+    number = book->relaunch.placement.number;
+    assert_int_equal(approve_relaunch(&scene), 0);
+    assert_int_equal(book->shape.placement.number, number);
+    run_rounds(&scene, 3);
+    assert_int_equal(book->relaunch.placement.count, 0); /* the next waits for this one */
+    story = proposal_story_of(book, number);
+    assert_int_equal(story->fate, PROPOSAL_OFFERED);
+
+    offered = book->offer.placement.number;
+    scene.wall_ns += 8 * CAIRN_NS_PER_S;
+    scene.shape = number;
+    run_rounds(&scene, 1);
+    assert_int_equal(story->fate, PROPOSAL_TAKEN);
+    assert_in_range(story->standstill_ns, 8 * CAIRN_NS_PER_S, 9 * CAIRN_NS_PER_S);
+    scene.rate = 1; /* of another rank 3 than the plan's */
+    run_rounds(&scene, 50);
+    assert_int_equal(story->fate, PROPOSAL_KEPT);
+    assert_int_equal(book->offer.placement.number, offered);
+    assert_int_equal(book->waiting.placement.count, 0);
+
+    assert_int_equal(decide(&scene, PROPOSAL_GO_BACK), 0);
+    assert_true(book->shape.is_home);
+    assert_int_equal(book->shape.shape.node_count, 4);
+    number = book->shape.placement.number;
+    run_rounds(&scene, 2);
+    scene.shape = number;
+    run_rounds(&scene, 1);
+    assert_int_equal(proposal_story_of(book, number)->fate, PROPOSAL_TAKEN);
+    run_rounds(&scene, 50);
+    assert_int_equal(proposal_story_of(book, number)->fate, PROPOSAL_KEPT);
+    analyst_destroy(scene.analyst);
+}
+
+/* Nobody carries it out: it is withdrawn after ten minutes, and not proposed again at once. */
+static void
+test_a_relaunch_that_nobody_carries_out(void **state)
+{
+    const struct proposal_book *book;
+    struct scene scene;
+
+    (void)state;
+    begin(&scene, 8, 20, 6000);
+    scene.stages = 0;
+    scene.reads =
+        OPERATOR_READS_ANY | OPERATOR_READS_NODES | OPERATOR_READS_STAGES | OPERATOR_READS_LAYERS;
+    run_rounds(&scene, 300);
+    book = analyst_book(scene.analyst);
+    assert_int_equal(approve_relaunch(&scene), 0);
+    run_rounds(&scene, 1190);
+    assert_int_not_equal(book->shape.placement.count, 0);
+    run_rounds(&scene, 15);
+    assert_int_equal(book->shape.placement.count, 0);
+    run_rounds(&scene, 300);
+    assert_int_equal(book->relaunch.placement.count, 0);
+    run_rounds(&scene, 400);
+    assert_int_not_equal(book->relaunch.placement.count, 0);
+    analyst_destroy(scene.analyst);
+}
+
 int
 main(void)
 {
@@ -283,6 +417,9 @@ main(void)
         cmocka_unit_test(test_no_layers_move_into_full_slots),
         cmocka_unit_test(test_a_small_gain_changes_nothing),
         cmocka_unit_test(test_nothing_changes_while_a_rank_is_silent),
+        cmocka_unit_test(test_a_relaunch_is_proposed_once_it_pays),
+        cmocka_unit_test(test_a_job_in_another_shape),
+        cmocka_unit_test(test_a_relaunch_that_nobody_carries_out),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

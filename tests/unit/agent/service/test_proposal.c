@@ -90,6 +90,8 @@ decide(struct proposal_book *book, enum proposal_word word, uint64_t number, uin
 
     if (book->waiting.placement.number == number)
         decision.name = proposal_name(&book->waiting.placement);
+    if (book->relaunch.placement.number == number)
+        decision.name = proposal_full_name(&book->relaunch);
     return proposal_decide(book, &decision, &scene, out);
 }
 
@@ -503,6 +505,113 @@ test_what_is_not_known_changes_nothing(void **state)
     assert_int_equal(book.waiting.placement.number, 42);
 }
 
+/* ---- relaunches ---- */
+
+/* One pipeline of three stages on three nodes. */
+static struct proposal
+relaunching(uint32_t first_node)
+{
+    return (struct proposal){
+        .placement = {.count = 1, .parts = {10}, .stages = 3, .layers = {4, 4, 4}},
+        .shape = {.tp = 1, .node_count = 3, .nodes = {first_node, 4, 5}},
+        .action = CAIRN_REPLAN_GROUPS,
+        .current_ms = 200,
+        .running_ms = 200,
+        .step_ms = 100,
+        .bound_ms = 90,
+        .cost_ms = 30e3,
+        .moved_bytes = 1000,
+        .slow = {.count = 1, .ranks = {7}, .rates = {2}}};
+}
+
+static void
+test_a_relaunch_waits_beside_a_proposal(void **state)
+{
+    static struct proposal_book book;
+    const struct proposal one = relaunching(1), other = relaunching(2);
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    (void)plan(&book, 7, 2, true, 90 * S);
+    assert_int_equal(proposal_want_relaunch(&book, &one, 91 * S),
+                     PROPOSAL_CHANGED | PROPOSAL_RELAUNCH);
+    assert_int_equal(book.waiting.placement.number, 1);
+    assert_int_equal(book.relaunch.placement.number, 2);
+    assert_int_equal(proposal_want_relaunch(&book, &one, 92 * S), 0); /* it waits already */
+    (void)proposal_want_relaunch(&book, &other, 93 * S);
+    assert_int_equal(book.relaunch.placement.number, 3);
+    (void)decide(&book, PROPOSAL_APPROVE, 2, 5, &answer);
+    assert_refused(1, "proposal 2: replaced");
+    (void)proposal_want_relaunch(&book, NULL, 94 * S);
+    (void)decide(&book, PROPOSAL_APPROVE, 3, 6, &answer);
+    assert_refused(1, "proposal 3: withdrawn");
+    assert_int_equal(book.shape.placement.count, 0);
+    (void)proposal_want_relaunch(&book, &one, 95 * S);
+    (void)decide(&book, PROPOSAL_DENY, 4, 7, &answer);
+    assert_int_equal(answer.exit_code, 0);
+    assert_int_equal(proposal_want_relaunch(&book, &one, 96 * S), 0); /* it was denied */
+    assert_int_equal(proposal_want_relaunch(&book, &other, 97 * S),
+                     PROPOSAL_CHANGED | PROPOSAL_RELAUNCH);
+    assert_int_equal(book.waiting.placement.number, 1); /* untouched by all that */
+}
+
+static void
+test_an_approved_relaunch(void **state)
+{
+    static struct proposal_book book;
+    const struct proposal wanted = relaunching(1);
+    struct proposal home_shape = relaunching(0);
+    struct proposal home = placing(5, 2);
+    struct proposal_scene scene = {
+        .home = &home, .slow = &home.slow, .needs_approval = false, .wall_ns = 200 * S};
+    struct proposal_decision back = {.word = PROPOSAL_GO_BACK, .token = 99, .node = 1};
+    const struct proposal_story *story;
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    (void)plan(&book, 7, 2, false, 89 * S); /* an offer to the trainers */
+    (void)plan(&book, 8, 2, true, 90 * S);  /* and a proposal */
+    (void)proposal_want_relaunch(&book, &wanted, 91 * S);
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 3, 5, &answer), PROPOSAL_CHANGED);
+    assert_non_null(strstr(answer.text, "1 x 3 stages of 1 device on nodes 1, 4, 5"));
+    assert_int_equal(book.shape.placement.number, 3);
+    assert_int_equal(book.relaunch.placement.count, 0);
+    assert_int_equal(book.waiting.placement.count, 0);    /* it was for the shape of now */
+    (void)decide(&book, PROPOSAL_APPROVE, 3, 6, &answer); /* a second operator */
+    assert_refused(1, "proposal 3: approved");
+    (void)decide(&book, PROPOSAL_APPROVE, 3, 5, &answer); /* the same decision again */
+    assert_int_equal(answer.exit_code, 0);
+
+    /* its story does not disturb that of the offer */
+    story = proposal_story_of(&book, 3);
+    assert_true(story->is_relaunch);
+    assert_int_equal(story->fate, PROPOSAL_OFFERED);
+    assert_int_equal(proposal_note_taken(&book, 200, 100, 101 * S), PROPOSAL_CHANGED);
+    assert_int_equal(proposal_story_of(&book, 1)->fate, PROPOSAL_TAKEN);
+    assert_int_equal(proposal_note_relaunched(&book, 210, 4 * S, 110 * S), PROPOSAL_CHANGED);
+    assert_int_equal(story->fate, PROPOSAL_TAKEN);
+    assert_true(story->expected_ms > 104.9 && story->expected_ms < 105.1);
+    assert_int_equal(book.relaunch_ns, 4 * S);
+    assert_int_equal(proposal_note_relaunch_kept(&book, 107), PROPOSAL_CHANGED);
+    assert_int_equal(story->fate, PROPOSAL_KEPT);
+    assert_int_equal(proposal_end_relaunch(&book, 111 * S), 0); /* it was carried out */
+
+    /* going back is another relaunch, if home is divided alike */
+    (void)proposal_decide(&book, &back, &scene, &answer);
+    assert_refused(1, "not divided alike");
+    home_shape.is_home = true;
+    scene.home_shape = &home_shape;
+    assert_int_equal(proposal_decide(&book, &back, &scene, &answer), PROPOSAL_CHANGED);
+    assert_true(book.shape.is_home && book.shape.decided == PROPOSAL_BACK);
+    assert_int_equal(proposal_want_relaunch(&book, &wanted, 201 * S), 0); /* all is denied */
+    /* nobody carries it out */
+    assert_int_equal(proposal_end_relaunch(&book, 900 * S), PROPOSAL_CHANGED);
+    assert_int_equal(book.shape.placement.count, 0);
+    assert_int_equal(book.stories[book.story_count - 1].fate, PROPOSAL_AGED);
+}
+
 /* ---- as bytes ---- */
 
 static void
@@ -519,6 +628,9 @@ fill(struct proposal_book *book)
     memcpy(book->waiting.placement.layers, (uint32_t[]){4, 4, 1, 7}, 4 * sizeof(uint32_t));
     book->offer.refused.gates = book->stories[0].refused.gates = 1u << PROPOSAL_GATE_SLOTS;
     book->offer.refused.ns = book->stories[0].refused.ns = 5 * S;
+    book->relaunch = relaunching(2);
+    book->relaunch.placement.number = book->last_number;
+    book->relaunch_ns = 7 * S;
 }
 
 static void
@@ -555,6 +667,16 @@ test_books_travel(void **state)
     for (uint32_t i = 0; i < PROPOSAL_SLOW_MAX; i++)
         book.offer.slow.ranks[i] = book.denied_at.ranks[i] = i;
     book.waiting = book.before = book.offer;
+    book.relaunch = relaunching(1);
+    book.relaunch.placement.count = CAIRN_SHAPE_PARTS_MAX;
+    book.relaunch.placement.stages = CAIRN_STAGES_MAX / CAIRN_SHAPE_PARTS_MAX;
+    for (uint32_t i = 0; i < CAIRN_STAGES_MAX; i++)
+        book.relaunch.placement.layers[i] = 1;
+    for (uint32_t i = 0; i < CAIRN_SHAPE_PARTS_MAX; i++)
+        book.relaunch.placement.parts[i] = 1;
+    book.relaunch.shape.node_count = CAIRN_SHAPE_NODES_MAX;
+    book.relaunch.slow = book.offer.slow;
+    book.shape = book.relaunch;
     book.spent_count = PROPOSAL_SPENT_MAX;
     book.standstill_count = PROPOSAL_STANDSTILLS;
     for (uint32_t i = 0; i < PROPOSAL_STORIES_MAX; i++) {
@@ -691,6 +813,8 @@ main(void)
         cmocka_unit_test(test_a_denial_for_a_time_and_an_offer_now),
         cmocka_unit_test(test_a_gate_refuses),
         cmocka_unit_test(test_what_is_not_known_changes_nothing),
+        cmocka_unit_test(test_a_relaunch_waits_beside_a_proposal),
+        cmocka_unit_test(test_an_approved_relaunch),
         cmocka_unit_test(test_books_travel),
         cmocka_unit_test(test_damaged_books),
         cmocka_unit_test(test_the_newer_book_is_taken),
