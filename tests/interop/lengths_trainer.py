@@ -1,10 +1,11 @@
 """The trainer of test_torch_lengths.py: a small model in float64 under DistributedDataParallel over
 gloo, on an emulated device, that trains on sequences of different length.
 
-    lengths_trainer.py KIND STEPS SEQUENCES US_PER_TOKEN [SLOW_RANK FACTOR FROM TO]
+    lengths_trainer.py KIND STEPS SEQUENCES US_PER_TOKEN [SLOW_RANK FACTOR FROM TO [SETTLED]]
 
 Each micro-batch takes US_PER_TOKEN of a clock, which is the device, for each of its tokens, and
-FACTOR times as long on the slow rank from step FROM to step TO. Prints `sample STEP I LOSS` for
+FACTOR times as long on the slow rank from step FROM to step TO. With SETTLED, it ends once it has
+made so many steps by shares that differ from the first step's. Prints `sample STEP I LOSS` for
 each sequence, with its own loss, and after each update `step STEP DEVICE_MS WALL_MS SHARES`. At the
 end: `state HEX …`, the parameters, and `assign_us …`, what each assignment took of this thread.
 KIND: "assigns"; "single", one process computes each sequence by itself, without Cairn; "differs",
@@ -73,7 +74,8 @@ def refused(share, arguments):
 
 def main():
     kind, steps, count, us_per_token = sys.argv[1], *map(int, sys.argv[2:4]), float(sys.argv[4])
-    slow_rank, factor, first, last = map(float, sys.argv[5:] or [-1, 1, 0, 0])
+    slow_rank, factor, first, last = map(float, sys.argv[5:9] or [-1, 1, 0, 0])
+    settled = int(sys.argv[9]) if len(sys.argv) > 9 else 0
     if kind == "single":
         single(steps, count)
         return
@@ -84,7 +86,7 @@ def main():
     model = torch.nn.parallel.DistributedDataParallel(made(rank))
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     job = cairn.attach(model, optimizer, microbatches=MICROBATCHES)
-    assign_us = []
+    assign_us, counts = [], []
     for step in range(steps):
         begin_ns, device_ms = time.monotonic_ns(), 0.0
         lengths = lengths_of(step, count)
@@ -119,6 +121,9 @@ def main():
         optimizer.zero_grad()
         wall_ms = (time.monotonic_ns() - begin_ns) / 1e6
         print("step", step, device_ms, wall_ms, *share.counts, flush=True)
+        counts.append(tuple(share.counts))
+        if settled and counts[-1] != counts[0] and len(set(counts[-settled:])) == 1:
+            break
     report(model)
     print("assign_us", *assign_us, flush=True)
     dist.destroy_process_group()
