@@ -202,6 +202,11 @@ handshake_step(struct stream *stream, const uint8_t *record, size_t record_len)
 {
     cairn_err err = CAIRN_OK;
 
+    if (!stream->link && !stream->outbound && stream->owner->strict &&
+        !cairn_tls_names_job(stream->owner->tls, record, record_len)) {
+        stream_fail(stream, "its hello does not name this job, and there are too many of these");
+        return false;
+    }
     if (!stream->link)
         err = cairn_tls_link_create(stream->owner->tls, stream->outbound, stream->node,
                                     &stream->link);
@@ -211,8 +216,10 @@ handshake_step(struct stream *stream, const uint8_t *record, size_t record_len)
         stream_fail(stream, "the connection is lost");
         return false;
     }
-    if (err == CAIRN_AGAIN)
+    if (err == CAIRN_AGAIN) {
+        stream->known = cairn_tls_link_known(stream->link);
         return true;
+    }
     if (!err)
         err = proved_prepare(stream);
     if (err) {

@@ -108,6 +108,7 @@ struct stream_owner {
     struct cairn_cipher *cipher; /* NULL: payloads are not protected */
     int epoll_fd;                /* watches the sockets */
     enum cairn_protection protection;
+    bool strict;              /* too many strangers: a hello must name our job */
     struct stream_parts done; /* parts that have ended */
 };
 
@@ -119,6 +120,7 @@ struct stream {
     bool outbound;
     bool connecting;
     bool proved;
+    bool known;   /* the caller's hello fits our keys or certificates */
     bool heard;   /* a frame has come since it was proved */
     bool held;    /* nothing is read for now */
     bool resumed; /* it was, and may have more to read than its socket shows */

@@ -23,6 +23,7 @@ enum {
     CERTIFICATES_BYTES_MAX = 16384
 };
 
+#define CLAIM_BEGIN "cairn1 job=%016" PRIx64
 static const unsigned char suite_id[2] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
 static const unsigned char context_name[] = "cairn";   /* sessions must come from it */
 
@@ -64,9 +65,17 @@ claim_format(char out[IDENTITY_BYTES], const struct cairn_tls *tls, const uint32
 
     if (key_id)
         (void)snprintf(key, sizeof key, " key=%08" PRIx32, *key_id);
-    (void)snprintf(out, IDENTITY_BYTES,
-                   "cairn1 job=%016" PRIx64 "%s protection=%u from=%" PRIu32 " to=%" PRIu32,
+    (void)snprintf(out, IDENTITY_BYTES, CLAIM_BEGIN "%s protection=%u from=%" PRIu32 " to=%" PRIu32,
                    tls->job_id, key, tls->protection, from, to);
+}
+
+bool
+cairn_tls_names_job(const struct cairn_tls *tls, const uint8_t *hello, size_t hello_len)
+{
+    char claim[IDENTITY_BYTES];
+    int len = snprintf(claim, sizeof claim, CLAIM_BEGIN, tls->job_id);
+
+    return hello_len && memmem(hello, hello_len, claim, (size_t)len) != NULL;
 }
 
 /* The caller that a claim names; one's own number: none that can call. */
@@ -450,6 +459,12 @@ const char *
 cairn_tls_link_why(const struct cairn_tls_link *link)
 {
     return link->why;
+}
+
+bool
+cairn_tls_link_known(const struct cairn_tls_link *link)
+{
+    return link->by_key || link->claimed;
 }
 
 uint32_t

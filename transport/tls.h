@@ -59,6 +59,13 @@ size_t cairn_tls_link_output(struct cairn_tls_link *link, uint8_t *out, size_t o
 /* Why a handshake failed, "" unknown; as long as the link. */
 const char *cairn_tls_link_why(const struct cairn_tls_link *link);
 
+/* Whether a caller's hello may be meant for this job: cheap, and proves nothing. */
+bool cairn_tls_names_job(const struct cairn_tls *tls, const uint8_t *hello, size_t hello_len);
+
+/* The callee's side, once it has answered: the caller has shown that it holds the key that it
+ * names, though perhaps in a hello that it recorded; or it names what its certificate must. */
+bool cairn_tls_link_known(const struct cairn_tls_link *link);
+
 /* The node on the other side, once it is proved. */
 uint32_t cairn_tls_link_peer(const struct cairn_tls_link *link);
 

@@ -10,11 +10,11 @@
  * Strangers. A connection that is not proved costs a descriptor and 3 KiB until its handshake's
  * deadline, two seconds. There are at most HALF_OPEN_MAX of them and HALF_OPEN_PER_SOURCE per
  * address; beyond that the oldest (of this address) is closed for the newcomer, so that neither
- * idle connections nor many of them keep a peer out for longer than its own handshake takes. At
- * most ACCEPTS_PER_S connections are accepted in a second, and ACCEPTS_PER_TURN between two looks
- * at proved peers. A handshake that costs more processor time than ACCEPT_COST_NS, as one does in
- * which this node signs with a long RSA key, counts as several: handshakes of strangers never take
- * more than a quarter of a core.
+ * idle connections nor many of them keep a peer out for longer than its own handshake takes. Those
+ * whose hello fits our keys or certificates go last. What strangers cause takes at most
+ * WORK_NS of each TICK_MS, a quarter of a core, with ACCEPTS_PER_TURN connections between two
+ * looks at proved peers. Once half of that is used, a hello without the job's number is refused
+ * before TLS sees it: so a flood of them leaves time for a peer.
  */
 #include "transport/backend.h"
 
@@ -40,12 +40,11 @@
 enum {
     HALF_OPEN_MAX = 256,
     HALF_OPEN_PER_SOURCE = 64,
-    ACCEPTS_PER_S = 1000,
     ACCEPTS_PER_TURN = 16,
-    ACCEPT_COST_NS = 250000,
     BACKLOG = 1024,
     EVENTS_PER_TURN = 64,
     TICK_MS = 100,
+    WORK_NS = 25000000, /* for strangers, of processor time in a tick */
     HANDSHAKE_MS = 2000,
     CONNECT_PAUSE_MS = 20, /* after a connection that was refused */
     KEY_COUNT = 64,
@@ -83,11 +82,12 @@ struct tcp {
     bool ticking;
     struct stream *half_open; /* inbound, the newest first */
     uint32_t half_open_count;
-    struct stream *dead;   /* freed at the end of the turn */
-    struct stream *dirty;  /* streams that something was queued for since the last flush */
-    bool unread;           /* a stream may have more than its turn's share */
-    uint32_t accepts_left; /* of this second */
-    uint64_t accepts_ns;   /* when it began */
+    struct stream *dead;  /* freed at the end of the turn */
+    struct stream *dirty; /* streams that something was queued for since the last flush */
+    bool unread;          /* a stream may have more than its turn's share */
+    int64_t work_left_ns; /* for strangers, until the next tick; below 0: a debt */
+    uint64_t work_ns;     /* when the tick began */
+    uint64_t cost_ns;     /* of a stranger's record: the most of late */
     uint64_t refused, refused_logged_ns;
 };
 
@@ -405,32 +405,79 @@ same_source(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
            ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
 }
 
+/* Unproved connections: of all sources, or of one. The list has the newest first. */
+struct crowd {
+    struct stream *oldest[2]; /* by stream->known */
+    uint32_t count[2];
+};
+
+static void
+crowd_add(struct crowd *crowd, struct stream *stream)
+{
+    crowd->oldest[stream->known] = stream;
+    crowd->count[stream->known]++;
+}
+
+/* The connection to close where `most` are too many; NULL: they are fewer. Known callers go last,
+ * but keep half of the places at most: a stranger can repeat a hello. */
+static struct stream *
+crowd_worst(const struct crowd *crowd, uint32_t most)
+{
+    if (crowd->count[0] + crowd->count[1] < most)
+        return NULL;
+    return crowd->oldest[crowd->count[1] > most / 2];
+}
+
 /* Makes room for a connection from this address: see the top. */
 static void
 half_open_evict(struct tcp *tcp, const struct sockaddr_storage *source)
 {
-    struct stream *oldest = NULL, *oldest_here = NULL;
-    uint32_t here = 0;
+    struct crowd all = {.count = {0}}, here = {.count = {0}};
+    struct stream *worst;
 
     for (struct stream *stream = tcp->half_open; stream; stream = stream->next) {
-        oldest = stream;
-        if (same_source(&stream->address, source)) {
-            oldest_here = stream;
-            here++;
-        }
+        crowd_add(&all, stream);
+        if (same_source(&stream->address, source))
+            crowd_add(&here, stream);
     }
-    if (here >= HALF_OPEN_PER_SOURCE)
-        oldest = oldest_here;
-    else if (tcp->half_open_count < HALF_OPEN_MAX)
+    worst = crowd_worst(&here, HALF_OPEN_PER_SOURCE);
+    if (!worst)
+        worst = crowd_worst(&all, HALF_OPEN_MAX);
+    if (!worst)
         return;
-    stream_fail(oldest, "too many connections that are not proved");
-    stream_lost(tcp, oldest);
+    stream_fail(worst, "too many connections that are not proved");
+    stream_lost(tcp, worst);
+}
+
+/* Counts processor time that strangers have cost. Returns it. */
+static uint64_t
+work_count(struct tcp *tcp, uint64_t begun_ns)
+{
+    uint64_t spent_ns = work_ns() - begun_ns;
+
+    tcp->work_left_ns -= (int64_t)spent_ns;
+    tcp->owner.strict = tcp->work_left_ns < WORK_NS / 2;
+    if (tcp->work_left_ns <= 0)
+        listener_watch(tcp, false);
+    tick_start(tcp, true);
+    return spent_ns;
+}
+
+/* How many connections to accept now: as many as may be answered in this tick. */
+static int64_t
+accepts_of_turn(const struct tcp *tcp)
+{
+    int64_t count = tcp->work_left_ns / (int64_t)(tcp->cost_ns + 1) + 1;
+
+    return count < ACCEPTS_PER_TURN ? count : ACCEPTS_PER_TURN;
 }
 
 static void
 accept_all(struct tcp *tcp)
 {
-    for (int i = 0; i < ACCEPTS_PER_TURN && tcp->accepts_left; i++) {
+    uint64_t begun_ns = work_ns();
+
+    for (int64_t left = accepts_of_turn(tcp); left > 0; left--) {
         struct sockaddr_storage source;
         socklen_t source_len = sizeof source;
         struct stream *stream;
@@ -439,10 +486,9 @@ accept_all(struct tcp *tcp)
                          SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
-            tcp->accepts_left = 0; /* the next tick tries again */
+            tcp->work_left_ns = 0; /* the next tick tries again */
         if (fd < 0)
             break;
-        tcp->accepts_left--;
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         half_open_evict(tcp, &source);
         if (stream_create(&tcp->owner, fd, false, CAIRN_BACKEND_ALL, &stream) != CAIRN_OK)
@@ -454,12 +500,10 @@ accept_all(struct tcp *tcp)
         tcp->half_open_count++;
         watch(tcp, stream, EPOLLIN);
     }
-    if (tcp->accepts_left == 0)
-        listener_watch(tcp, false);
-    tick_start(tcp, true);
+    (void)work_count(tcp, begun_ns);
 }
 
-/* Deadlines, and a fresh share of connections to accept. */
+/* Deadlines, and a fresh share of work for strangers. */
 static void
 tick(struct tcp *tcp)
 {
@@ -467,9 +511,10 @@ tick(struct tcp *tcp)
     bool busy = tcp->half_open != NULL;
 
     (void)!read(tcp->timer, &count, sizeof count);
-    if (now_ns - tcp->accepts_ns >= 1000 * millisecond_ns) {
-        tcp->accepts_ns = now_ns;
-        tcp->accepts_left = ACCEPTS_PER_S;
+    if (now_ns - tcp->work_ns >= TICK_MS * millisecond_ns / 2) {
+        tcp->work_ns = now_ns;
+        tcp->work_left_ns = tcp->work_left_ns < 0 ? tcp->work_left_ns + WORK_NS : WORK_NS;
+        tcp->owner.strict = tcp->work_left_ns < WORK_NS / 2;
     }
     for (struct stream *stream = tcp->half_open, *next; stream; stream = next) {
         next = stream->next;
@@ -489,7 +534,7 @@ tick(struct tcp *tcp)
         stream_fail(stream, "no answer");
         stream_lost(tcp, stream);
     }
-    if (tcp->accepts_left)
+    if (tcp->work_left_ns > 0)
         listener_watch(tcp, true);
     tick_start(tcp, busy || !tcp->listening);
 }
@@ -577,19 +622,6 @@ flush(struct tcp *tcp, struct stream *stream)
         watch(tcp, stream, EPOLLIN | (waits ? EPOLLOUT : 0));
 }
 
-/* A handshake that was this expensive leaves room for fewer others in this second. */
-static void
-handshake_count(struct tcp *tcp, uint64_t cost_ns)
-{
-    uint64_t count = cost_ns / ACCEPT_COST_NS;
-
-    tcp->accepts_left -= count < tcp->accepts_left ? (uint32_t)count : tcp->accepts_left;
-    if (tcp->accepts_left == 0) {
-        listener_watch(tcp, false);
-        tick_start(tcp, true);
-    }
-}
-
 static void
 stream_event(struct tcp *tcp, struct stream *stream, uint32_t ready)
 {
@@ -609,8 +641,13 @@ stream_event(struct tcp *tcp, struct stream *stream, uint32_t ready)
         uint64_t begun_ns = stranger ? work_ns() : 0;
 
         tcp->unread |= stream_receive(stream);
-        if (stranger)
-            handshake_count(tcp, work_ns() - begun_ns);
+        if (stranger) {
+            uint64_t spent_ns = work_count(tcp, begun_ns);
+
+            tcp->cost_ns -= tcp->cost_ns / 8;
+            if (tcp->cost_ns < spent_ns)
+                tcp->cost_ns = spent_ns;
+        }
     }
     if (stream->failed)
         stream_lost(tcp, stream);
@@ -837,8 +874,8 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     tcp->pool = options->pool;
     tcp->buffer_count = options->buffer_count;
     tcp->listener = tcp->timer = -1;
-    tcp->accepts_left = ACCEPTS_PER_S;
-    tcp->accepts_ns = clock_ns();
+    tcp->work_left_ns = WORK_NS;
+    tcp->work_ns = clock_ns();
     tcp->owner = (struct stream_owner){.buffer = region_find,
                                        .torn = region_torn,
                                        .received = stream_received,

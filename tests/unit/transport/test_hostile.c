@@ -6,6 +6,7 @@
 
 #include "transport/backend.h"
 #include "transport/frame.h"
+#include "transport/tls.h"
 #include "tests/support/random.h"
 
 #include <errno.h>
@@ -492,6 +493,45 @@ test_idle_strangers_over_tcp(void **state)
     session_lives(2);
 }
 
+/* A caller that has shown the key keeps its place beside idle strangers from its own address. */
+static void
+test_known_caller_goes_last(void **state)
+{
+    enum { IDLE = 100, HELLO_BYTES = 4096 };
+    static uint8_t hello[HELLO_BYTES];
+    struct cairn_tls *tls = NULL;
+    struct cairn_tls_link *link = NULL;
+    uint64_t begun_ns;
+    int known, fds[IDLE];
+    size_t len;
+
+    (void)state;
+    two_connected(0);
+    assert_int_equal(cairn_tls_create(&ends[0].options, &tls), CAIRN_OK);
+    assert_int_equal(cairn_tls_link_create(tls, true, 1, &link), CAIRN_OK);
+    assert_int_equal(cairn_tls_link_handshake(link, NULL, 0), CAIRN_AGAIN);
+    len = cairn_tls_link_output(link, hello, sizeof hello);
+    begun_ns = clock_now_ns();
+    known = stranger_connect();
+    ends_turn();
+    assert_int_equal(send(known, hello, len, MSG_NOSIGNAL | MSG_DONTWAIT), len);
+    TURN_UNTIL(recv(known, hello, sizeof hello, MSG_DONTWAIT | MSG_PEEK) > 0, 5);
+    assert_true(recv(known, hello, sizeof hello, MSG_DONTWAIT) > 0);
+    for (uint32_t i = 0; i < IDLE; i++) {
+        fds[i] = stranger_connect();
+        ends_turn();
+    }
+    TURN_UNTIL(is_closed(fds[0]), 5);
+    if (clock_now_ns() - begun_ns < 1500000000u) /* later its own deadline may be over */
+        assert_false(is_closed(known));
+    close(known);
+    for (uint32_t i = 0; i < IDLE; i++)
+        close(fds[i]);
+    cairn_tls_link_destroy(link);
+    cairn_tls_destroy(tls);
+    session_lives(1);
+}
+
 #define OVER(backend, function)                                                                    \
     {                                                                                              \
 #backend ": " #function, function, use_##backend, ends_close, NULL                         \
@@ -515,6 +555,7 @@ main(void)
         OVER(tls, test_strangers_over_tcp),
         OVER(authenticate, test_strangers_over_tcp),
         OVER(tls, test_idle_strangers_over_tcp),
+        OVER(tls, test_known_caller_goes_last),
     };
 
     cairn_log_setup(CAIRN_LOG_WARN, log_keep, NULL);
