@@ -24,15 +24,19 @@ from cairn import (  # noqa: E402
     _blob,
     _coverage,
     _current,
+    _entry,
     _known,
     _late,
+    _layout,
     _lib,
+    _megatron,
     _models,
     _modules,
     _moments,
     _names,
     _naming,
     _optimizers,
+    _part,
     _plain,
     _quiet,
     _ranks,
@@ -794,6 +798,87 @@ def test_changes_are_found():
     assert [entry.name for entry in layout.changed()] == ["2.bias"]
     optimizer.load_state_dict(optimizer.state_dict())  # its tensors are new ones
     assert layout.outdated([_known.Known(lambda: optimizer, 0)])
+
+
+def test_looks_past_the_modes_of_a_script():
+    """A mode, as torch.set_default_device makes one, would run for each attribute of each tensor
+    while training stands still."""
+    seen = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, _types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    model, optimizer = trained()
+    layout, _ = layout_of(model, optimizer)
+    known = [_known.Known(lambda: optimizer, 0)]
+    staged = len([entry for entry in layout.entries if entry.staged is not None])
+    with Mode():
+        assert not layout.outdated(known)
+        layout.prepare()
+        in_prepare = len(seen)
+        assert layout.changed() == []
+    assert len(seen) == in_prepare <= 4 * staged < len(layout.entries), seen
+
+
+def test_a_flat_tensor_is_asked_for_once():
+    """However many parts lie in it; and where it becomes another, all of them are seen to move."""
+    flats, asked = [torch.zeros(6)], []
+
+    def flat():
+        asked.append(1)
+        return flats[-1]
+
+    layout = _layout.Layout(_ranks.Place(0, 1, 1))
+    for at in range(0, 6, 2):
+        part = _part.Part(f"{at}", (2,), 0, 2, flat, at, (6,), at, (0, 1), (0, 1))
+        layout.entries.append(_entry.Entry(part.name, _lib.PARAM, flats[0], part=part))
+    layout.seal([])
+    layout.prepare()
+    asked.clear()
+    assert layout.changed() == [] and len(asked) == 1
+    flats.append(torch.zeros(6))
+    assert [entry.name for entry in layout.changed()] == ["0", "2", "4"]
+    assert layout.outdated([])
+
+
+class Outer:
+    """In place of one of Megatron-Core's optimizers."""
+
+    def __init__(self, optimizer, **config):
+        self.optimizer, self.config = optimizer, types.SimpleNamespace(**config)
+        self.ddp_config = types.SimpleNamespace(use_megatron_fsdp=config.get("fsdp", False))
+
+
+@pytest.mark.parametrize(
+    "name, config, why",
+    [
+        ("DistributedOptimizer", {"use_precision_aware_optimizer": True}, "precision_aware"),
+        ("DistributedOptimizer", {"fsdp": True}, "Megatron-FSDP"),
+        ("LayerWiseDistributedOptimizer", {}, "LayerWiseDistributedOptimizer"),
+        ("FP32Optimizer", {"kind": "HybridDeviceOptimizer"}, "optimizer_cpu_offload"),
+        ("FP32Optimizer", {}, None),
+    ],
+)
+def test_optimizers_of_megatron_that_are_refused(name, config, why):
+    _, optimizer = trained()
+    if "kind" in config:
+        optimizer.__class__ = type(config["kind"], (type(optimizer),), {})
+    outer = type(name, (Outer,), {})(optimizer, **config)
+    _megatron.note(outer)
+    found = _optimizers.refusal(optimizer, 1)
+    assert found is None if why is None else why in found, found
+
+
+def test_zero_redundancy_that_is_refused():
+    """It updates during backward, or is on some of the ranks."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    for overlaps, world, why in ((True, 2, "overlap_with_ddp"), (False, 2, "2 of the job's 4")):
+        optimizer = object.__new__(ZeroRedundancyOptimizer)
+        optimizer.__dict__.update(_overlap_with_ddp=overlaps, world_size=world)
+        assert why in _optimizers.refusal(optimizer, 4)
 
 
 def test_what_is_not_covered_is_listed():

@@ -5,12 +5,25 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from . import _lib, _tensors
 from ._entry import Entry, devices_of
 from ._known import Known
 from ._naming import few, fitting, of_rank, ranks_of
+from ._part import Held
 from ._ranks import Place
 
 
@@ -52,9 +65,11 @@ class Layout:
         self._keys: List[str] = []  # under these keys,
         self._owned: List[Any] = []  # and what they held
         self._memory: List[Any] = []  # in which the entries in place lie
-        # which of them are DTensors or parts: their memory may be another tensor each time
-        self._moving: List[int] = []
-        self._in_parts: List[int] = []
+        # what gives the memory of DTensors and parts, which may be another tensor each time, and
+        # where that is in _memory
+        self._moving: List[Tuple[Callable[[], Any], List[int]]] = []
+        self._in_parts: List[int] = []  # that can be written to through another tensor, too
+        self._written_through: Set[int] = set()  # the same
         # held: a script may replace a parameter's memory (`.data`) while it is being copied
         self._storages: List[Any] = []
         self._addresses: List[int] = []
@@ -85,26 +100,37 @@ class Layout:
         self._owners, self._keys = [entry.owner for entry in owned], [entry.key for entry in owned]
         self._owned = [entry.tensor for entry in owned]
         self._memory = [entry.memory() for entry in self.in_place]
-        self._in_parts = [i for i, entry in enumerate(self.in_place) if entry.part is not None]
-        self._moving = [
+        self._in_parts = [
             i
-            for i, entry in enumerate(self.in_place)
-            if entry.part is not None or _tensors.is_sharded(entry.tensor)
+            for i, (entry, memory) in enumerate(zip(self.in_place, self._memory))
+            if entry.part is not None and entry.tensor is not memory
         ]
+        self._written_through = set(self._in_parts)
+        moving: Dict[Any, Tuple[Callable[[], Any], List[int]]] = {}
+        for i, entry in enumerate(self.in_place):
+            if entry.part is not None and not isinstance(entry.part.memory, Held):
+                # the pieces of a flat tensor share what gives it
+                moving.setdefault(id(entry.part.memory), (entry.part.memory, []))[1].append(i)
+            elif entry.part is None and _tensors.is_sharded(entry.tensor):
+                moving[id(entry)] = (entry.memory, [i])
+        self._moving = list(moving.values())
         self._addresses = _tensors.addresses(self._memory)
         self._storages = _tensors.storages(self._memory)
 
     def _look(self) -> List[Any]:
         """The memory of the entries in place."""
-        for i in self._moving:
-            self._memory[i] = self.in_place[i].memory()
+        for look, positions in self._moving:
+            memory = look()
+            if memory is not self._memory[positions[0]]:
+                for i in positions:
+                    self._memory[i] = memory
         return self._memory
 
     def _counters(
         self, memory: Sequence[Any], positions: Sequence[int], in_parts: Sequence[int]
     ) -> List[int]:
-        """The version counters of entries in place, and which of them are parts: those can be
-        written to through the shard, too."""
+        """The version counters of entries in place, and of the other tensor through which some
+        parts (in_parts) can be written to."""
         counters = _tensors.versions(memory)
         own = _tensors.versions([self.in_place[positions[i]].tensor for i in in_parts])
         for i, version in zip(in_parts, own):
@@ -131,12 +157,12 @@ class Layout:
         )
 
     def prepare(self) -> None:
-        """Just before a snapshot begins: fills the copies, and notes the state of what is captured
-        in place."""
+        """Just before a snapshot begins, and right after `seal` or `outdated`: fills the copies,
+        and notes the state of what is captured in place."""
         for entry in self._staged:
             if entry.captured:
                 _tensors.stage(entry.tensor, entry.staged)
-        self._versions = self._all_counters(self._look())
+        self._versions = self._all_counters(self._memory)
 
     def changed(self) -> List[Entry]:
         """What of this rank's captured state was written to, or moved, since prepare."""
@@ -151,9 +177,7 @@ class Layout:
     def changed_of(self, positions: Sequence[int]) -> List[Entry]:
         """The same, of some of the entries in place."""
         memory = [self.in_place[position].memory() for position in positions]
-        in_parts = [
-            i for i, position in enumerate(positions) if self.in_place[position].part is not None
-        ]
+        in_parts = [i for i, position in enumerate(positions) if position in self._written_through]
         now = zip(
             positions, self._counters(memory, positions, in_parts), _tensors.addresses(memory)
         )

@@ -39,7 +39,7 @@ from typing import (
 import torch
 
 from . import _lib, _tensors
-from ._part import Part, Parts
+from ._part import Held, Part, Parts
 
 OPTIMIZERS = "megatron.core.optimizer.optimizer"
 MASTER = "fp32"
@@ -303,7 +303,7 @@ def _part(
         piece.shape,
         begin - piece.at,
         end - piece.at,
-        lambda: tensor,
+        Held(tensor),
         begin - here[0],
         tuple(tensor.shape),
         begin - here[0],

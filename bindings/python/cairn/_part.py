@@ -12,6 +12,18 @@ from . import _lib
 Numbered = Tuple[int, int]  # index, count
 
 
+class Held:
+    """The memory of a part that always lies in one tensor, so that nobody has to ask again."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __call__(self) -> Any:
+        return self._tensor
+
+
 class Part(NamedTuple):
     """What this rank holds of a parameter, or of a tensor of the optimizer's state beside it.
     Ranges and places in elements."""
@@ -20,7 +32,7 @@ class Part(NamedTuple):
     shape: Tuple[int, ...]  # of the whole, in the order of its memory
     begin: int  # the range of the row-major box; where both are the same, nothing
     end: int
-    memory: Callable[[], Any]  # the tensor in which it lies
+    memory: Callable[[], Any]  # the tensor in which it lies; Held: always the same
     at: int  # where it begins there
     held_shape: Tuple[int, ...]  # of what the optimizer holds: its state has the same
     held_at: int  # where the part begins in that
@@ -73,7 +85,7 @@ class Part(NamedTuple):
         if value.dim() == 0:
             return self._of_number(value)
         if tuple(value.shape) == self.held_shape:
-            return self._replace(memory=lambda: value, at=self.held_at, kind=_lib.OPTIMIZER)
+            return self._replace(memory=Held(value), at=self.held_at, kind=_lib.OPTIMIZER)
         return None
 
     def _of_number(self, value: Any) -> "Part":
@@ -84,7 +96,7 @@ class Part(NamedTuple):
             shape=(),
             begin=0,
             end=1,
-            memory=lambda: value,
+            memory=Held(value),
             at=0,
             replica=self.holder,
             box=None,

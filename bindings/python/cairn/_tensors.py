@@ -50,6 +50,9 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 _version_of = operator.attrgetter("_version")
+# Where a script has a mode of its own (torch.set_default_device makes one), reading an attribute of
+# a tensor calls it: microseconds, for each of thousands of tensors.
+_without_modes = torch._C.DisableTorchFunction
 
 
 def is_sharded_over(tensor: Tensor, world: int) -> bool:
@@ -66,7 +69,8 @@ def versions(here: Sequence[Tensor]) -> List[int]:
     """The version counters of local tensors: they grow with every write that goes through torch and
     not through .data."""
     try:
-        return list(map(_version_of, here))
+        with _without_modes():
+            return list(map(_version_of, here))
     except RuntimeError:  # a tensor of inference mode has none
         return [0 if tensor.is_inference() else tensor._version for tensor in here]
 
@@ -78,7 +82,8 @@ def storages(here: Sequence[Tensor]) -> List[Any]:
 
 def addresses(here: Sequence[Tensor]) -> List[int]:
     """Where local tensors begin, in the memory that `ordinal` names."""
-    return list(map(Tensor.data_ptr, here))
+    with _without_modes():
+        return list(map(Tensor.data_ptr, here))
 
 
 def ordinal(tensor: Tensor) -> int:
