@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 WORDS = sys.argv[3:]
 NUMBERS = {word.partition("=")[0]: int(word.partition("=")[2]) for word in WORDS if "=" in word}
-SAMPLES, BATCH = 60, NUMBERS.get("batch", 12)
+SAMPLES, BATCH = NUMBERS.get("samples", 60), NUMBERS.get("batch", 12)
 
 
 class Numbers(Dataset):
@@ -62,8 +62,8 @@ class Pairs(BatchSampler):
 
 
 class MegatronSampler:
-    """Deals as Megatron-LM's MegatronPretrainingSampler, which no package on PyPI has: consecutive
-    samples, from consumed_samples on."""
+    """Deals as Megatron-LM's MegatronPretrainingSampler, which Megatron-Core on PyPI lacks:
+    consecutive samples, from consumed_samples on."""
 
     def __init__(self, consumed_samples=0):
         self.total_samples, self.consumed_samples = SAMPLES, consumed_samples
@@ -77,6 +77,27 @@ class MegatronSampler:
         for first in range(self.consumed_samples, self.total_samples - BATCH + 1, BATCH):
             begin = first + RANK * self.micro_batch_size
             yield list(range(begin, begin + self.micro_batch_size))
+
+
+class MegatronRandomSampler(MegatronSampler):
+    """Deals as Megatron-LM's MegatronPretrainingRandomSampler: every pass has an order, and
+    each replica every n-th of its samples. It counts by itself what it has consumed."""
+
+    def __init__(self):
+        super().__init__()
+        self.data_parallel_size, self.data_sharding = WORLD, "sharded" in WORDS
+        self.last_batch_size = self.total_samples % BATCH
+
+    def __iter__(self):
+        size = self.total_samples - self.last_batch_size
+        self.epoch, offset = divmod(self.consumed_samples, size)
+        assert offset % BATCH == 0
+        count = self.total_samples // self.micro_batch_size * self.micro_batch_size
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        mine = order[offset:][RANK::WORLD]
+        for first in range(0, len(mine) - self.micro_batch_size + 1, self.micro_batch_size):
+            self.consumed_samples += BATCH
+            yield mine[first : first + self.micro_batch_size]
 
 
 def source(name):
@@ -99,6 +120,8 @@ def source(name):
         return DataLoader(Stream(), batch, **options)
     if name == "megatron":
         return DataLoader(data, batch_sampler=MegatronSampler(), **options)
+    if name == "megatron-random":
+        return DataLoader(data, batch_sampler=MegatronRandomSampler(), **options)
     if name == "stateful":
         from torchdata.stateful_dataloader import StatefulDataLoader
 

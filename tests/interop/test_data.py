@@ -1,8 +1,11 @@
 """The position in the data: jobs that are killed in the middle of a pass, and resumed, read each
 sample once and in the order of the run that was not killed, also in another number of ranks."""
 
+import functools
 import importlib.util
+import pathlib
 import re
+import tempfile
 
 import pytest
 from test_torch import ROOT, Run, built, cluster, harness, under  # noqa: F401: fixtures
@@ -80,14 +83,21 @@ def missing(source):
     return source in package and importlib.util.find_spec(package[source]) is None
 
 
+@functools.lru_cache(maxsize=None)
+def reference(source):
+    """What four ranks read that nobody kills."""
+    with tempfile.TemporaryDirectory() as folder:
+        return ids(train(pathlib.Path(folder), 4, source, []), 4)
+
+
 @pytest.mark.parametrize("words", [["attach"], []], ids=["attached", "unchanged"])
-@pytest.mark.parametrize("source", ["distributed", "stateful-map"])
+@pytest.mark.parametrize("source", ["distributed", "stateful-map", "megatron", "megatron-random"])
 def test_four_ranks_become_three(cluster, tmp_path, source, words):  # noqa: F811
     """Step s trains on the same samples in both numbers of ranks, whose batch is the same."""
     if missing(source):
         pytest.skip("torchdata is not installed here")
     words = [*words, "workers"]
-    reference = ids(train(tmp_path, 4, "distributed", []), 4)
+    expected = reference(source if "megatron" in source else "distributed")
     before, first = killed(tmp_path, cluster, 4, source, words)
     after, start = resumed(tmp_path, cluster, 3, source, words)
     assert start == first, after.errors()
@@ -96,10 +106,23 @@ def test_four_ranks_become_three(cluster, tmp_path, source, words):  # noqa: F81
     assert sorted(again) == list(range(first, STEPS)) and all(len(e) == 3 for e in again.values())
     read.update(again)
     for step in range(STEPS):
-        assert flat(read[step]) == flat(reference[step]), f"step {step}: {after.errors()}"
+        assert flat(read[step]) == flat(expected[step]), f"step {step}: {after.errors()}"
     for step in range(0, STEPS - 5, 5):  # each pass has each sample once
         whole = [sample for i in range(step, step + 5) for each in read[i] for sample in each]
         assert sorted(whole) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("words", [["samples=65"], ["sharded"]])
+def test_another_order(cluster, tmp_path, words):  # noqa: F811
+    """Megatron's random sampler shuffles 63 samples of 65 in micro-batches of 3, and 64 in those of
+    4, and with data_sharding within each replica: the loader begins at its start, and each rank
+    reports why."""
+    words = ["attach", *words]
+    killed(tmp_path, cluster, 4, "megatron-random", words)
+    after, first = resumed(tmp_path, cluster, 3, "megatron-random", words)
+    lines = [line for line in after.errors().splitlines() if "the position in" in line]
+    assert len(lines) == 3 and len({line.split(": ", 1)[1] for line in lines}) == 1, lines
+    assert min(ids(after, 3)) == first and len(ids(after, 3)) == STEPS - first
 
 
 # held at, source, words: inside of a pass, or right behind its last batch

@@ -47,6 +47,10 @@ ALIKE = f"two loaders with such a dataset are read at once; add {TWO_LINES}"
 OTHER_BATCH = (
     "keep ranks * batch size * accumulation steps to keep it; each sample is read once all the same"
 )
+ORDER_DIFFERS = (
+    "Megatron's sampler shuffles in another order with this micro-batch; choose one that leaves as "
+    "many samples of a pass over, and keep micro-batch * replicas"
+)
 
 # samplers whose epoch the script sets
 _with_epochs: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -259,6 +263,9 @@ def _apply(state: State, now: Pass, loader: Any) -> str:
         sampler = _sampling.index_sampler(loader)
         if getattr(sampler, "data_sharding", False) and not same:
             return "Megatron's data_sharding shuffles within each replica; switch it off to change"
+        order = _sampling.consumed_order(sampler)
+        if order != state["start"].get("order", order):
+            return ORDER_DIFFERS
         now.consumed = sampler.consumed_samples
         sampler.consumed_samples = now.start["consumed"] = state["samples"]
         if not state["finished"]:  # the seed for workers is drawn already

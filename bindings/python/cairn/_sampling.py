@@ -85,7 +85,20 @@ def is_consumed(sampler: Any) -> bool:
 def consumed_by_batch(sampler: Any) -> int:
     """Samples that all replicas together consume with one batch of each."""
     count: int = sampler.micro_batch_times_data_parallel_size
-    return count * getattr(sampler, "num_micro_batches", 1)
+    micro_batches = getattr(sampler, "_num_micro_batches", None)  # in each of its batches
+    return count * (micro_batches or getattr(sampler, "num_micro_batches", 1))
+
+
+def consumed_order(sampler: Any) -> Optional[List[int]]:
+    """What the order of a sampler of Megatron's depends on, if it shuffles: the samples of a pass,
+    and those of them that it draws."""
+    if not hasattr(sampler, "data_sharding"):
+        return None
+    total, micro = int(sampler.total_samples), int(sampler.micro_batch_size)
+    return [
+        total - total % int(sampler.micro_batch_times_data_parallel_size),
+        total - total % micro,
+    ]
 
 
 def shape_of(loader: Any) -> Shape:
@@ -154,6 +167,7 @@ def start_of(loader: Any, shape: Shape) -> Dict[str, Any]:
     }
     if shape.kind == CONSUMED:
         start["consumed"] = index_sampler(loader).consumed_samples
+        start["order"] = consumed_order(index_sampler(loader))
         return start
     last = _links(loader)[-1]
     if isinstance(last, (DistributedSampler, SequentialSampler)):
