@@ -9,7 +9,8 @@ knows nothing of Cairn; "tell": from this step on, each step begins by printing 
 "save": DIR for a checkpoint by DeepSpeed beside it; "load": DIR of a universal checkpoint, where
 training begins; "inf": the step whose loss is infinite; "groups": 1 for one group of parameters;
 "running": false for a model without a buffer of floats, whose type depends on the stage;
-"counting": an optimizer that keeps its count of steps as a number, as DeepSpeed's own do.
+"samples": so many are read through the engine's own loader, and each step prints `sample STEP
+NUMBER`; "counting": an optimizer that keeps its count of steps as a number, as DeepSpeed's own do.
 
 Prints `step N LOSS` (the loss as a hexadecimal float) after each step of the engine that is an
 update or a skipped one, and `whole STEP PART SHA256` for each part of the state that is put
@@ -34,7 +35,7 @@ import deepspeed_trainer
 
 import cairn
 
-forking.become_a_rank()
+SAMPLES: list[Any] = []  # an iterator over the engine's own loader, if it has one
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
 
 
@@ -101,6 +102,9 @@ def say_whole(engine: Any) -> None:
 
 def batch(step: int, micro: int) -> torch.Tensor:
     seed = 1000 * step + 100 * micro + torch.distributed.get_rank()
+    if SAMPLES:
+        seed = int(next(SAMPLES[0]))
+        print(f"sample {step} {seed}", flush=True)
     return torch.randint(
         0, deepspeed_trainer.VOCABULARY, (6, 3), generator=torch.Generator().manual_seed(seed)
     )
@@ -132,6 +136,8 @@ def main() -> None:
         deepspeed_trainer.groups_of = lambda model: [
             {"params": [each for each in model.parameters() if each.requires_grad]}
         ]
+    if "samples" in job:
+        job["data"] = list(range(job["samples"]))
     if job.get("running") is False:
         deepspeed_trainer.Net = Still  # type: ignore[misc]
     if job.get("counting"):
@@ -139,6 +145,11 @@ def main() -> None:
     engine = deepspeed_trainer.engine_of(job)
     if job.get("attach", True) and "CAIRN_AGENT" in os.environ:
         cairn.attach(engine, engine.optimizer)
+    if "samples" in job:
+        loader = deepspeed_trainer.deepspeed.runtime.dataloader.RepeatingLoader(
+            engine.training_dataloader
+        )
+        SAMPLES.append(iter(loader))
     if "load" in job:
         engine.load_checkpoint(job["load"])
     while True:
@@ -156,4 +167,6 @@ def main() -> None:
     torch.distributed.destroy_process_group()
 
 
-main()
+if __name__ == "__main__":
+    forking.become_a_rank()
+    main()

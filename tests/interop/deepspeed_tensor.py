@@ -87,15 +87,7 @@ def truth_of(engine: Any) -> dict[str, torch.Tensor]:
     return truth
 
 
-def main() -> None:
-    if sys.argv[1] == "merge":
-        for folder, target in zip(sys.argv[2::2], sys.argv[3::2]):
-            merge(folder, target)
-        return
-    mode, folder, stage, tensor_ranks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    torch.set_num_threads(1)
-    os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
-    deepspeed.init_distributed("gloo")
+def engine_of(mode: str, stage: int, tensor_ranks: int) -> Any:
     specs = [
         {"patterns": [r".*\bup\.weight$"], "partition_type": "column"},
         {"patterns": [r".*\bdown\.weight$"], "partition_type": "row"},
@@ -119,6 +111,19 @@ def main() -> None:
         config=config,
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
     )
+    return engine
+
+
+def main() -> None:
+    if sys.argv[1] == "merge":
+        for folder, target in zip(sys.argv[2::2], sys.argv[3::2]):
+            merge(folder, target)
+        return
+    mode, folder, stage, tensor_ranks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    torch.set_num_threads(1)
+    os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
+    deepspeed.init_distributed("gloo")
+    engine = engine_of(mode, stage, tensor_ranks)
     if mode == "load" and engine.load_checkpoint(folder)[0] is None:
         raise SystemExit(f"DeepSpeed found no checkpoint in {folder}")
     generator = torch.Generator().manual_seed(100 + torch.distributed.get_rank() // tensor_ranks)

@@ -17,6 +17,7 @@ from test_torch import ROOT, Run, built, cluster, harness, newest, under  # noqa
 PYTHON = ROOT / "build" / "venv-deepspeed" / "bin" / "python"
 TRAINER = ROOT / "tests" / "interop" / "deepspeed_live_trainer.py"
 PIPELINE = ROOT / "tests" / "interop" / "deepspeed_live_pipeline.py"
+PARTS = ROOT / "tests" / "interop" / "deepspeed_live_parts.py"
 ONE_GROUP = {"groups": 1}  # DeepSpeed gives all groups of ZeRO 3 the hyperparameters of the first
 SCALER = {"enabled": True, "initial_scale_power": 20, "loss_scale_window": 2, "hysteresis": 1}
 SOME_STAY = {"stage3_param_persistence_threshold": 30}  # parameters that stay gathered
@@ -43,13 +44,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def start(folder, job, world, wrapper=(), **options):
+    parts = "experts" in job or "tensor" in job
     return Run(
         folder,
         ["'" + json.dumps(job) + "'"],
         world,
         wrapper,
         distributed=True,
-        script=str(TRAINER if "stage" in job else PIPELINE),
+        script=str(PARTS if parts else TRAINER if "stage" in job else PIPELINE),
         python=str(PYTHON),
         forks=True,
         **options,
@@ -150,6 +152,43 @@ def test_offloaded(cluster, tmp_path, stage, options):  # noqa: F811
     assert min(found) >= 4 and max(found) == 7
 
 
+def held(run):
+    """By step, the digest of each tensor that any rank has told; all that have it, the same."""
+    found = {}
+    for rank in range(run.world):
+        for step, name, digest in re.findall(r"^holds (\d+) (\S+) (\S+)$", run.text(rank), re.M):
+            assert found.setdefault(int(step), {}).setdefault(name, digest) == digest, name
+    return found
+
+
+PARTS_OF_RANKS = {
+    "experts-zero2": ({"stage": 2, "dtype": "bf16", "experts": 2}, {"experts": 2}, {"experts": 4}),
+    "experts-zero1": ({"stage": 1, "dtype": "fp32", "experts": 4}, {"experts": 1}),
+    "tensor": ({"stage": 1, "tensor": 2}, {"tensor": 2}, {"tensor": 1}),
+}
+
+
+@pytest.mark.parametrize("kind", PARTS_OF_RANKS)
+def test_parts_of_ranks(cluster, tmp_path, kind):  # noqa: F811
+    """Experts spread over other ranks, and layers cut into other parts, on two ranks and on four.
+    Everything has the bits that it had; in the same shape the job goes on with the same losses."""
+    job, *others = PARTS_OF_RANKS[kind]
+    first = start(tmp_path, {**job, "steps": 20, "tell": 3}, 4, under(cluster), hold_at=7)
+    first.kill_at(6, cluster, 3)
+    told = held(first)
+    for other, world in zip(others, (2, 4)):
+        again = {**job, **other, "steps": 0, "tell": 0}
+        run = ended(start(tmp_path, again, world, under(cluster, "--resume")))
+        ((step, tensors),) = held(run).items()
+        assert step >= 3 and tensors == told[step], run.errors()
+        assert len(tensors) > 20
+    if kind == "experts-zero1":
+        return
+    run = ended(start(tmp_path, {**job, "steps": 7}, 4, under(cluster, "--resume")))
+    losses = first.steps()
+    assert run.steps() == {at: losses[at] for at in range(step, 7)} != {}, run.errors()
+
+
 def test_other_stage(cluster, tmp_path):  # noqa: F811
     """What ZeRO 1 held comes back in ZeRO 3."""
     job = {"dtype": "bf16", "tell": 4, "running": False}
@@ -179,8 +218,8 @@ def test_exported(cluster, tmp_path):  # noqa: F811
 
 def test_unchanged_script(cluster, tmp_path):  # noqa: F811
     """One that knows nothing of Cairn comes back in its first forward, with the engine's counters:
-    the step under way becomes the one that was."""
-    job = {"stage": 1, "dtype": "bf16", "attach": False, "tell": 4}
+    the step under way becomes the one that was, and reads the samples that it read."""
+    job = {"stage": 1, "dtype": "bf16", "attach": False, "tell": 4, "samples": 12}
     first = start(tmp_path, {**job, "steps": 20}, 2, under(cluster), hold_at=8)
     first.kill_at(7, cluster, 5)
     again = start(tmp_path, {**job, "steps": 8}, 2, under(cluster, "--resume"), start="cold")
@@ -189,6 +228,11 @@ def test_unchanged_script(cluster, tmp_path):  # noqa: F811
     assert f"the state after update {begun - 1}" in again.errors(), again.errors()
     assert sorted(again.steps()) == [0, *range(begun, 8)]
     assert re.findall(r"^micro (\d+)$", again.text(), re.M) == ["8"]
+    for rank in range(2):
+        told = r"^sample (\d+) (\d+)$"
+        before, after = (dict(re.findall(told, run.text(rank), re.M)) for run in (first, again))
+        after = {(begun - 1 if step == "0" else int(step)): each for step, each in after.items()}
+        assert after == {step: before[str(step)] for step in range(begun - 1, 8)}, again.errors()
 
 
 def test_what_is_refused(cluster, tmp_path):  # noqa: F811
@@ -203,3 +247,41 @@ def test_what_is_refused(cluster, tmp_path):  # noqa: F811
     assert len(lines) == 2, lines  # one of each rank
     assert all("FP16_UnfusedOptimizer is not covered" in line for line in lines), lines
     assert newest(cluster) == 0
+
+
+def test_what_cannot_run_here_is_refused():
+    """State on NVMe needs libaio, state offloaded in part DeepSpeed's compiled Adam; other tensor
+    parallelism than AutoTP a framework around DeepSpeed."""
+    code = """
+import types
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Three
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as One
+from cairn import _zero
+def made(kind, **values):
+    zero = object.__new__(kind)
+    zero.__dict__.update(values)
+    return zero
+ranks = types.SimpleNamespace(get_tensor_model_parallel_world_size=lambda: 2)
+for zero in (
+    made(Three, swap_optimizer=True),
+    made(Three, params_in_nvme_and_cpu=True),
+    made(Three, offload_optimizer=True, partial_offload=0.5),
+    made(Three, mpu=ranks, fp16_groups=[]),
+    made(One, mpu=ranks, bit16_groups=[]),
+):
+    print("why", _zero._refusal(zero))
+"""
+    done = subprocess.run(
+        [str(PYTHON), "-c", code],
+        env={
+            **os.environ,
+            "DS_ACCELERATOR": "cpu",
+            "PYTHONPATH": str(ROOT / "bindings" / "python"),
+        },
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    whys = re.findall("^why (.*)$", done.stdout, re.M)
+    wanted = ("NVMe", "NVMe", "`ratio`", "tensor parallelism", "tensor parallelism")
+    assert [want in why for want, why in zip(wanted, whys)] == [True] * 5, done.stdout + done.stderr

@@ -9,6 +9,9 @@ lie one after the other, and so do their masters and moments. So everything is c
 parameter's name as a flat range of its whole shape: a parameter `<name>`, its master `fp32.<name>`,
 its moments `exp_avg.<name>`. A restore needs neither the same number of ranks nor the same stage.
 
+Experts are counted over all ranks in their names. With tensor parallelism by DeepSpeed's AutoTP
+each rank has a range of one dimension, which takes the place of the parameter in all of the above.
+
 What is offloaded to the CPU's memory lies there as it would on a device, and is captured there.
 """
 
@@ -25,7 +28,7 @@ from ._coverage import Problems
 from ._entry import Entry
 from ._known import Known
 from ._naming import keys_of, moment_name, moments_of
-from ._part import Numbered, Part, Parts
+from ._part import Held, Numbered, Part, Parts
 from ._ranks import Place
 
 MASTER = "fp32"
@@ -39,6 +42,7 @@ CUT_GROUPS = {  # the same of ZeRO 3
 # What DeepSpeed's engine counts. Its micro_steps follow from global_steps: a snapshot begins at a
 # multiple of the accumulation steps, and those may be others after a resumption.
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
+CUT_BY_DEEPSPEED = "ds_autotp_universal_checkpoint_meta"  # on a parameter that AutoTP has cut
 # What the optimizers keep themselves, beside their loss scaler.
 SETTINGS = ("custom_loss_scaler", "external_loss_scale")
 NO_ENGINE = (
@@ -87,20 +91,54 @@ def _refusal(zero: Any) -> Optional[str]:
         return f"{called} with ZenFlow is not covered: it updates parameters in another process"
     if getattr(zero, "zero_quantized_nontrainable_weights", False):
         return f"{called} with quantised frozen weights is not covered"
-    if getattr(zero, "has_moe_layers", False):
-        return f"{called} with experts is not covered: ranks have other experts of the same names"
     if getattr(zero, "swap_optimizer", False) or getattr(zero, "params_in_nvme_and_cpu", False):
         return f"{called} is not covered where its state is offloaded to NVMe: it is in no memory"
     if getattr(zero, "offload_optimizer", False) and zero.partial_offload != 1.0:
         return f"{called} with a part of its state offloaded (`ratio`) is not covered"
     if getattr(zero, "torch_autocast_gradscaler", None) is not None:
         return f"{called} with torch.autocast's gradient scaler is not covered"
-    if _tensor_ranks(zero) > 1:
+    if _tensor_ranks(zero) > 1 and (kind in CUT_GROUPS or not _is_cut_by_deepspeed(zero)):
         return (
-            f"{called} over {_tensor_ranks(zero)} ranks of tensor parallelism is not covered: what "
-            "each has of a parameter has the same name"
+            f"{called} over {_tensor_ranks(zero)} ranks of tensor parallelism is not covered: "
+            "nothing says what each has of a parameter (with ZeRO 1 and 2, DeepSpeed's own AutoTP "
+            "does)"
         )
     return None
+
+
+def _is_cut_by_deepspeed(zero: Any) -> bool:
+    """Tensor parallelism is DeepSpeed's AutoTP, which says of each parameter that it cuts how."""
+    groups = sys.modules.get("deepspeed.utils.groups")
+    found = [vars(each).get(CUT_BY_DEEPSPEED) for each in _parameters_of(zero)]
+    described = [each for each in found if each is not None]
+    return (
+        groups is not None
+        and getattr(zero, "mpu", None) is groups
+        and bool(described)
+        and all(each["replicated"] or _is_plain_cut(each) for each in described)
+    )
+
+
+def _is_plain_cut(cut: Mapping[str, Any]) -> bool:
+    """Each rank has one range of one dimension."""
+    return bool(
+        cut["partition_dim"] is not None
+        and cut["partition_sizes"]
+        and cut["logical_shape"]
+        and not cut["sub_param_shape"]
+        and not cut["conversion"]["unsupported_reason"]
+    )
+
+
+def _groups_of(zero: Any) -> List[List[Any]]:
+    """The parameters of each of its groups."""
+    kind = _kind(zero)
+    names = SHARED_GROUPS.get(kind) or CUT_GROUPS.get(kind)
+    return [] if zero is None or names is None else getattr(zero, names[1], [])
+
+
+def _parameters_of(zero: Any) -> List[Any]:
+    return [parameter for parameters in _groups_of(zero) for parameter in parameters]
 
 
 def _tensor_ranks(zero: Any) -> int:
@@ -115,6 +153,68 @@ def _tensor_ranks(zero: Any) -> int:
 # ---- the parameters ----
 
 
+class Slice(NamedTuple):
+    """What tensor parallelism leaves this rank of a tensor."""
+
+    shape: Tuple[int, ...]  # of the whole
+    box: Tuple[Tuple[int, ...], Tuple[int, ...]]  # offset, extent
+    captures: bool  # this rank, of those that have the same
+
+
+def _slice_of(parameter: Any) -> Optional[Slice]:
+    """None without tensor parallelism."""
+    groups = sys.modules.get("deepspeed.utils.groups")
+    if getattr(groups, "_TENSOR_MODEL_PARALLEL_GROUP", None) is None:
+        return None
+    rank = int(groups.get_tensor_model_parallel_rank())  # type: ignore[union-attr]
+    extent = tuple(parameter.shape)
+    offset, shape = [0] * len(extent), extent
+    cut = vars(parameter).get(CUT_BY_DEEPSPEED)
+    if cut is None or cut["replicated"] or not _is_plain_cut(cut):
+        return Slice(shape, (tuple(offset), extent), rank == 0)
+    offset[cut["partition_dim"]] = sum(cut["partition_sizes"][:rank])
+    return Slice(tuple(cut["logical_shape"]), (tuple(offset), extent), True)
+
+
+def _sliced(part: Part, of: Optional[Slice]) -> Part:
+    """The part, which is a range of what this rank has of a parameter, as one of the whole."""
+    if of is None:
+        return part
+    kept = (part.begin, part.end) if of.captures else (part.begin, part.begin)
+    return part._replace(shape=of.shape, box=of.box, kept=kept, holder=(0, 1))
+
+
+class Experts(NamedTuple):
+    """The experts of one layer that lie here. DeepSpeed counts those of each rank from 0."""
+
+    first: int  # its number among those of all ranks
+    group: Any  # the ranks that have the same
+
+
+def _experts_of(root: Any) -> Dict[str, Experts]:
+    """By what stands before the number in the names of their parameters."""
+    groups, found = sys.modules.get("deepspeed.utils.groups"), {}
+    for path, module in root.named_modules():
+        spread = next((getattr(each, "group_name", "") for each in module.parameters()), "")
+        if groups is None or not spread or not hasattr(module, "deepspeed_experts"):
+            continue
+        rank = groups._get_expert_parallel_rank(spread)
+        group = groups._get_expert_data_parallel_group(spread)
+        prefix = f"{_modules.strip(path)}.deepspeed_experts.".lstrip(".")
+        found[prefix] = Experts(rank * int(module.num_local_experts), group)
+    return found
+
+
+def _expert(experts: Mapping[str, Experts], name: str) -> Tuple[str, Any]:
+    """(the name with the expert's number among all, the ranks that have the same); (name, None)
+    where it is of no expert."""
+    for prefix, each in experts.items():
+        if name.startswith(prefix):
+            number, _, rest = name[len(prefix) :].partition(".")
+            return f"{prefix}{each.first + int(number)}.{rest}", each.group
+    return name, None
+
+
 def parts_of(root: Any, prefix: str) -> Parts:
     """Which part of each parameter of a root module lies here; empty where it has none of
     DeepSpeed's optimizers."""
@@ -123,16 +223,21 @@ def parts_of(root: Any, prefix: str) -> Parts:
         return parts
     named = list(_modules.named_parameters(root))
     groups = [each._dp_group for _, each in named if hasattr(each, "_dp_group")]
+    experts = _experts_of(root) if groups else {}
     for name, parameter in named:
         if hasattr(parameter, "ds_tensor"):
             part = _cut_part(prefix + name, parameter)
         elif groups:  # frozen parameters are the same on all ranks, too
-            part = _shared_part(
-                prefix + name, parameter, getattr(parameter, "_dp_group", groups[0])
-            )
+            name, group = _expert(experts, name)
+            group = group or getattr(parameter, "_dp_group", groups[0])
+            part = _sliced(_shared_part(prefix + name, parameter, group), _slice_of(parameter))
         else:
             continue
         parts[id(parameter)] = [part]
+    for name, buffer in _modules.named_buffers(root) if experts else ():
+        name, group = _expert(experts, name)
+        if group is not None:
+            parts[id(buffer)] = [_shared_part(prefix + name, buffer, group)]
     return parts
 
 
@@ -155,9 +260,7 @@ def _cut_part(name: str, parameter: Any) -> Part:
 def _shared_part(name: str, parameter: Any, group: Any) -> Part:
     shape = _tensors.shape_in_memory(parameter.shape, parameter.stride())
     place, held_shape = _place(group), tuple(parameter.shape)
-    return Part(
-        name, shape, 0, parameter.numel(), lambda: parameter, 0, held_shape, 0, place, place
-    )
+    return Part(name, shape, 0, parameter.numel(), Held(parameter), 0, held_shape, 0, place, place)
 
 
 # ---- the optimizer ----
@@ -237,14 +340,8 @@ class Zero(Known):
         self._found = {id(each.parameter): each for each in _fragments(self.optimizer())}
         return self._found
 
-    def _groups(self) -> List[List[Any]]:
-        zero = self.optimizer()
-        kind = _kind(zero)
-        names = SHARED_GROUPS.get(kind) or CUT_GROUPS.get(kind)
-        return [] if zero is None or names is None else getattr(zero, names[1], [])
-
     def grouped(self) -> Iterator[Tuple[int, int, Dict[str, Any], Any]]:
-        for number, parameters in enumerate(self._groups()):
+        for number, parameters in enumerate(_groups_of(self.optimizer())):
             for index, parameter in enumerate(parameters):
                 yield number, index, {}, parameter
 
@@ -288,6 +385,8 @@ class Zero(Known):
             (0, 1),
             fragment.holder,
         )
+        if not hasattr(parameter, "ds_tensor"):
+            part = _sliced(part, _slice_of(parameter))
         entries = []
         # without lower precision ZeRO 3 has no masters: it updates the parameters
         if not _is_inside(getattr(parameter, "ds_tensor", None), flat):
@@ -325,7 +424,8 @@ class Zero(Known):
         zero, engine = self.optimizer(), self._engine()
         value = super().plain(layout)
         counts: Dict[str, Dict[str, Any]] = {}
-        for fragment in self._found.values():
+        flats = {id(fragment.flat): fragment for fragment in self._found.values()}
+        for fragment in flats.values():
             state = self.holder().state.get(fragment.flat()) or {}
             plain = {key: each for key, each in state.items() if not _tensors.is_tensor(each)}
             if plain:
