@@ -304,9 +304,11 @@ interop-apps: all
 # of an hour. ARGS=--json | --small | --rounds N. Then how jobs come back after the loss of a node,
 # beside torchrun with c10d and torchft: ten minutes. COMEBACK_ARGS=--json | --rounds N
 # ARGS="--only migrate": what a slow rank costs, by what is done about it, five minutes.
+# ARGS="--only attached": DeepSpeed and Megatron-Core beside their own async saves, five minutes.
 bench-peers: all
-	$(Q)python3 tests/runner.py environment && $(if $(filter migrate,$(ARGS)), \
-	    build/venv/bin/python tests/interop/bench_migrate.py $(filter-out --only migrate,$(ARGS)), \
+	$(Q)python3 tests/runner.py environment && $(if $(filter migrate attached,$(ARGS)), \
+	    build/venv/bin/python tests/interop/bench_$(filter migrate attached,$(ARGS)).py \
+	    $(filter-out --only migrate attached,$(ARGS)), \
 	    build/venv/bin/python tests/interop/bench_peers.py $(ARGS) && \
 	    build/venv/bin/python tests/interop/bench_comeback.py $(COMEBACK_ARGS))
 # The agents of two builds in turns, half an hour: OLD=build folder of the other, ARGS="--rounds N"

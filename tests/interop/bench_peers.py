@@ -68,6 +68,7 @@ CLEAN = {
     if not name.startswith("CAIRN_") and name != "PYTHONPATH"
 }
 MIB = 1 << 20
+VERDICTS = {True: "met", False: "MISSED", None: "NOT DECIDED, the scatter is too large"}
 
 
 class Size(NamedTuple):
@@ -521,9 +522,7 @@ def show(found: Dict[str, Any]) -> None:
     print(f"Start: {', '.join(parts)}; torch's own import {start['torch_s']:.2f} s\n")
     for name, each in found["bounds"].items():
         sign = ">=" if name.startswith("restore") else "<="
-        verdict = {True: "met", False: "MISSED", None: "NOT DECIDED, the scatter is too large"}[
-            each["met"]
-        ]
+        verdict = VERDICTS[each["met"]]
         value = "?" if each["value"] is None else f"{each['value']:.3g}"
         if each.get("low") is not None:
             value += f" [{each['low']:.3g}, {each['high']:.3g}]"

@@ -24,7 +24,7 @@ import gc  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import shutil  # noqa: E402
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple  # noqa: E402
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple  # noqa: E402
 
 from bench_clocks import Clocks  # noqa: E402
 import torch  # noqa: E402
@@ -132,10 +132,13 @@ class Saver:
         self.path, self.model, self.optimizer = os.path.join(folder, "checkpoint"), model, optimizer
         self.hooks = hooks
 
+    def step(self, before_update: Callable[[], None] = lambda: None) -> None:
+        train_step(self.model, self.optimizer, before_update)
+
     def settle(self) -> None:
         """Steps that are not timed, before the first group of a block."""
         for _ in range(SETTLING_STEPS):
-            train_step(self.model, self.optimizer)
+            self.step()
 
     def episode(self) -> Episode:
         raise NotImplementedError
@@ -158,7 +161,7 @@ class Saver:
 
 class Nothing(Saver):
     def episode(self) -> Episode:
-        train_step(self.model, self.optimizer)
+        self.step()
         return Episode(1, 1, [0.0])
 
 
@@ -176,7 +179,7 @@ class Cairn(Saver):
         self.hooks.pause(False)
         for _ in range(SETTLING_STEPS):
             self.hooks.seconds = 0.0
-            train_step(self.model, self.optimizer)
+            self.step()
             blocked.append(self.hooks.seconds)
         self.hooks.pause(True)
         return Episode(SETTLING_STEPS, SETTLING_STEPS, blocked)
@@ -186,7 +189,7 @@ class TorchSave(Saver):
     """A save after each step."""
 
     def episode(self) -> Episode:
-        train_step(self.model, self.optimizer)
+        self.step()
         begin = time.perf_counter()
         torch.save(self.state(), self.path)
         return Episode(1, 1, [time.perf_counter() - begin])
@@ -259,7 +262,7 @@ class AsyncSave(Saver):
 
         steps = 0
         while steps == 0 or not written.done():
-            train_step(self.model, self.optimizer, before_update)
+            self.step(before_update)
             steps += 1
         written.result()
         return Episode(steps, 1, blocked)
@@ -298,6 +301,9 @@ class Hooks:
         self.job = sys.modules["cairn._current"].job if job else None
         for name in ("before_step", "after_step", "saw_forward", "before_forward") if job else ():
             setattr(job.Job, name, self._clocked(getattr(job.Job, name)))
+        watch = sys.modules.get("cairn._watch")  # what an update waits for, operator by operator
+        if watch is not None:
+            watch._before_write = self._clocked(watch._before_write)
         self.pause(True)
 
     def _clocked(self, function: Callable[..., None]) -> Callable[..., None]:
@@ -345,20 +351,30 @@ def train(layers: int, width: int, tokens: int, folder: str, agent_pid: int) -> 
             "hooked": hooks.job is not None,
         }
     )
+    for name, groups in blocks():
+        if name:
+            run_block(SAVERS[name](folder, model, optimizer, hooks), groups, hooks, clocks)
+        else:
+            answer(finish(model, optimizer, folder, hooks))
+
+
+def blocks() -> Iterator[Tuple[str, int]]:
+    """(saver, groups) of each block that is asked for; ("", 0) to finish."""
     for line in sys.stdin:
         command, _, rest = line.strip().partition(" ")
+        name, _, groups = rest.rpartition(" ")
         if command == "block":
-            name, _, groups = rest.rpartition(" ")
-            saver = SAVERS[name](folder, model, optimizer, hooks)
-            saver.settle()
-            found = groups_of(saver, int(groups), hooks, clocks)
-            saver.close()
-            saver.clean()
-            answer(
-                {"groups": found, "stats": hooks.stats(), "memory_bytes": private_memory_bytes()}
-            )
+            yield name, int(groups)
         elif command == "finish":
-            answer(finish(model, optimizer, folder, hooks))
+            yield "", 0
+
+
+def run_block(saver: Saver, groups: int, hooks: "Hooks", clocks: Clocks) -> None:
+    saver.settle()
+    found = groups_of(saver, groups, hooks, clocks)
+    saver.close()
+    saver.clean()
+    answer({"groups": found, "stats": hooks.stats(), "memory_bytes": private_memory_bytes()})
 
 
 def groups_of(saver: Saver, count: int, hooks: Hooks, clocks: Clocks) -> List[Dict[str, Any]]:
@@ -385,7 +401,7 @@ def group(saver: Saver, hooks: Hooks, clocks: Clocks) -> Optional[Dict[str, Any]
 
     def control() -> Episode:
         hooks.seconds = 0.0
-        train_step(saver.model, saver.optimizer)
+        saver.step()
         return Episode(1, 0, [hooks.seconds])
 
     clocks.look()
@@ -393,7 +409,7 @@ def group(saver: Saver, hooks: Hooks, clocks: Clocks) -> Optional[Dict[str, Any]
     before = timed(control, clocks)
     episode = timed(saver.episode, clocks)
     saver.clean()
-    train_step(saver.model, saver.optimizer)
+    saver.step()
     after = timed(control, clocks)
     begun, captured = (
         hooks.stats().get(name, 0) - begin.get(name, 0)

@@ -70,7 +70,7 @@ DEFAULTS = {
     "bucket": 0,  # elements; 0: one bucket
     "clip": 1,  # of the gradients' norm, a sum in the order of the buckets; 0: no clipping
 }
-HIDDEN, LENGTH, VOCABULARY, MICRO_BATCHES = 32, 8, 90, 4
+HIDDEN, FFN, LENGTH, VOCABULARY, MICRO_BATCHES = 32, 48, 8, 90, 4
 STRATEGY = "TRAINER_STRATEGY" in os.environ
 UNCHANGED = "TRAINER_UNCHANGED" in os.environ
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
@@ -99,8 +99,8 @@ def build(job: dict[str, int]) -> tuple[list[Any], Any]:
         hidden_size=HIDDEN,
         num_attention_heads=4,
         num_query_groups=2,
-        ffn_hidden_size=48,
-        moe_ffn_hidden_size=48 if job["experts"] else None,
+        ffn_hidden_size=FFN,
+        moe_ffn_hidden_size=FFN if job["experts"] else None,
         num_moe_experts=job["experts"] or None,
         moe_router_load_balancing_type="none",
         moe_router_topk=2,

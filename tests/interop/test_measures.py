@@ -160,6 +160,20 @@ def test_bench_peers():
     assert set(found["restore"]) == {"cairn", "dcp.load", "torch.load"}
 
 
+@pytest.mark.parametrize("framework", ["deepspeed", "megatron"])
+def test_bench_attached(framework):
+    if not (FOLDER.parents[1] / "build" / f"venv-{framework}").exists():
+        pytest.skip(f"build/venv-{framework} is not there")
+    words = ("--small", "--rounds", 1, "--framework", framework, "--json")
+    done = run(FOLDER / "bench_attached.py", *words, seconds=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)[framework]
+    assert set(found["bounds"]) == {"standstill", "overhead"} and found["state_bytes"] > 5 << 20
+    assert found["bounds"]["overhead"]["met"] is None, "two groups decide nothing"
+    assert all(each["blocked_s"] > 0 for each in found["savers"].values())
+    assert found["snapshots"]["snapshots_failed"] == 0
+
+
 def test_soak():
     done = run(FOLDER / "soak.py", "--steps", 80, seconds=300)
     assert done.returncode == 0, done.stdout + done.stderr
