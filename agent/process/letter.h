@@ -8,6 +8,7 @@
 #ifndef CAIRN_AGENT_PROCESS_LETTER_H
 #define CAIRN_AGENT_PROCESS_LETTER_H
 
+#include "agent/core/env/types.h"
 #include "agent/process/mail.h"
 
 enum letter_kind {
@@ -18,6 +19,14 @@ enum letter_kind {
     KIND_OPTIONS = 5, /* the first of each session */
     KIND_LEAVE = 6    /* the sender has no use for the session any more */
 };
+
+/* Messages with blocks, heartbeats and decisions are never sent as payload: they must not wait
+ * behind bulk, and blocks are the payload. */
+enum { LETTER_BODY_BYTES = 576 };
+_Static_assert(1 + CAIRN_MESSAGE_HEAD_BYTES_MAX + 8 * CAIRN_MESSAGE_BLOCKS_MAX <= LETTER_BODY_BYTES,
+               "a message with blocks fits a body");
+_Static_assert(1 + CAIRN_MESSAGE_HEAD_BYTES_MAX + CAIRN_REFUSAL_BYTES - 1 <= LETTER_BODY_BYTES,
+               "a decision fits a body");
 
 /* Queued, or flying (with the transport) until it is reported as sent. */
 struct letter {
@@ -31,7 +40,7 @@ struct letter {
     size_t payload_len;
     size_t body_len;
     bool service;
-    uint8_t body[512];
+    uint8_t body[LETTER_BODY_BYTES];
 };
 
 void letter_free(struct cairn_agent *agent, struct letter *letter);

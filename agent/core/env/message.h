@@ -286,7 +286,7 @@ struct cairn_message {
 };
 
 enum {
-    CAIRN_MESSAGE_HEAD_BYTES_MAX = 384,  /* of a packed message without its `bytes` */
+    CAIRN_MESSAGE_HEAD_BYTES_MAX = 320,  /* of a packed message without its `bytes` */
     CAIRN_MESSAGE_PART_BYTES_MAX = 65536 /* of `bytes`, where a message is one of several parts */
 };
 
