@@ -115,7 +115,7 @@ struct cairn_checkpoint {
     struct cairn_layout *layout;
     struct cairn_container *containers; /* [container_count]; pieces refer to them by index */
     uint32_t container_count;
-    struct cairn_alias *aliases;
+    struct cairn_alias *aliases; /* sorted by tensor */
     uint32_t alias_count;
     struct cairn_source_sum *sums;
     uint32_t sum_count;
@@ -199,7 +199,7 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_alias_as(struct cairn_checkpoint
                                                          const char *name, enum cairn_kind kind,
                                                          uint32_t of);
 
-/* What a tensor has its elements of: itself unless it is an alias. */
+/* What a tensor has its elements of: itself unless it is an alias. UINT32_MAX is its own. */
 uint32_t cairn_checkpoint_past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor);
 
 /* Adds the checkpoint's own checksums of a range of a container, one for each block_bytes (the last

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/assert.h"
 #include "base/json.h"
 #include "snapshot/box.h"
 
@@ -168,18 +169,22 @@ cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *n
         return CAIRN_NOMEM;
     err = cairn_checkpoint_add_tensor(checkpoint, name, known.dtype, kind, known.dims, known.shape,
                                       &tensor);
-    if (!err)
-        checkpoint->aliases[checkpoint->alias_count++] = (struct cairn_alias){tensor, of};
-    return err;
+    if (err)
+        return err;
+    CAIRN_ASSERT(tensor == cairn_layout_tensor_count(checkpoint->layout) - 1);
+    checkpoint->aliases[checkpoint->alias_count++] = (struct cairn_alias){tensor, of};
+    return CAIRN_OK;
 }
 
 uint32_t
 cairn_checkpoint_past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor)
 {
-    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
-        if (checkpoint->aliases[i].tensor == tensor)
-            return checkpoint->aliases[i].of;
-    return tensor;
+    const struct cairn_alias *aliases = checkpoint->aliases;
+    uint32_t low = 0;
+
+    CAIRN_BISECT(low, checkpoint->alias_count, middle, aliases[middle].tensor < tensor);
+    return low < checkpoint->alias_count && aliases[low].tensor == tensor ? aliases[low].of
+                                                                          : tensor;
 }
 
 uint32_t

@@ -152,6 +152,19 @@ cairn_output_dtype(const struct cairn_output_options *options, const struct cair
     return options->dtype && model && is_floating(tensor->dtype) ? options->dtype : tensor->dtype;
 }
 
+uint32_t
+cairn_output_past_alias(const struct cairn_checkpoint *source,
+                        const struct cairn_output_options *options, uint32_t tensor)
+{
+    uint32_t of = cairn_checkpoint_past_alias(source, tensor);
+
+    return of == tensor ||
+                   cairn_output_dtype(options, cairn_layout_tensor(source->layout, tensor)) !=
+                       cairn_output_dtype(options, cairn_layout_tensor(source->layout, of))
+               ? tensor
+               : of;
+}
+
 cairn_err
 cairn_output_add_tensor(struct cairn_output *output, const struct cairn_output_options *options,
                         const struct cairn_tensor *tensor, uint32_t *index)

@@ -134,6 +134,12 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_equal(struct cairn_output *output, u
 enum cairn_dtype cairn_output_dtype(const struct cairn_output_options *options,
                                     const struct cairn_tensor *tensor);
 
+/* The tensor that a tensor of the source is written as: what it is an alias of, if both are written
+ * in one dtype; else itself. A parameter that is cast is no longer its master. UINT32_MAX is its
+ * own. */
+uint32_t cairn_output_past_alias(const struct cairn_checkpoint *source,
+                                 const struct cairn_output_options *options, uint32_t tensor);
+
 /* Adds the tensor of the source (with the dtype of cairn_output_dtype) to the output's layout, and
  * a box in a file, as cairn_checkpoint_add_tensor, _add_box and _add_flat do for readers. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_tensor(struct cairn_output *output,

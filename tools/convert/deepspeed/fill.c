@@ -46,17 +46,13 @@ fill_tensor(const struct cairn_deepspeed_target *target, const char *name,
     uint32_t index = cairn_layout_tensor_find(target->checkpoint->layout, name);
     const struct cairn_tensor *tensor;
     enum cairn_dtype dtype;
-    uint32_t of;
 
     if (index == UINT32_MAX)
         return unknown(target, name);
     tensor = cairn_layout_tensor(target->checkpoint->layout, index);
     dtype = cairn_output_dtype(target->options, tensor);
-    of = target->alias_of[index];
-    if (of != UINT32_MAX &&
-        dtype == cairn_output_dtype(target->options,
-                                    cairn_layout_tensor(target->checkpoint->layout, of)))
-        index = of;
+    if (cairn_deepspeed_target_past_alias(target, index) != index)
+        index = cairn_output_past_alias(target->checkpoint, target->options, index);
     out->dtype = cairn_torch_dtype_of(dtype);
     out->dims = tensor->dims;
     memcpy(out->shape,

@@ -126,14 +126,7 @@ count_added(struct cairn_deepspeed_make *make)
     memset(grown + make->tensor_count, CAIRN_DEEPSPEED_BESIDE, count - make->tensor_count);
     make->tensor_count = count;
     make->order = cairn_deepspeed_sorted(make->checkpoint->layout);
-    make->alias_of = calloc((size_t)count + 1, sizeof(*make->alias_of));
-    if (!make->order || !make->alias_of)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < count; i++)
-        make->alias_of[i] = i;
-    for (uint32_t i = 0; i < make->checkpoint->alias_count; i++)
-        make->alias_of[make->checkpoint->aliases[i].tensor] = make->checkpoint->aliases[i].of;
-    return CAIRN_OK;
+    return make->order ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 /* Whether a tensor came with an object, below whose name it then has its own: state of a random
@@ -164,8 +157,8 @@ role_of(const struct cairn_deepspeed_make *make, uint32_t tensor)
         return CAIRN_DEEPSPEED_BESIDE;
     if (cairn_job_file_lists(make->job.buffers, known->name))
         return CAIRN_DEEPSPEED_BUFFER;
-    if (parameter &&
-        (make->alias_of[tensor] != tensor || cairn_pickle_get(make->job.shared, known->name)))
+    if (parameter && (cairn_checkpoint_past_alias(make->checkpoint, tensor) != tensor ||
+                      cairn_pickle_get(make->job.shared, known->name)))
         return CAIRN_DEEPSPEED_SHARED;
     if (parameter)
         return CAIRN_DEEPSPEED_FROZEN;
@@ -380,7 +373,7 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
     cairn_job_file_fini(&make.job);
     free(make.roles);
     free(make.order);
-    free(make.alias_of);
+
     free(make.members);
     free(make.slabs);
     return err;

@@ -55,8 +55,8 @@ struct cairn_deepspeed_make {
     uint8_t *roles;        /* [tensor_count] of enum cairn_deepspeed_role */
     uint32_t *order;       /* [tensor_count]: by name, so that the same state makes the same
                             * files */
-    uint32_t *alias_of;    /* [tensor_count]: itself where it is not an alias */
-    uint32_t *members;     /* trained parameters, group after group */
+
+    uint32_t *members; /* trained parameters, group after group */
     uint32_t member_count;
     struct cairn_deepspeed_slab *slabs;
     uint32_t slab_count;

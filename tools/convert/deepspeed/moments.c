@@ -224,7 +224,7 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
         return cairn_refuse(make->checkpoint, CAIRN_CORRUPT, "the name %s is too long",
                             parameter->name);
     return cairn_checkpoint_add_alias_as(make->checkpoint, name, CAIRN_OPTIMIZER,
-                                         make->alias_of[member]);
+                                         cairn_checkpoint_past_alias(make->checkpoint, member));
 }
 
 /* ---- the step ---- */
@@ -251,8 +251,7 @@ cairn_err
 cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
 {
     uint32_t step = state_of(make, "step", tensor_at(make, make->members[0])->name);
-    bool known =
-        step != UINT32_MAX && cairn_steps_load(make->checkpoint, make->alias_of[step], &make->step);
+    bool known = step != UINT32_MAX && cairn_steps_load(make->checkpoint, step, &make->step);
     cairn_err err = CAIRN_OK;
 
     if (!make->has_step)

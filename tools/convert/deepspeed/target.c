@@ -106,18 +106,39 @@ cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
     free(target->pieces);
     free(target->carried[0]);
     free(target->carried[1]);
-    free(target->alias_of);
+
     free(target->left_out);
     memset(target, 0, sizeof(*target));
+}
+
+/*
+ * Whether a parameter and its master are one tensor of the source, which the files keep apart: ZeRO
+ * 1 and 2 have both, and in flat buffers a master is cut in other places than a parameter in the
+ * module.
+ */
+static bool
+is_apart(const struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t of)
+{
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    bool master = strncmp(cairn_layout_tensor(layout, tensor)->name, "fp32.", 5) == 0;
+    bool of_master = strncmp(cairn_layout_tensor(layout, of)->name, "fp32.", 5) == 0;
+
+    return master ? !of_master : !target->stage3 && of_master;
+}
+
+uint32_t
+cairn_deepspeed_target_past_alias(const struct cairn_deepspeed_target *target, uint32_t tensor)
+{
+    uint32_t of = cairn_checkpoint_past_alias(target->checkpoint, tensor);
+
+    return of == tensor || is_apart(target, tensor, of) ? tensor : of;
 }
 
 uint32_t
 cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const char *name)
 {
-    uint32_t tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
-
-    return tensor != UINT32_MAX && target->alias_of[tensor] != UINT32_MAX ? target->alias_of[tensor]
-                                                                          : tensor;
+    return cairn_deepspeed_target_past_alias(
+        target, cairn_layout_tensor_find(target->checkpoint->layout, name));
 }
 
 uint64_t
@@ -319,41 +340,6 @@ count_parts(const struct cairn_checkpoint *checkpoint)
     return count;
 }
 
-/*
- * Whether a parameter and its master are one tensor of the source, which the files keep apart: ZeRO
- * 1 and 2 have both, and in flat buffers a master is cut in other places than a parameter in the
- * module.
- */
-static bool
-is_apart(const struct cairn_deepspeed_target *target, const struct cairn_alias *alias)
-{
-    const struct cairn_layout *layout = target->checkpoint->layout;
-    const char *name = cairn_layout_tensor(layout, alias->tensor)->name;
-    const char *of = cairn_layout_tensor(layout, alias->of)->name;
-
-    if (strncmp(name, "fp32.", 5) == 0)
-        return strncmp(of, "fp32.", 5) != 0;
-    return !target->stage3 && strncmp(of, "fp32.", 5) == 0;
-}
-
-static cairn_err
-note_aliases(struct cairn_deepspeed_target *target)
-{
-    uint32_t count = cairn_layout_tensor_count(target->checkpoint->layout);
-
-    target->alias_of = malloc(((size_t)count + 1) * sizeof(*target->alias_of));
-    target->left_out = calloc((size_t)count + 1, sizeof(*target->left_out));
-    if (!target->alias_of || !target->left_out)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < count; i++)
-        target->alias_of[i] = UINT32_MAX;
-    for (uint32_t i = 0; i < target->checkpoint->alias_count; i++)
-        if (!is_apart(target, &target->checkpoint->aliases[i]))
-            target->alias_of[target->checkpoint->aliases[i].tensor] =
-                target->checkpoint->aliases[i].of;
-    return CAIRN_OK;
-}
-
 /* How many parts a pipeline has: objects of later tensor-parallel ranks are there only where they
  * say something else. */
 static uint32_t
@@ -446,8 +432,10 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err)
         err = cairn_deepspeed_tensor_plan(target, object.root,
                                           target->part_count > 1 ? 1 : wanted->tp, flat);
-    if (!err)
-        err = note_aliases(target);
+    target->left_out = calloc((size_t)cairn_layout_tensor_count(checkpoint->layout) + 1,
+                              sizeof(*target->left_out));
+    if (!target->left_out)
+        err = CAIRN_NOMEM;
     if (!err)
         err = check_order(target, object.root, flat);
     if (!err && target->stage3)

@@ -45,8 +45,8 @@ struct cairn_deepspeed_target {
     uint32_t key_count;
     uint8_t *carried[2]; /* rank 0's pickles: model, optim (NULL: no ZeRO) */
     size_t carried_bytes[2];
-    uint32_t *alias_of; /* [tensors]: UINT32_MAX where it is none */
-    bool *left_out;     /* [tensors]: as equal to one that is written */
+
+    bool *left_out; /* [tensors]: as equal to one that is written */
 };
 
 /* A carried object that is being changed and filled. */
@@ -126,7 +126,10 @@ bool cairn_deepspeed_target_writes(const struct cairn_deepspeed_target *target, 
  * these. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target);
 
-/* The index of a tensor of the source, an alias' target where `name` is one; UINT32_MAX. */
+/* What a tensor of the source is an alias of and written with; else itself. */
+uint32_t cairn_deepspeed_target_past_alias(const struct cairn_deepspeed_target *target,
+                                           uint32_t tensor);
+/* A tensor of the source by name, past an alias; UINT32_MAX. */
 uint32_t cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const char *name);
 
 /* Elements of a rank's buffer of a group as they are saved, and with the padding. */

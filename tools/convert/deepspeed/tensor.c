@@ -222,7 +222,7 @@ note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
 
         if (cairn_pickle_tensor_name(pairs->items[2 * i + 1], name))
             index = cairn_layout_tensor_find(target->checkpoint->layout, name);
-        if (index == UINT32_MAX || target->alias_of[index] != UINT32_MAX ||
+        if (index == UINT32_MAX || cairn_deepspeed_target_past_alias(target, index) != index ||
             target->cut_at[index] > 0 ||
             !cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) ||
             (cairn_pickle_is_list(buffers) && cairn_job_file_lists(buffers, path)))

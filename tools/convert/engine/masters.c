@@ -32,22 +32,14 @@ find_master(const struct cairn_layout *layout, uint32_t index)
                : NONE;
 }
 
-/* masters[tensor], NONE where it stays what it is; returns how many are not. originals[tensor]:
- * scratch, whose elements it has. */
+/* masters[tensor], NONE where it stays what it is; returns how many are not. */
 static uint32_t
-find_masters(const struct cairn_checkpoint *checkpoint, uint32_t *masters, uint32_t *originals)
+find_masters(const struct cairn_checkpoint *checkpoint, uint32_t *masters)
 {
     uint32_t count = cairn_layout_tensor_count(checkpoint->layout), taken = 0;
 
-    for (uint32_t t = 0; t < count; t++)
-        originals[t] = t;
-    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
-        originals[checkpoint->aliases[i].tensor] = checkpoint->aliases[i].of;
-    for (uint32_t t = 0; t < count; t++) {
-        masters[t] = find_master(checkpoint->layout, t);
-        if (masters[t] != NONE) /* an alias of an alias would have no elements */
-            masters[t] = originals[masters[t]];
-    }
+    for (uint32_t t = 0; t < count; t++) /* an alias of an alias would have no elements */
+        masters[t] = cairn_checkpoint_past_alias(checkpoint, find_master(checkpoint->layout, t));
     for (uint32_t i = 0; i < checkpoint->alias_count; i++) { /* tied parameters share one master */
         struct cairn_alias alias = checkpoint->aliases[i];
 
@@ -86,12 +78,12 @@ list_aliases(const struct cairn_checkpoint *checkpoint, const uint32_t *masters,
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < checkpoint->alias_count; i++)
-        if (masters[checkpoint->aliases[i].tensor] == NONE)
-            aliases[count++] = checkpoint->aliases[i];
-    for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint->layout); t++)
-        if (masters[t] != NONE)
-            aliases[count++] = (struct cairn_alias){t, masters[t]};
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint->layout); t++) {
+        uint32_t of = masters[t] == NONE ? cairn_checkpoint_past_alias(checkpoint, t) : masters[t];
+
+        if (of != t)
+            aliases[count++] = (struct cairn_alias){t, of};
+    }
     return count;
 }
 
@@ -99,13 +91,12 @@ cairn_err
 cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint, uint32_t *taken)
 {
     size_t count = cairn_layout_tensor_count(checkpoint->layout);
-    /* and the scratch behind them */
-    uint32_t *masters = malloc((2 * count + 1) * sizeof(*masters));
+    uint32_t *masters = malloc((count + 1) * sizeof(*masters));
     struct cairn_alias *aliases = NULL;
     struct cairn_layout *layout = NULL;
     cairn_err err = masters ? CAIRN_OK : CAIRN_NOMEM;
 
-    *taken = masters ? find_masters(checkpoint, masters, masters + count) : 0;
+    *taken = masters ? find_masters(checkpoint, masters) : 0;
     if (*taken > 0) {
         for (uint32_t i = 0; !err && i < checkpoint->alias_count + *taken; i++)
             err = cairn_array_grow(&aliases, i, sizeof(*aliases)) ? CAIRN_OK : CAIRN_NOMEM;

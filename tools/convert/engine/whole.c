@@ -139,20 +139,13 @@ split(const struct cairn_checkpoint *checkpoint, const struct cairn_piece_table 
       struct cairn_whole *whole)
 {
     uint32_t count = cairn_layout_tensor_count(checkpoint->layout);
-    uint32_t *original = malloc(((size_t)count + 1) * sizeof(*original));
-    cairn_err err = original ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err = cairn_layout_create(&whole->owned);
 
-    for (uint32_t t = 0; !err && t < count; t++)
-        original[t] = t;
-    for (uint32_t i = 0; !err && i < checkpoint->alias_count; i++)
-        original[checkpoint->aliases[i].tensor] = checkpoint->aliases[i].of;
-    if (!err)
-        err = cairn_layout_create(&whole->owned);
     if (!err)
         err = cairn_layout_create(&whole->replicas);
     for (uint32_t t = 0; !err && t < count; t++)
-        err = split_tensor(whole, checkpoint->layout, table, original[t], t);
-    free(original);
+        err = split_tensor(whole, checkpoint->layout, table,
+                           cairn_checkpoint_past_alias(checkpoint, t), t);
     if (err)
         return err;
     whole->layout = whole->owned;

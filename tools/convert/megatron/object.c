@@ -216,7 +216,8 @@ is_left(const struct cairn_megatron_target *target, uint32_t index)
     const struct cairn_tensor *tensor = cairn_layout_tensor(target->checkpoint->layout, index);
 
     if (target->placed[index] ||
-        (target->alias_of[index] != UINT32_MAX && tensor->kind == CAIRN_PARAM))
+        (tensor->kind == CAIRN_PARAM &&
+         cairn_output_past_alias(target->checkpoint, target->options, index) != index))
         return false;
     return !target->common ||
            strncmp(tensor->name, CAIRN_MEGATRON_SCOPE, strlen(CAIRN_MEGATRON_SCOPE)) != 0 ||

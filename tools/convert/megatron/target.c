@@ -33,10 +33,8 @@ cairn_megatron_target_named(const struct cairn_megatron_target *target, const ch
 uint32_t
 cairn_megatron_target_find(const struct cairn_megatron_target *target, const char *name)
 {
-    uint32_t tensor = cairn_megatron_target_named(target, name);
-
-    return tensor != UINT32_MAX && target->alias_of[tensor] != UINT32_MAX ? target->alias_of[tensor]
-                                                                          : tensor;
+    return cairn_output_past_alias(target->checkpoint, target->options,
+                                   cairn_megatron_target_named(target, name));
 }
 
 void
@@ -65,7 +63,7 @@ cairn_megatron_target_fini(struct cairn_megatron_target *target)
     free(target->keys);
     free(target->first_layer);
     free(target->placed);
-    free(target->alias_of);
+
     free(target->parts);
     free(target->part_tensor);
     memset(target, 0, sizeof(*target));
@@ -260,29 +258,6 @@ load_common(struct cairn_megatron_target *target)
     return err;
 }
 
-static cairn_err
-note_aliases(struct cairn_megatron_target *target)
-{
-    uint32_t count = cairn_layout_tensor_count(target->checkpoint->layout);
-
-    target->alias_of = malloc(((size_t)count + 1) * sizeof(*target->alias_of));
-    target->placed = calloc((size_t)count + 1, sizeof(*target->placed));
-    if (!target->alias_of || !target->placed)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < count; i++)
-        target->alias_of[i] = UINT32_MAX;
-    for (uint32_t i = 0; i < target->checkpoint->alias_count; i++) {
-        const struct cairn_alias *alias = &target->checkpoint->aliases[i];
-        const struct cairn_layout *layout = target->checkpoint->layout;
-
-        /* a master is not cast with its parameter: then they are two */
-        if (cairn_output_dtype(target->options, cairn_layout_tensor(layout, alias->tensor)) ==
-            cairn_output_dtype(target->options, cairn_layout_tensor(layout, alias->of)))
-            target->alias_of[alias->tensor] = alias->of;
-    }
-    return CAIRN_OK;
-}
-
 /* Without a weight of its own the output layer has the embedding's. */
 static void
 find_tie(struct cairn_megatron_target *target)
@@ -307,7 +282,9 @@ cairn_megatron_target_init(struct cairn_megatron_target *target,
     target->options = options;
     target->output = output;
     target->step = checkpoint->step_known ? checkpoint->step : 0;
-    err = note_aliases(target);
+    target->placed =
+        calloc((size_t)cairn_layout_tensor_count(checkpoint->layout) + 1, sizeof(*target->placed));
+    err = target->placed ? CAIRN_OK : CAIRN_NOMEM;
     if (!err)
         find_tie(target);
     if (!err)

@@ -40,10 +40,10 @@ struct cairn_megatron_target {
     bool plain_state;    /* the optimizer is not distributed, and its state is filled in again */
     bool omit_optimizer; /* the groups of an optimizer whose state was dropped */
     bool *placed;        /* [tensors of the source] */
-    uint32_t *alias_of;  /* [tensors]: UINT32_MAX where it is none */
-    uint64_t step;       /* of the checkpoint, or what is carried says; 0: neither, and Megatron-LM
+
+    uint64_t step;   /* of the checkpoint, or what is carried says; 0: neither, and Megatron-LM
                           * has no such iteration */
-    char folder[32];     /* of the iteration; "release" if there is none; Megatron-LM loads the
+    char folder[32]; /* of the iteration; "release" if there is none; Megatron-LM loads the
                           * weights alone then */
     /* of the file that is being made */
     struct cairn_megatron_part *parts;
@@ -68,7 +68,7 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_target_keys(struct cairn_megatron_targ
 /* A tensor of the source by name; of an expert's parameter, also where it has the spelling of
  * grouped modules. UINT32_MAX. */
 uint32_t cairn_megatron_target_named(const struct cairn_megatron_target *target, const char *name);
-/* The same, an alias' target where it is one. */
+/* The same, past an alias. */
 uint32_t cairn_megatron_target_find(const struct cairn_megatron_target *target, const char *name);
 
 /* Notes that a tensor has its place. */

@@ -111,11 +111,10 @@ take_model_names(struct cairn_torch_reading *reading, bool *known)
 
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
-        bool tied = false;
 
-        for (uint32_t a = 0; a < reading->checkpoint->alias_count; a++)
-            tied = tied || reading->checkpoint->aliases[a].tensor == i;
-        if (tensor->kind != CAIRN_PARAM || tied || is_running_statistic(tensor->name))
+        if (tensor->kind != CAIRN_PARAM ||
+            cairn_checkpoint_past_alias(reading->checkpoint, i) != i ||
+            is_running_statistic(tensor->name))
             continue;
         err = set_parameter(reading, found++, tensor->name);
     }

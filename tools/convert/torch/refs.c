@@ -31,64 +31,20 @@ cairn_torch_has_storage(const struct cairn_pickle *tree, const struct cairn_pick
 struct finding {
     const struct cairn_checkpoint *source;
     const struct cairn_output_options *options;
-    uint32_t *same_as; /* of a tensor: what it is an alias of and written as, or itself; NULL until
-                        * the tree names a tensor, since most objects name none */
-    bool *seen;        /* [tensors], as same_as */
+    bool *seen; /* [tensors]; NULL until the tree names one, since most objects name none */
     struct cairn_torch_refs *refs;
 };
 
-/* A parameter that is cast is no longer its master, which is not. */
-static bool
-is_written_alike(const struct cairn_checkpoint *source, const struct cairn_output_options *options,
-                 const struct cairn_alias *alias)
+/* The tensor that a name is written as; UINT32_MAX where there is none, or it is opaque state. */
+static uint32_t
+find(const struct finding *finding, const char *name)
 {
-    return cairn_output_dtype(options, cairn_layout_tensor(source->layout, alias->tensor)) ==
-           cairn_output_dtype(options, cairn_layout_tensor(source->layout, alias->of));
-}
+    const struct cairn_layout *layout = finding->source->layout;
+    uint32_t found = cairn_layout_tensor_find(layout, name);
 
-/* Makes the tables, once. CAIRN_NOMEM. */
-static cairn_err
-make_tables(struct finding *finding)
-{
-    const struct cairn_checkpoint *source = finding->source;
-    uint32_t count = cairn_layout_tensor_count(source->layout);
-
-    if (finding->seen)
-        return CAIRN_OK;
-    free(finding->same_as);
-    finding->same_as = calloc((size_t)count + 1, sizeof(*finding->same_as));
-    finding->seen = calloc((size_t)count + 1, sizeof(*finding->seen));
-    if (!finding->same_as || !finding->seen)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < count; i++)
-        finding->same_as[i] = i;
-    for (uint32_t i = 0; i < source->alias_count; i++)
-        if (is_written_alike(source, finding->options, &source->aliases[i]))
-            finding->same_as[source->aliases[i].tensor] = source->aliases[i].of;
-    return CAIRN_OK;
-}
-
-static void
-finding_fini(struct finding *finding)
-{
-    free(finding->same_as);
-    free(finding->seen);
-}
-
-/* The tensor of a name. CAIRN_NOT_FOUND, CAIRN_NOMEM. */
-static cairn_err
-find(struct finding *finding, const char *name, uint32_t *tensor)
-{
-    uint32_t found = cairn_layout_tensor_find(finding->source->layout, name);
-    cairn_err err;
-
-    if (found == UINT32_MAX ||
-        cairn_layout_tensor(finding->source->layout, found)->kind == CAIRN_OPAQUE)
-        return CAIRN_NOT_FOUND;
-    err = make_tables(finding);
-    if (!err)
-        *tensor = finding->same_as[found];
-    return err;
+    return found == UINT32_MAX || cairn_layout_tensor(layout, found)->kind == CAIRN_OPAQUE
+               ? UINT32_MAX
+               : cairn_output_past_alias(finding->source, finding->options, found);
 }
 
 static cairn_err
@@ -97,13 +53,15 @@ note(void *context, struct cairn_pickle_node *node)
     struct finding *finding = context;
     struct cairn_torch_refs *refs = finding->refs;
     char name[CAIRN_NAME_BYTES_MAX];
-    uint32_t tensor;
-    cairn_err err = CAIRN_NOT_FOUND;
+    uint32_t tensor = cairn_pickle_tensor_name(node, name) ? find(finding, name) : UINT32_MAX;
 
-    if (cairn_pickle_tensor_name(node, name))
-        err = find(finding, name, &tensor);
-    if (err)
-        return err;
+    if (tensor == UINT32_MAX)
+        return CAIRN_NOT_FOUND;
+    if (!finding->seen)
+        finding->seen =
+            calloc(cairn_layout_tensor_count(finding->source->layout), sizeof(*finding->seen));
+    if (!finding->seen)
+        return CAIRN_NOMEM;
     if (finding->seen[tensor])
         return CAIRN_OK;
     finding->seen[tensor] = true;
@@ -123,7 +81,7 @@ cairn_torch_refs_find(const struct cairn_checkpoint *source,
 
     memset(refs, 0, sizeof(*refs));
     err = cairn_torch_visit_persistent(tree, root, note, &finding);
-    finding_fini(&finding);
+    free(finding.seen);
     return err;
 }
 
@@ -138,15 +96,12 @@ static cairn_err
 resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out)
 {
     struct finding *finding = context;
-    uint32_t tensor;
+    uint32_t tensor = strcmp(word, "tensor") == 0 ? find(finding, name) : UINT32_MAX;
     const struct cairn_tensor *known;
-    cairn_err err = strcmp(word, "tensor") == 0 ? find(finding, name, &tensor) : CAIRN_NOT_FOUND;
 
-    if (err == CAIRN_NOT_FOUND)
+    if (tensor == UINT32_MAX)
         return cairn_refuse(finding->source, CAIRN_NOT_FOUND,
                             "its state names %s %s, which is missing; was it dropped?", word, name);
-    if (err)
-        return err;
     known = cairn_layout_tensor(finding->source->layout, tensor);
     out->dtype = cairn_torch_dtype_of(cairn_output_dtype(finding->options, known));
     out->dims = known->dims;
@@ -170,10 +125,8 @@ cairn_torch_refs_plan(const struct cairn_checkpoint *source,
                                     .context = &finding,
                                     .complaint = source->complaint,
                                     .builder = builder};
-    cairn_err err = cairn_torch_output_plan(out, folder, &fill);
 
-    finding_fini(&finding);
-    return err;
+    return cairn_torch_output_plan(out, folder, &fill);
 }
 
 cairn_err
