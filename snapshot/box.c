@@ -4,14 +4,44 @@
 #include <string.h>
 
 #include "base/assert.h"
+
+bool
+cairn_shape_equal(uint32_t dims, const uint64_t *shape, uint32_t other_dims, const uint64_t *other)
+{
+    return dims == other_dims && memcmp(shape, other, dims * sizeof(*shape)) == 0;
+}
+
+uint64_t
+cairn_shape_elements(uint32_t dims, const uint64_t *shape)
+{
+    uint64_t elements = 1;
+
+    for (uint32_t d = 0; d < dims; d++)
+        elements *= shape[d];
+    return elements;
+}
+
+bool
+cairn_shape_bounded(uint32_t dims, const uint64_t *shape, uint64_t max, uint64_t *elements)
+{
+    *elements = 1;
+    for (uint32_t d = 0; d < dims; d++)
+        if (__builtin_mul_overflow(*elements, shape[d], elements) || *elements > max)
+            return false;
+    return true;
+}
+
+void
+cairn_shape_strides(uint32_t dims, const uint64_t *shape, uint64_t element, uint64_t *strides)
+{
+    for (uint32_t d = dims; d-- > 0; element *= shape[d] > 0 ? shape[d] : 1)
+        strides[d] = element;
+}
+
 uint64_t
 cairn_tensor_bytes(const struct cairn_tensor *tensor)
 {
-    uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
-
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        bytes *= tensor->shape[d];
-    return bytes;
+    return cairn_dtype_bytes(tensor->dtype) * cairn_shape_elements(tensor->dims, tensor->shape);
 }
 
 uint64_t

@@ -5,6 +5,18 @@
 
 #include "snapshot/layout.h"
 
+/* Whether two shapes are the same. */
+bool cairn_shape_equal(uint32_t dims, const uint64_t *shape, uint32_t other_dims,
+                       const uint64_t *other);
+
+/* The elements of a shape or an extent within a layout, where they cannot overflow. */
+uint64_t cairn_shape_elements(uint32_t dims, const uint64_t *shape);
+/* The same for a shape from outside; false if it has more than `max`. */
+bool cairn_shape_bounded(uint32_t dims, const uint64_t *shape, uint64_t max, uint64_t *elements);
+
+/* The strides of a row-major array whose elements are `element` apart. A size of 0 counts as 1. */
+void cairn_shape_strides(uint32_t dims, const uint64_t *shape, uint64_t element, uint64_t *strides);
+
 /* The bytes of all elements of a tensor in a layout. */
 uint64_t cairn_tensor_bytes(const struct cairn_tensor *tensor);
 

@@ -32,6 +32,7 @@
  */
 #include "snapshot/manifest.h"
 
+#include "snapshot/box.h"
 #include "snapshot/manifest_check.h"
 
 #include "base/crc.h"
@@ -105,8 +106,8 @@ new_array(uint64_t count, size_t bytes)
 static bool
 same_tensor(const struct cairn_slice *a, const struct cairn_slice *b)
 {
-    return a->dtype == b->dtype && a->kind == b->kind && a->dims == b->dims &&
-           memcmp(a->shape, b->shape, a->dims * sizeof a->shape[0]) == 0;
+    return a->dtype == b->dtype && a->kind == b->kind &&
+           cairn_shape_equal(a->dims, a->shape, b->dims, b->shape);
 }
 
 static void

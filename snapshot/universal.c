@@ -18,6 +18,7 @@
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "snapshot/box.h"
 #include "snapshot/universal_index.h"
 #include "base/wire.h"
 
@@ -258,15 +259,14 @@ sum_held(struct plan *plan, const struct cairn_layout *source)
     for (size_t p = 0; p < piece_count; p++) {
         const struct cairn_piece *piece = cairn_layout_piece(source, p);
         const struct cairn_tensor *tensor = cairn_layout_tensor(source, piece->tensor);
-        uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
         const uint32_t *found = bsearch(&piece->container, plan->writers, plan->writer_count,
                                         sizeof(*found), by_number);
 
         if (!found)
             continue;
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            bytes *= piece->extent[d];
-        plan->held[used++] = (struct held){bytes, piece->tensor, (uint32_t)(found - plan->writers)};
+        plan->held[used++] = (struct held){cairn_dtype_bytes(tensor->dtype) *
+                                               cairn_shape_elements(tensor->dims, piece->extent),
+                                           piece->tensor, (uint32_t)(found - plan->writers)};
     }
     qsort(plan->held, used, sizeof(*plan->held), by_tensor);
     for (size_t i = 0; i < used; i++) {

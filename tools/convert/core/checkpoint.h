@@ -233,6 +233,10 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_load_opaque(const struct cairn_check
                                                         const char *name, size_t bytes_max,
                                                         uint8_t **bytes, size_t *bytes_len);
 
+/* Sorts tensors (their indexes) by name. */
+void cairn_checkpoint_sort(const struct cairn_checkpoint *checkpoint, uint32_t *tensors,
+                           size_t count);
+
 /* The parameter that an optimizer tensor belongs to, and the length of the key in its name;
  * UINT32_MAX if there is none. "exp_avg.layers.0.weight" -> index of "layers.0.weight", 7. */
 uint32_t cairn_checkpoint_parameter_of(const struct cairn_checkpoint *checkpoint, uint32_t tensor,

@@ -187,6 +187,19 @@ cairn_checkpoint_past_alias(const struct cairn_checkpoint *checkpoint, uint32_t 
                                                                           : tensor;
 }
 
+static int
+compare_names(const void *left, const void *right, void *layout)
+{
+    return strcmp(cairn_layout_tensor(layout, *(const uint32_t *)left)->name,
+                  cairn_layout_tensor(layout, *(const uint32_t *)right)->name);
+}
+
+void
+cairn_checkpoint_sort(const struct cairn_checkpoint *checkpoint, uint32_t *tensors, size_t count)
+{
+    qsort_r(tensors, count, sizeof(*tensors), compare_names, checkpoint->layout);
+}
+
 uint32_t
 cairn_checkpoint_parameter_of(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
                               uint32_t *key_bytes)

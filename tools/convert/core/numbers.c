@@ -2,9 +2,11 @@
 #include "tools/convert/core/numbers.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/text.h"
 
 enum { NOTE_BYTES_MAX = 63 };
@@ -54,6 +56,20 @@ cairn_number_after(const char **text, const char *word, uint32_t *out)
     *text = at;
     *out = (uint32_t)value;
     return true;
+}
+
+cairn_err
+cairn_numbers_add(struct cairn_checkpoint *checkpoint, const char *name, const uint64_t *numbers,
+                  size_t count)
+{
+    char text[NOTE_BYTES_MAX + 1];
+    size_t used = 0;
+
+    CAIRN_ASSERT(count > 0 && count * sizeof("18446744073709551615") <= sizeof(text));
+    for (size_t i = 0; i < count; i++)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRIu64, i > 0 ? " " : "",
+                                 numbers[i]);
+    return cairn_checkpoint_add_opaque(checkpoint, name, text, used);
 }
 
 cairn_err

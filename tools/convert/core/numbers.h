@@ -15,6 +15,10 @@ bool cairn_number_read(const char *text, uint64_t max, uint64_t *out);
 /* Takes a word and such a number after it. */
 bool cairn_number_after(const char **text, const char *word, uint32_t *out);
 
+/* Adds numbers as the opaque state `name`, for cairn_numbers_load. Errors of adding it. */
+CAIRN_MUST_CHECK cairn_err cairn_numbers_add(struct cairn_checkpoint *checkpoint, const char *name,
+                                             const uint64_t *numbers, size_t count);
+
 /*
  * Loads the opaque state `name`, which must be `count` such numbers with a space between.
  * CAIRN_NOT_FOUND, not complained about, if there is no such state; CAIRN_CORRUPT, complained about

@@ -117,6 +117,14 @@ cairn_output_add_small(struct cairn_output *output, const char *path, uint8_t *b
 }
 
 cairn_err
+cairn_output_add_text(struct cairn_output *output, const char *path, const char *text)
+{
+    uint8_t *copy = (uint8_t *)strdup(text);
+
+    return copy ? cairn_output_add_small(output, path, copy, strlen(text)) : CAIRN_NOMEM;
+}
+
+cairn_err
 cairn_output_add_carried(struct cairn_output *output, uint32_t tensor)
 {
     cairn_err err = grow(&output->carried, output->carried_count, sizeof(*output->carried));

@@ -119,6 +119,10 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_sum(struct cairn_output *output, uin
 CAIRN_MUST_CHECK cairn_err cairn_output_add_small(struct cairn_output *output, const char *path,
                                                   uint8_t *bytes, size_t bytes_len);
 
+/* The same of a copy of a text. */
+CAIRN_MUST_CHECK cairn_err cairn_output_add_text(struct cairn_output *output, const char *path,
+                                                 const char *text);
+
 /* Notes that literals or small files carry a tensor of the source (its index). The conversion stops
  * at a source tensor that is neither carried, nor in the layout, nor an alias: it was forgotten. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_carried(struct cairn_output *output, uint32_t tensor);

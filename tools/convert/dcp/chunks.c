@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "snapshot/box.h"
 #include "tools/convert/torch/file.h"
 
 enum {
@@ -50,8 +51,7 @@ is_chunk(const struct cairn_torch_file *file, const struct cairn_dcp_entry *entr
     const struct cairn_torch_tensor *found = file->tensor_count == 1 ? &file->tensors[0] : NULL;
 
     return found && found->node == file->root && found->view.dtype->dtype == entry->dtype &&
-           found->view.dims == entry->dims &&
-           memcmp(found->view.shape, extent, entry->dims * sizeof(*extent)) == 0 &&
+           cairn_shape_equal(found->view.dims, found->view.shape, entry->dims, extent) &&
            !found->view.conjugate && !found->view.negate;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "snapshot/box.h"
 #include "tools/convert/dcp/dcp.h"
 #include "tools/convert/dcp/index.h"
 #include "tools/convert/state/kept_names.h"
@@ -294,8 +295,8 @@ add_again(struct reading *reading, uint32_t index, const char *of)
     const char *name = entry->name;
     cairn_err err;
 
-    if (!tensor || tensor->dtype != entry->dtype || tensor->dims != entry->dims ||
-        memcmp(tensor->shape, entry->shape, entry->dims * sizeof(*entry->shape)) != 0)
+    if (!tensor || tensor->dtype != entry->dtype ||
+        !cairn_shape_equal(tensor->dims, tensor->shape, entry->dims, entry->shape))
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%.300s is not the tensor %.300s that %s says it is; take another copy",
                             entry->name, of, CAIRN_TORCH_TREE);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot/box.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/torch/tree.h"
 
@@ -53,8 +54,8 @@ slot_is(const struct cairn_dcp_slot *slot, const void *name, size_t name_bytes,
         return false;
     if (!tensor)
         return true;
-    return cairn_torch_read_size(slot->offsets, known, &known_dims) && known_dims == dims &&
-           memcmp(known, offsets, dims * sizeof(*offsets)) == 0;
+    return cairn_torch_read_size(slot->offsets, known, &known_dims) &&
+           cairn_shape_equal(known_dims, known, dims, offsets);
 }
 
 /* The slot of a place, or the free one where it belongs. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "snapshot/box.h"
 #include "tools/convert/dcp/frames.h"
 
 enum {
@@ -67,15 +68,11 @@ plan_chunk(enum cairn_dtype dtype, uint32_t dims, const uint64_t *extent,
     struct cairn_torch_builder builder;
     struct cairn_pickle tree;
     struct cairn_pickle_node *root;
-    uint64_t stride = 1;
     cairn_err err;
 
-    for (uint32_t d = dims; d-- > 0;) {
-        view.shape[d] = extent[d];
-        view.stride[d] = stride;
-        stride *= extent[d] > 0 ? extent[d] : 1;
-        storage.bytes *= extent[d];
-    }
+    memcpy(view.shape, extent, dims * sizeof(*extent));
+    cairn_shape_strides(dims, extent, 1, view.stride);
+    storage.bytes *= cairn_shape_elements(dims, extent);
     cairn_pickle_init(&tree, ITEM_TREE_BYTES_MAX);
     cairn_torch_builder_init(&builder, &tree);
     root = cairn_torch_tensor_node(
@@ -220,8 +217,7 @@ cairn_dcp_output_part(struct cairn_dcp_output *dcp, const struct cairn_dcp_part 
         return add_chunk(dcp, 0, target, start, extent, dims + ahead, box_start, box_extent);
     end = part->from + extent[0];
     rows = (extent[0] + dcp->rank_count - 1) / dcp->rank_count;
-    for (uint32_t d = 1; d < dims; d++)
-        row_bytes *= extent[d];
+    row_bytes *= cairn_shape_elements(dims - 1, extent + 1);
     least = (dcp->chunk_bytes_min + row_bytes - 1) / row_bytes;
     if (rows < least) {
         rows = least;

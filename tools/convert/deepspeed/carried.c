@@ -22,37 +22,16 @@ cairn_deepspeed_is_own(const char *name)
     return strncmp(name, CAIRN_DEEPSPEED_SCOPE, strlen(CAIRN_DEEPSPEED_SCOPE)) == 0;
 }
 
-struct named {
-    const char *name;
-    uint32_t tensor;
-};
-
-static int
-by_name(const void *left, const void *right)
-{
-    const struct named *a = left, *b = right;
-
-    return strcmp(a->name, b->name);
-}
-
 uint32_t *
-cairn_deepspeed_sorted(const struct cairn_layout *layout)
+cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint)
 {
-    uint32_t count = cairn_layout_tensor_count(layout);
-    struct named *named = calloc((size_t)count + 1, sizeof(*named));
+    uint32_t count = cairn_layout_tensor_count(checkpoint->layout);
     uint32_t *order = calloc((size_t)count + 1, sizeof(*order));
 
-    for (uint32_t i = 0; named && i < count; i++)
-        named[i] = (struct named){cairn_layout_tensor(layout, i)->name, i};
-    if (named)
-        qsort(named, count, sizeof(*named), by_name);
-    for (uint32_t i = 0; named && order && i < count; i++)
-        order[i] = named[i].tensor;
-    if (!named) {
-        free(order);
-        order = NULL;
-    }
-    free(named);
+    for (uint32_t i = 0; order && i < count; i++)
+        order[i] = i;
+    if (order)
+        cairn_checkpoint_sort(checkpoint, order, count);
     return order;
 }
 
@@ -92,7 +71,7 @@ cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct ca
 {
     const struct cairn_pickle_node *known = cairn_pickle_get(root, CAIRN_DEEPSPEED_CARRIED);
     struct cairn_pickle_node *carried = NULL;
-    uint32_t *order = cairn_deepspeed_sorted(checkpoint->layout);
+    uint32_t *order = cairn_deepspeed_sorted(checkpoint);
 
     if (!order)
         return CAIRN_NOMEM;

@@ -1,4 +1,5 @@
 /* tools/convert/deepspeed/cuts.c - see deepspeed/cuts.h. */
+#include "snapshot/box.h"
 #include "tools/convert/deepspeed/cuts.h"
 
 #include <stdio.h>
@@ -106,10 +107,8 @@ cairn_deepspeed_cut_clip(const struct cairn_deepspeed_cut_box *box, uint32_t dim
                          uint64_t row_elements, uint64_t begin, uint64_t end, uint64_t *from,
                          uint64_t *to)
 {
-    uint64_t first = box->row * row_elements, count = 1;
+    uint64_t first = box->row * row_elements, count = cairn_shape_elements(dims, box->extent);
 
-    for (uint32_t d = 0; d < dims; d++)
-        count *= box->extent[d];
     *from = begin > first ? begin - first : 0;
     *to = end < first ? 0 : end - first < count ? end - first : count;
     return first;
@@ -207,17 +206,6 @@ cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_
                   shape, ranks, rank, out);
 }
 
-static bool
-is_too_large(uint32_t dims, const uint64_t *shape)
-{
-    uint64_t elements = 1;
-
-    for (uint32_t d = 0; d < dims; d++)
-        if (__builtin_mul_overflow(elements, shape[d], &elements) || elements > ELEMENTS_MAX)
-            return true;
-    return false;
-}
-
 const char *
 cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims,
                           const uint64_t *whole, uint64_t padded_rows, uint32_t ranks,
@@ -240,7 +228,8 @@ cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, u
                                                : "it cannot be divided evenly among so many ranks";
         part[along] = total / ranks;
     }
-    if (is_too_large(dims, part)) /* rows of padding are as many as any file says */
+    /* rows of padding are as many as any file says */
+    if (!cairn_shape_bounded(dims, part, ELEMENTS_MAX, &total))
         return TOO_LARGE;
     why = cut_as(categories, vocabulary, dims, part, ranks, rank, out);
     if (!why && memcmp(out->shape, whole, dims * sizeof(*whole)) != 0)
@@ -309,8 +298,8 @@ has_pieces(const struct cairn_pickle_node *pieces, uint32_t dims, const uint64_t
             to = d > 0 ? to * part[d] : to;
         }
         if (!is_unscaled(cairn_pickle_get(piece, "scale")) ||
-            !read_sizes(cairn_pickle_get(piece, "shape"), shape, &count) || count != dims ||
-            memcmp(shape, box->extent, dims * sizeof(*shape)) != 0 ||
+            !read_sizes(cairn_pickle_get(piece, "shape"), shape, &count) ||
+            !cairn_shape_equal(count, shape, dims, box->extent) ||
             !lies_at(cairn_pickle_get(piece, "source"), dims, cut->shape, shape, from) ||
             !lies_at(cairn_pickle_get(piece, "dest"), dims, part, shape, to))
             return false;

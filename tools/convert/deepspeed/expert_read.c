@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tools/convert/core/numbers.h"
 #include "tools/convert/deepspeed/files.h"
 
 static cairn_err
@@ -145,12 +146,10 @@ cairn_err
 cairn_deepspeed_experts_end(struct cairn_checkpoint *checkpoint,
                             const struct cairn_deepspeed_spreading *spreading)
 {
-    char text[16];
+    uint64_t ranks = spreading->mixed ? 0 : spreading->ranks;
 
     checkpoint->parallelism.ep = spreading->ranks > 0 ? spreading->ranks : 1;
     if (!spreading->split && !spreading->mixed)
         return CAIRN_OK;
-    (void)snprintf(text, sizeof(text), "%" PRIu32, spreading->mixed ? 0 : spreading->ranks);
-    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, text,
-                                       strlen(text));
+    return cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, &ranks, 1);
 }

@@ -1,5 +1,6 @@
 /* tools/convert/deepspeed/fill.c - files made from carried objects: what their words stand for, and
  * which pieces of tensors that makes. */
+#include "snapshot/box.h"
 #include "tools/convert/deepspeed/target.h"
 
 #include <inttypes.h>
@@ -116,17 +117,15 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
     struct cairn_deepspeed_target *target = context;
     uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout), group = 0, key_at;
     char key[CAIRN_DEEPSPEED_KEY_BYTES_MAX], first[CAIRN_NAME_BYTES_MAX];
-    uint64_t partition, elements = 1;
+    uint64_t partition;
     cairn_err err;
 
     if (strcmp(word, "tensor") == 0)
         return fill_tensor(target, name, out);
     if (strcmp(word, "line") == 0) {
         err = fill_tensor(target, name, out);
-        for (uint32_t d = 0; !err && d < out->dims; d++)
-            elements *= out->shape[d];
+        out->shape[0] = cairn_shape_elements(out->dims, out->shape);
         out->dims = 1;
-        out->shape[0] = elements;
         return err;
     }
     if (strcmp(word, "empty") == 0) {
@@ -139,10 +138,9 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
     }
     if (strcmp(word, "fragment") == 0) {
         err = fill_tensor(target, name, out);
-        for (uint32_t d = 0; !err && d < out->dims; d++)
-            elements *= out->shape[d];
+        out->shape[0] =
+            cairn_deepspeed_evenly(cairn_shape_elements(out->dims, out->shape), target->ranks);
         out->dims = 1;
-        out->shape[0] = cairn_deepspeed_evenly(elements, target->ranks);
         out->identity += tensors;
         return err;
     }
@@ -185,13 +183,6 @@ add_flat(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, 
                : cairn_output_add_flat(target->output, index, file, NULL, NULL, begin, end, at);
 }
 
-static bool
-same_shape(const struct cairn_tensor *tensor, const struct cairn_deepspeed_parameter *parameter)
-{
-    return tensor->dims == parameter->dims &&
-           memcmp(tensor->shape, parameter->shape, parameter->dims * sizeof(uint64_t)) == 0;
-}
-
 /*
  * Where a buffer of any part cuts a parameter next behind element `at`. Tied parameters are in the
  * buffers of several stages, cut at other places in each; cut at the places of all, their pieces
@@ -215,7 +206,8 @@ next_cut(const struct cairn_deepspeed_target *target, const char *name,
                     &groups->parameters[groups->groups[g].first + i];
                 uint64_t next;
 
-                if (strcmp(other->name, name) != 0 || !same_shape(tensor, other))
+                if (strcmp(other->name, name) != 0 ||
+                    !cairn_shape_equal(tensor->dims, tensor->shape, other->dims, other->shape))
                     continue;
                 next = ((other->begin + at) / partition + 1) * partition - other->begin;
                 cut = next < cut ? next : cut;
@@ -254,10 +246,9 @@ has_shape(const struct cairn_deepspeed_target *target, uint32_t parameter,
 {
     const struct cairn_deepspeed_parameter *known = &target->groups.parameters[parameter];
 
-    if (target->tensor_ranks == 1)
-        return same_shape(tensor, known);
-    return tensor->dims == known->dims && memcmp(tensor->shape, target->cut_of[parameter].shape,
-                                                 known->dims * sizeof(uint64_t)) == 0;
+    return cairn_shape_equal(tensor->dims, tensor->shape, known->dims,
+                             target->tensor_ranks == 1 ? known->shape
+                                                       : target->cut_of[parameter].shape);
 }
 
 /* All parameters of a group in a rank's buffer at `at`. */
@@ -340,11 +331,10 @@ add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
     }
     tensor = cairn_layout_tensor(target->checkpoint->layout, identity % tensors);
     if (identity >= tensors) {
-        struct cairn_deepspeed_parameter frozen = {.elements = 1};
+        struct cairn_deepspeed_parameter frozen = {
+            .elements = cairn_shape_elements(tensor->dims, tensor->shape)};
         uint64_t begin, end, offset;
 
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            frozen.elements *= tensor->shape[d];
         cairn_deepspeed_part(&frozen, true, target->ranks, target->rank, 0, &begin, &end, &offset);
         return add_flat(target, identity - tensors, file, begin, end, at);
     }

@@ -1,4 +1,5 @@
 /* tools/convert/deepspeed/groups.c - the arithmetic of DeepSpeed's flat buffers. */
+#include "snapshot/box.h"
 #include "tools/convert/deepspeed/groups.h"
 
 #include <stdlib.h>
@@ -46,14 +47,11 @@ read_parameter(const struct cairn_pickle_node *key, const struct cairn_pickle_no
         *why = "a shape in param_shapes is not a list of numbers";
         return CAIRN_CORRUPT;
     }
-    parameter->elements = 1;
-    for (uint32_t d = 0; d < parameter->dims; d++)
-        if (__builtin_mul_overflow(parameter->elements, parameter->shape[d],
-                                   &parameter->elements) ||
-            parameter->elements > ELEMENTS_MAX) {
-            *why = "a shape in param_shapes has too many elements";
-            return CAIRN_CORRUPT;
-        }
+    if (!cairn_shape_bounded(parameter->dims, parameter->shape, ELEMENTS_MAX,
+                             &parameter->elements)) {
+        *why = "a shape in param_shapes has too many elements";
+        return CAIRN_CORRUPT;
+    }
     parameter->path = strdup(path);
     parameter->name = strdup(cairn_deepspeed_canonical(path));
     return parameter->path && parameter->name ? CAIRN_OK : CAIRN_NOMEM;

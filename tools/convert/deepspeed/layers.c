@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot/box.h"
 #include "tools/convert/core/name_set.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/deepspeed/files.h"
@@ -66,8 +67,7 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
         const char *name = known->name + strlen(MASTER);
 
         if (strncmp(known->name, MASTER TIED, strlen(MASTER TIED)) != 0 || !ends_with(name, key) ||
-            known->dims != tensor->view.dims ||
-            memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0)
+            !cairn_shape_equal(known->dims, known->shape, tensor->view.dims, tensor->view.shape))
             continue;
         if (*found)
             return cairn_refuse_file(

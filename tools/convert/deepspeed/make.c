@@ -125,7 +125,7 @@ count_added(struct cairn_deepspeed_make *make)
     make->roles = grown;
     memset(grown + make->tensor_count, CAIRN_DEEPSPEED_BESIDE, count - make->tensor_count);
     make->tensor_count = count;
-    make->order = cairn_deepspeed_sorted(make->checkpoint->layout);
+    make->order = cairn_deepspeed_sorted(make->checkpoint);
     return make->order ? CAIRN_OK : CAIRN_NOMEM;
 }
 

@@ -94,8 +94,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_master(struct cairn_deepspeed_ma
 /* How many steps the job has made, and the optimizer. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_step(struct cairn_deepspeed_make *make);
 
-/* The tensors of a layout, sorted by name, freed by the caller; NULL: no memory. */
-uint32_t *cairn_deepspeed_sorted(const struct cairn_layout *layout);
+/* All tensors, sorted by name, freed by the caller; NULL: no memory. */
+uint32_t *cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint);
 
 /* Whether opaque state is of these formats themselves: then it is in their files, or said not to
  * fit. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot/box.h"
 #include "tools/convert/core/name_set.h"
 #include "tools/convert/state/param_groups.h"
 
@@ -366,7 +367,7 @@ static cairn_err
 add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char *path,
              const struct cairn_pickle_node *size)
 {
-    struct cairn_deepspeed_parameter frozen = {.elements = 1};
+    struct cairn_deepspeed_parameter frozen = {0};
     const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
     const char *name = cairn_deepspeed_canonical(path), *why;
     struct cairn_deepspeed_cut cut;
@@ -377,10 +378,8 @@ add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char
     if (!tensor || !tensor->contiguous || tensor->view.dims != 1 ||
         !cairn_torch_read_size(size, frozen.shape, &frozen.dims))
         return refuse(reading, "a frozen parameter has no shape, or no flat part of it");
-    for (uint32_t d = 0; d < frozen.dims; d++)
-        if (__builtin_mul_overflow(frozen.elements, frozen.shape[d], &frozen.elements) ||
-            frozen.elements > INT64_MAX / 16)
-            return refuse(reading, "a frozen parameter is too large");
+    if (!cairn_shape_bounded(frozen.dims, frozen.shape, INT64_MAX / 16, &frozen.elements))
+        return refuse(reading, "a frozen parameter is too large");
     part = cairn_deepspeed_evenly(frozen.elements, reading->state->ranks);
     if (tensor->view.shape[0] != part)
         return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot/box.h"
 #include "tools/convert/state/steps.h"
 
 #define MASTER "fp32."
@@ -39,7 +40,7 @@ state_of(const struct cairn_deepspeed_make *make, const char *key, const char *p
 static bool
 same_shape(const struct cairn_tensor *a, const struct cairn_tensor *b)
 {
-    return a->dims == b->dims && memcmp(a->shape, b->shape, a->dims * sizeof(*a->shape)) == 0;
+    return cairn_shape_equal(a->dims, a->shape, b->dims, b->shape);
 }
 
 /* The number and key in "<prefix>state.<number>.<key>", as torch.optim counts parameters; false for

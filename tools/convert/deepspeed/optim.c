@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "snapshot/box.h"
 
 struct reading {
     struct cairn_checkpoint *checkpoint;
@@ -62,8 +63,8 @@ check_tied(const struct reading *reading, const char *name, enum cairn_dtype dty
     const struct cairn_tensor *known =
         cairn_layout_tensor(layout, cairn_layout_tensor_find(layout, name));
 
-    if (known->dtype == dtype && known->dims == parameter->dims &&
-        memcmp(known->shape, parameter->shape, known->dims * sizeof(*known->shape)) == 0)
+    if (known->dtype == dtype &&
+        cairn_shape_equal(known->dims, known->shape, parameter->dims, parameter->shape))
         return CAIRN_OK;
     return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_CORRUPT,
                              "%s has another type or shape here than in an earlier stage, so the "

@@ -108,7 +108,7 @@ set_counts(const struct cairn_deepspeed_target *target, struct cairn_pickle *tre
 
 /* What the object says of experts, for a rank that has its own alone. */
 static cairn_err
-set_experts(const struct cairn_deepspeed_target *target, struct cairn_deepspeed_object *object)
+set_experts(const struct cairn_deepspeed_target *target, struct cairn_opaque_tree *object)
 {
     const char *why = NULL;
     cairn_err err;
@@ -127,7 +127,7 @@ set_experts(const struct cairn_deepspeed_target *target, struct cairn_deepspeed_
 cairn_err
 cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *folder)
 {
-    struct cairn_deepspeed_object object;
+    struct cairn_opaque_tree object;
     char path[CAIRN_NAME_BYTES_MAX];
     cairn_err err = cairn_deepspeed_object_load(target, 0, target->rank, &object);
 
@@ -154,14 +154,14 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
     }
     if (!err)
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
-    cairn_deepspeed_object_fini(&object);
+    cairn_opaque_tree_close(&object);
     return err;
 }
 
 static cairn_err
 plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char *prefix)
 {
-    struct cairn_deepspeed_object object;
+    struct cairn_opaque_tree object;
     struct cairn_pickle_node *optimizer;
     char path[CAIRN_NAME_BYTES_MAX];
     cairn_err err = cairn_deepspeed_object_load(target, 1, target->rank, &object);
@@ -179,7 +179,7 @@ plan_optim(struct cairn_deepspeed_target *target, const char *folder, const char
         set_mappings(target, &object.tree, optimizer);
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
     }
-    cairn_deepspeed_object_fini(&object);
+    cairn_opaque_tree_close(&object);
     return err;
 }
 
@@ -194,7 +194,7 @@ plan_layers(struct cairn_deepspeed_target *target, const char *folder)
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
         const char *name = tensor->name + strlen(CAIRN_DEEPSPEED_SCOPE);
-        struct cairn_deepspeed_object object;
+        struct cairn_opaque_tree object;
         char path[CAIRN_NAME_BYTES_MAX + 64];
 
         if (tensor->kind != CAIRN_OPAQUE || strncmp(tensor->name, scope, strlen(scope)) != 0 ||
@@ -205,7 +205,7 @@ plan_layers(struct cairn_deepspeed_target *target, const char *folder)
         err = cairn_deepspeed_object_named(target, tensor->name, &object);
         if (!err)
             err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);
-        cairn_deepspeed_object_fini(&object);
+        cairn_opaque_tree_close(&object);
     }
     return err;
 }
@@ -282,7 +282,6 @@ cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
     struct cairn_deepspeed_target *parts = NULL;
     uint32_t part_count = 0;
     char folder[64] = "";
-    uint8_t *latest;
     cairn_err err = init_parts(checkpoint, options, output, &parts, &part_count);
 
     if (!err)
@@ -292,8 +291,5 @@ cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
     for (uint32_t part = 0; part < part_count; part++)
         cairn_deepspeed_target_fini(&parts[part]);
     free(parts);
-    if (err)
-        return err;
-    latest = (uint8_t *)strdup(folder);
-    return latest ? cairn_output_add_small(output, "latest", latest, strlen(folder)) : CAIRN_NOMEM;
+    return err ? err : cairn_output_add_text(output, "latest", folder);
 }

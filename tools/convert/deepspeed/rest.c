@@ -137,7 +137,7 @@ cairn_err
 cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target)
 {
     const struct cairn_layout *layout = target->checkpoint->layout;
-    struct cairn_deepspeed_object object;
+    struct cairn_opaque_tree object;
     struct keys keys = {.count = 0};
     char master[CAIRN_NAME_BYTES_MAX + 8];
     cairn_err err = cairn_deepspeed_object_load(target, 0, 0, &object);
@@ -160,6 +160,6 @@ cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target)
     }
     if (!err)
         err = leave_out_tied(target, cairn_pickle_get(object.root, "shared_params"));
-    cairn_deepspeed_object_fini(&object);
+    cairn_opaque_tree_close(&object);
     return err;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "tools/convert/core/numbers.h"
 #include "tools/convert/deepspeed/subgroups.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/pickle/write.h"
@@ -250,12 +251,11 @@ static cairn_err
 add_order(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state,
           const struct cairn_pickle_node *model)
 {
-    char text[16];
+    uint64_t ranks = state->ranks;
 
     if (state->first || state->stage3 || !cairn_deepspeed_takes_turns(model))
         return CAIRN_OK;
-    (void)snprintf(text, sizeof(text), "%" PRIu32, state->ranks);
-    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, text, strlen(text));
+    return cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, &ranks, 1);
 }
 
 cairn_err

@@ -107,8 +107,8 @@ cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
                                const struct cairn_pickle_node *model)
 {
     struct cairn_opaque_tree optim;
-    uint64_t size = subgroups_size(model);
-    char text[32];
+    uint64_t size = subgroups_size(model),
+             ranks[2] = {state->ranks, state->cut ? state->part_count : 1};
     bool known;
     cairn_err err;
 
@@ -117,16 +117,10 @@ cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
     err = cairn_opaque_tree_open(checkpoint, CAIRN_DEEPSPEED_OPTIM, &optim);
     if (!err && cairn_deepspeed_subgroups_fit(&state->groups,
                                               cairn_deepspeed_subgroups_settings(optim.root), size,
-                                              state->ranks, &known)) {
-        (void)snprintf(text, sizeof(text), "%" PRIu64, size);
-        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, text,
-                                          strlen(text));
-    } else if (!err) {
-        (void)snprintf(text, sizeof(text), "%" PRIu32 " %" PRIu32, state->ranks,
-                       state->cut ? state->part_count : 1);
-        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, text,
-                                          strlen(text));
-    }
+                                              state->ranks, &known))
+        err = cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, &size, 1);
+    else if (!err)
+        err = cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, ranks, 2);
     cairn_opaque_tree_close(&optim);
     return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
 }
@@ -187,20 +181,6 @@ split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node
     return CAIRN_OK;
 }
 
-/* The numbers that are carried under a name; *said (may be NULL): they are there. */
-static cairn_err
-load_numbers(struct cairn_deepspeed_target *target, const char *name, uint64_t max,
-             uint64_t *numbers, size_t count, bool *said)
-{
-    cairn_err err = cairn_numbers_load(target->checkpoint, name, max, numbers, count);
-
-    if (said)
-        *said = err == CAIRN_OK;
-    if (err == CAIRN_NOT_FOUND)
-        return CAIRN_OK;
-    return err ? err : cairn_deepspeed_target_carried(target, name);
-}
-
 /* The buffers are others than so many ranks have, and by which size they were split is not
  * known. */
 static cairn_err
@@ -234,16 +214,17 @@ cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
                                const struct cairn_pickle_node *model, bool flat)
 {
     const struct cairn_pickle_node *settings;
-    struct cairn_deepspeed_object object;
+    struct cairn_opaque_tree object;
     uint64_t size = subgroups_size(model), said = 0, ranks[2] = {0, 0};
     bool known = false, has_size = false;
     cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
 
     if (!err)
-        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, INT64_MAX, &said, 1, &has_size);
+        err = cairn_deepspeed_target_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, INT64_MAX,
+                                             &said, 1, &has_size);
     if (!err)
-        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, CAIRN_DEEPSPEED_RANKS_MAX,
-                           ranks, 2, NULL);
+        err = cairn_deepspeed_target_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS,
+                                             CAIRN_DEEPSPEED_RANKS_MAX, ranks, 2, NULL);
     settings = err ? NULL : cairn_deepspeed_subgroups_settings(object.root);
     if (!err && has_size)
         size = said;
@@ -251,7 +232,7 @@ cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
         !cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known))
         err = known && has_size ? split_anew(target, settings, size)
                                 : keep_buffers(target, ranks, flat);
-    cairn_deepspeed_object_fini(&object);
+    cairn_opaque_tree_close(&object);
     return err;
 }
 

@@ -20,6 +20,19 @@ cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target, const char
     return tensor == UINT32_MAX ? CAIRN_OK : cairn_output_add_carried(target->output, tensor);
 }
 
+cairn_err
+cairn_deepspeed_target_numbers(struct cairn_deepspeed_target *target, const char *name,
+                               uint64_t max, uint64_t *numbers, size_t count, bool *said)
+{
+    cairn_err err = cairn_numbers_load(target->checkpoint, name, max, numbers, count);
+
+    if (said)
+        *said = err == CAIRN_OK;
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    return err ? err : cairn_deepspeed_target_carried(target, name);
+}
+
 bool
 cairn_deepspeed_target_writes(const struct cairn_deepspeed_target *target, uint32_t tensor)
 {
@@ -46,7 +59,7 @@ cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target)
 
 static cairn_err
 check_object(const struct cairn_deepspeed_target *target, const char *name,
-             const struct cairn_deepspeed_object *object)
+             const struct cairn_opaque_tree *object)
 {
     return cairn_pickle_pairs(object->root)
                ? CAIRN_OK
@@ -55,7 +68,7 @@ check_object(const struct cairn_deepspeed_target *target, const char *name,
 
 cairn_err
 cairn_deepspeed_object_named(struct cairn_deepspeed_target *target, const char *name,
-                             struct cairn_deepspeed_object *object)
+                             struct cairn_opaque_tree *object)
 {
     cairn_err err;
 
@@ -70,7 +83,7 @@ cairn_deepspeed_object_named(struct cairn_deepspeed_target *target, const char *
 
 cairn_err
 cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, uint32_t rank,
-                            struct cairn_deepspeed_object *object)
+                            struct cairn_opaque_tree *object)
 {
     const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
     char own[CAIRN_NAME_BYTES_MAX];
@@ -85,13 +98,6 @@ cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, ui
         cairn_pickle_read(&object->tree, name, target->carried[which], target->carried_bytes[which],
                           &object->root, target->checkpoint->complaint);
     return err ? err : check_object(target, name, object);
-}
-
-void
-cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object)
-{
-    cairn_pickle_fini(&object->tree);
-    memset(object, 0, sizeof(*object));
 }
 
 void
@@ -186,7 +192,7 @@ static cairn_err
 read_optimizer(struct cairn_deepspeed_target *target)
 {
     const struct cairn_pickle_node *optimizer, *gaps, *base;
-    struct cairn_deepspeed_object object;
+    struct cairn_opaque_tree object;
     uint32_t stage = 0;
     cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
 
@@ -202,7 +208,7 @@ read_optimizer(struct cairn_deepspeed_target *target)
             err = cairn_refuse(
                 target->checkpoint, CAIRN_CORRUPT,
                 "carried from DeepSpeed: param_alignment_paddings does not fit param_shapes");
-    cairn_deepspeed_object_fini(&object);
+    cairn_opaque_tree_close(&object);
     return err;
 }
 
@@ -210,15 +216,16 @@ read_optimizer(struct cairn_deepspeed_target *target)
 static cairn_err
 choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
 {
-    uint64_t bound;
-    cairn_err err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS,
-                                       CAIRN_DEEPSPEED_RANKS_MAX, &bound, 1);
+    uint64_t bound = 0;
+    bool bounded;
+    cairn_err err = cairn_deepspeed_target_numbers(target, CAIRN_DEEPSPEED_EXPERT_RANKS,
+                                                   CAIRN_DEEPSPEED_RANKS_MAX, &bound, 1, &bounded);
 
-    if (err && err != CAIRN_NOT_FOUND)
+    if (err)
         return err;
     target->spread = wanted ? wanted : target->checkpoint->parallelism.ep;
     target->spread = target->spread ? target->spread : 1;
-    if (err == CAIRN_NOT_FOUND)
+    if (!bounded)
         return CAIRN_OK;
     if (bound == 0)
         return cairn_refuse(target->checkpoint, CAIRN_INVAL,
@@ -231,7 +238,7 @@ choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
                             "number of ranks that they are spread over, which was %" PRIu64
                             " and stays; use --ep %" PRIu64,
                             bound, bound);
-    return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_EXPERT_RANKS);
+    return CAIRN_OK;
 }
 
 /* Whether any stage of the pipeline has experts. */
@@ -309,16 +316,16 @@ check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
 
     if (target->stage3 || !cairn_deepspeed_takes_turns(model))
         return CAIRN_OK;
-    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS,
-                             CAIRN_DEEPSPEED_RANKS_MAX, &ranks, 1);
-    if (err && err != CAIRN_NOT_FOUND)
+    err = cairn_deepspeed_target_numbers(target, CAIRN_DEEPSPEED_ORDER_RANKS,
+                                         CAIRN_DEEPSPEED_RANKS_MAX, &ranks, 1, NULL);
+    if (err)
         return err;
     if (!flat && ranks > 0)
         target->ranks = (uint32_t)ranks; /* any may load that form, and its object says whose order
                                           * it has */
     if (!flat || (target->ranks == ranks && (target->layers.count == 0 ||
                                              target->spread == target->checkpoint->parallelism.ep)))
-        return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_ORDER_RANKS);
+        return CAIRN_OK;
     if (ranks > 0)
         (void)snprintf(had, sizeof(had), "its %" PRIu64, ranks);
     return cairn_refuse(target->checkpoint, CAIRN_INVAL,
@@ -377,7 +384,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                             struct cairn_output *output)
 {
     const struct cairn_parallelism *wanted = &options->parallelism;
-    struct cairn_deepspeed_object object = {0};
+    struct cairn_opaque_tree object = {0};
     const struct cairn_pickle_node *shapes;
     cairn_err err;
 
@@ -440,6 +447,6 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = check_order(target, object.root, flat);
     if (!err && target->stage3)
         err = cairn_deepspeed_subgroups_plan(target, object.root, flat);
-    cairn_deepspeed_object_fini(&object);
+    cairn_opaque_tree_close(&object);
     return err;
 }

@@ -7,6 +7,7 @@
 
 #include "tools/convert/core/output.h"
 #include "tools/convert/deepspeed/state.h"
+#include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/torch/output.h"
 
 enum { CAIRN_DEEPSPEED_KEYS_MAX = 32 };
@@ -49,12 +50,6 @@ struct cairn_deepspeed_target {
     bool *left_out; /* [tensors]: as equal to one that is written */
 };
 
-/* A carried object that is being changed and filled. */
-struct cairn_deepspeed_object {
-    struct cairn_pickle tree;
-    struct cairn_pickle_node *root;
-};
-
 /* Reads what the checkpoint carries of one part (0: the first). CAIRN_INVAL where it carries
  * nothing of DeepSpeed, or where `flat` buffers cannot be made for this number of ranks; complained
  * about, as all here. The caller ends *target in any case. */
@@ -65,16 +60,15 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_ta
                                                        struct cairn_output *output);
 void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
 
-/* The object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's. The
+/* The carried object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's. The
  * caller ends *object in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_load(struct cairn_deepspeed_target *target,
                                                        int which, uint32_t rank,
-                                                       struct cairn_deepspeed_object *object);
+                                                       struct cairn_opaque_tree *object);
 /* The object that is carried under a name of its own. The caller ends *object in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_named(struct cairn_deepspeed_target *target,
                                                         const char *name,
-                                                        struct cairn_deepspeed_object *object);
-void cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object);
+                                                        struct cairn_opaque_tree *object);
 
 /*
  * deepspeed/tensor.c. How many tensor-parallel ranks there shall be (`wanted`, 0: as the
@@ -87,7 +81,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_plan(struct cairn_deepspeed_ta
 /* A model_states object becomes that of a tensor-parallel rank, and the tensors of its module are
  * noted. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target,
-                                                         struct cairn_deepspeed_object *object);
+                                                         struct cairn_opaque_tree *object);
 /* Elements [begin, end) of the rank's part of a parameter of a group, which lie at `at` of a
  * file. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target,
@@ -118,6 +112,13 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_tar
 /* Names the opaque state, if it is there, as carried by literals. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target,
                                                           const char *name);
+
+/* The numbers that are carried under a name, which then has its place; *said (may be NULL): they are
+ * there. Otherwise `numbers` stay what they are. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_numbers(struct cairn_deepspeed_target *target,
+                                                          const char *name, uint64_t max,
+                                                          uint64_t *numbers, size_t count,
+                                                          bool *said);
 
 /* Whether a file has a tensor of the source so far. */
 bool cairn_deepspeed_target_writes(const struct cairn_deepspeed_target *target, uint32_t tensor);

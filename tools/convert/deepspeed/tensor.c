@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot/box.h"
 #include "tools/convert/state/job_file.h"
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/state/param_groups.h"
@@ -85,15 +86,11 @@ cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
                             const struct cairn_deepspeed_state *state)
 {
     uint64_t rows = 0;
-    char text[32];
 
     for (uint32_t i = 0; i < state->groups.parameter_count; i++)
         rows = state->cut_of[i].padded_rows > rows ? state->cut_of[i].padded_rows : rows;
-    if (rows == 0)
-        return CAIRN_OK;
-    (void)snprintf(text, sizeof(text), "%" PRIu64, rows);
-    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, text,
-                                       strlen(text));
+    return rows == 0 ? CAIRN_OK
+                     : cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, &rows, 1);
 }
 
 static cairn_err
@@ -104,20 +101,6 @@ refuse(const struct cairn_deepspeed_target *target, const char *path, const char
 }
 
 /* ---- what there shall be ---- */
-
-/* The rows of an embedding with padding; 0: without. */
-static cairn_err
-load_rows(struct cairn_deepspeed_target *target, uint64_t *rows)
-{
-    cairn_err err;
-
-    *rows = 0;
-    err =
-        cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, INT64_MAX, rows, 1);
-    if (err == CAIRN_NOT_FOUND)
-        return CAIRN_OK;
-    return err ? err : cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_VOCABULARY_ROWS);
-}
 
 /* The parameters of the groups become those of a rank. */
 static cairn_err
@@ -144,9 +127,7 @@ cut_groups(struct cairn_deepspeed_target *target)
                 return refuse(target, parameter->path, why);
             whole += parameter->elements;
             memcpy(parameter->shape, part, sizeof(part));
-            parameter->elements = 1;
-            for (uint32_t d = 0; d < parameter->dims; d++)
-                parameter->elements *= part[d];
+            parameter->elements = cairn_shape_elements(parameter->dims, part);
             parameter->begin = elements;
             elements += parameter->elements;
             if (elements > INT64_MAX / 16)
@@ -192,7 +173,8 @@ cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
     err = cairn_deepspeed_cuts_read(info, &target->cuts, &why);
     if (err)
         return err == CAIRN_VERSION ? refuse(target, "universal_checkpoint_info", why) : err;
-    err = load_rows(target, &target->padded_rows);
+    err = cairn_deepspeed_target_numbers(target, CAIRN_DEEPSPEED_VOCABULARY_ROWS, INT64_MAX,
+                                         &target->padded_rows, 1, NULL);
     return !err && target->has_groups ? cut_groups(target) : err;
 }
 
@@ -275,7 +257,7 @@ cut_frozen(struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
 
 cairn_err
 cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target,
-                              struct cairn_deepspeed_object *object)
+                              struct cairn_opaque_tree *object)
 {
     struct cairn_pickle_node *ranks = cairn_pickle_int(&object->tree, target->tensor_ranks);
     cairn_err err = note_module(target, object->root);
@@ -325,13 +307,12 @@ cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target, uint32_t tenso
 {
     const struct cairn_tensor *known = cairn_layout_tensor(target->checkpoint->layout, tensor);
     const struct cairn_deepspeed_piece *piece = &target->pieces[target->cut_at[tensor] - 1];
-    uint64_t strides[CAIRN_DIMS_MAX],
-        stride = cairn_dtype_bytes(cairn_output_dtype(target->options, known));
+    uint64_t strides[CAIRN_DIMS_MAX];
     uint32_t index = 0;
     cairn_err err = cairn_output_add_tensor(target->output, target->options, known, &index);
 
-    for (uint32_t d = known->dims; d-- > 0; stride *= piece->shape[d])
-        strides[d] = stride;
+    cairn_shape_strides(known->dims, piece->shape,
+                        cairn_dtype_bytes(cairn_output_dtype(target->options, known)), strides);
     for (uint32_t b = 0; b < piece->cut.box_count && !err; b++) {
         const struct cairn_deepspeed_cut_box *box = &piece->cut.boxes[b];
 

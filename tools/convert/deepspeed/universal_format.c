@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "snapshot/box.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/deepspeed/files.h"
 #include "tools/convert/deepspeed/make.h"
@@ -67,9 +68,8 @@ read_tensor(struct cairn_ds_universal_reading *reading, const struct cairn_torch
     if (!tensor || !tensor->contiguous || tensor->view.dtype->dtype == 0)
         return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
                                  "holds no plain tensor, by itself or as `param`");
-    shaped = tensor->view.dims == parameter->dims &&
-             memcmp(tensor->view.shape, parameter->shape,
-                    parameter->dims * sizeof(*parameter->shape)) == 0;
+    shaped =
+        cairn_shape_equal(tensor->view.dims, tensor->view.shape, parameter->dims, parameter->shape);
     if (!shaped && (tensor->view.dims != 1 || tensor->view.shape[0] != parameter->elements))
         return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
                                  "has another shape than param_shapes gives %s; the files are of "

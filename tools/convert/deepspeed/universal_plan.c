@@ -15,7 +15,7 @@ enum { DICT_MAJOR = 0, DICT_MINOR = 19, DICT_PATCH = 4 };
 
 struct writing {
     struct cairn_deepspeed_target target;
-    struct cairn_deepspeed_object optim; /* the carried object */
+    struct cairn_opaque_tree optim;      /* the carried object */
     struct cairn_pickle_node *optimizer; /* the dict in it */
     const struct cairn_pickle_node *states;
     char folder[64];
@@ -129,24 +129,16 @@ plan_parameter(struct writing *writing, uint32_t group,
 static cairn_err
 plan_optimizer_state(struct writing *writing)
 {
-    static const char *const left_out[] = {"base_optimizer_state", "param_slice_mappings",
-                                           "single_partition_of_fp32_groups", "fp32_flat_groups",
-                                           "optimizer_state_dict"};
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(writing->optimizer);
+    static const char *const left_out[] = {
+        "base_optimizer_state", "param_slice_mappings", "single_partition_of_fp32_groups",
+        "fp32_flat_groups",     "optimizer_state_dict", NULL};
     struct cairn_pickle *tree = &writing->optim.tree;
     struct cairn_pickle_node *root = cairn_pickle_dict(tree), *inner, *states, *state, *base;
     struct cairn_pickle_node *zero = cairn_pickle_int(tree, 0), *groups;
     const struct cairn_pickle_node *first;
     char path[CAIRN_NAME_BYTES_MAX];
 
-    for (uint32_t i = 0; i < pairs->count; i++) {
-        bool keep = true;
-
-        for (size_t k = 0; k < sizeof(left_out) / sizeof(left_out[0]); k++)
-            keep = keep && !cairn_pickle_is_text(pairs->items[2 * i], left_out[k]);
-        if (keep)
-            cairn_pickle_put(tree, root, pairs->items[2 * i], pairs->items[2 * i + 1]);
-    }
+    cairn_pickle_put_all(tree, root, writing->optimizer, left_out);
     base = cairn_pickle_get(writing->optimizer, writing->target.stage3 ? "optimizer_state_dict"
                                                                        : "base_optimizer_state");
     groups = cairn_pickle_get(base, "param_groups");
@@ -203,7 +195,6 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
                         const struct cairn_output_options *options, struct cairn_output *output)
 {
     struct writing writing = {0};
-    uint8_t *latest;
     cairn_err err;
 
     err = cairn_deepspeed_target_init(&writing.target, checkpoint, options, false, 0, output);
@@ -232,13 +223,10 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
         writing.bare = !takes_dicts(&writing);
         err = cairn_pickle_pairs(writing.optimizer) ? plan_all(&writing) : CAIRN_CORRUPT;
     }
-    cairn_deepspeed_object_fini(&writing.optim);
+    cairn_opaque_tree_close(&writing.optim);
     cairn_deepspeed_target_fini(&writing.target);
     if (err)
         return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be laid out",
                                      checkpoint->place.path);
-    latest = (uint8_t *)strdup(writing.folder);
-    return latest
-               ? cairn_output_add_small(output, "latest_universal", latest, strlen(writing.folder))
-               : CAIRN_NOMEM;
+    return cairn_output_add_text(output, "latest_universal", writing.folder);
 }

@@ -62,11 +62,10 @@ static void
 make_optimizer(struct cairn_ds_universal_reading *reading, struct cairn_torch_source *source)
 {
     static const char *const taken_apart[] = {"param_groups", "optimizer_state_dict",
-                                              "fp32_flat_groups", "ds_config"};
+                                              "fp32_flat_groups", "ds_config", NULL};
     bool stage3 = reading->state.stage3;
     struct cairn_pickle *tree = &source->torch.tree;
     struct cairn_pickle_node *key_nodes[CAIRN_DEEPSPEED_KEYS_MAX] = {0};
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(source->torch.root);
     struct cairn_pickle_node *optimizer = cairn_pickle_dict(tree), *base = cairn_pickle_dict(tree);
     struct cairn_pickle_node *masters = cairn_pickle_list(tree);
     struct cairn_pickle_node *root = cairn_pickle_dict(tree), *groups;
@@ -82,16 +81,9 @@ make_optimizer(struct cairn_ds_universal_reading *reading, struct cairn_torch_so
                      make_states(reading, tree, key_nodes, cairn_pickle_get(inner, "state")));
     if (groups)
         cairn_pickle_set(tree, base, "param_groups", groups);
-    for (uint32_t i = 0; i < pairs->count; i++) {
-        bool keep = true;
-
-        for (size_t k = 0; k < sizeof(taken_apart) / sizeof(taken_apart[0]); k++)
-            keep = keep && !cairn_pickle_is_text(pairs->items[2 * i], taken_apart[k]);
-        /* ZeRO 3 itself has no version there */
-        keep = keep && !(stage3 && cairn_pickle_is_text(pairs->items[2 * i], "ds_version"));
-        if (keep)
-            cairn_pickle_put(tree, optimizer, pairs->items[2 * i], pairs->items[2 * i + 1]);
-    }
+    cairn_pickle_put_all(tree, optimizer, source->torch.root, taken_apart);
+    if (stage3) /* which itself has no version there */
+        cairn_torch_carry_remove(optimizer, "ds_version");
     cairn_pickle_set(tree, optimizer, stage3 ? "optimizer_state_dict" : "base_optimizer_state",
                      base);
     cairn_pickle_set(tree, optimizer,

@@ -26,8 +26,7 @@ find_master(const struct cairn_layout *layout, uint32_t index)
         return NONE;
     master = cairn_layout_tensor(layout, found);
     return master->kind == CAIRN_OPTIMIZER && master->dtype == CAIRN_F32 &&
-                   master->dims == tensor->dims &&
-                   memcmp(master->shape, tensor->shape, tensor->dims * sizeof(*tensor->shape)) == 0
+                   cairn_shape_equal(master->dims, master->shape, tensor->dims, tensor->shape)
                ? found
                : NONE;
 }

@@ -25,8 +25,8 @@ is_rounded(const struct cairn_tensor *tensor, const struct cairn_tensor *of)
 static bool
 same_form(const struct cairn_tensor *a, const struct cairn_tensor *b)
 {
-    return (a->dtype == b->dtype || is_rounded(a, b)) && a->dims == b->dims &&
-           memcmp(a->shape, b->shape, a->dims * sizeof(*a->shape)) == 0;
+    return (a->dtype == b->dtype || is_rounded(a, b)) &&
+           cairn_shape_equal(a->dims, a->shape, b->dims, b->shape);
 }
 
 /* Refuses pairs that cannot be equal. */

@@ -271,10 +271,10 @@ sort_pieces(const struct cairn_layout *layout, size_t *count)
     for (size_t i = 0; spans && i < *count; i++) {
         const struct cairn_piece *piece = cairn_layout_piece(layout, i);
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, piece->tensor);
-        uint64_t bytes = cairn_dtype_bytes(tensor->dtype), end = cairn_box_end(tensor, piece);
+        uint64_t bytes =
+            cairn_dtype_bytes(tensor->dtype) * cairn_shape_elements(tensor->dims, piece->extent);
+        uint64_t end = cairn_box_end(tensor, piece);
 
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            bytes *= piece->extent[d];
         spans[i] = (struct span){piece->offset_bytes, end, piece->container,
                                  end - piece->offset_bytes == bytes};
     }

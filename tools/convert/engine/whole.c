@@ -46,16 +46,6 @@ copy_piece(struct cairn_layout *layout, const struct cairn_piece *piece, uint32_
     return cairn_layout_add_piece(layout, &copy);
 }
 
-static uint64_t
-bytes_of(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
-{
-    uint64_t bytes = cairn_dtype_bytes(tensor->dtype);
-
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        bytes *= piece->extent[d];
-    return bytes;
-}
-
 /* Whether no byte of a piece is two elements: the strides nest. */
 static bool
 nests(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
@@ -99,7 +89,8 @@ add_replica(struct cairn_whole *whole, const struct cairn_tensor *tensor,
     if (err)
         return err;
     whole->replica_containers[index] = piece->container;
-    whole->replica_bytes += bytes_of(tensor, piece);
+    whole->replica_bytes +=
+        cairn_dtype_bytes(tensor->dtype) * cairn_shape_elements(tensor->dims, piece->extent);
     copy.container = (uint32_t)index;
     return copy_piece(whole->replicas, &copy, tensor_index);
 }

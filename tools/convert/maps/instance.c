@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tools/convert/maps/instance.h"
+#include "snapshot/box.h"
 #include "tools/convert/maps/sizes.h"
 
 enum { STACKED_MAX = 1 << 20 };
@@ -175,8 +176,7 @@ alias_of(const struct cairn_map_instance *instance, uint32_t ordinal, uint32_t d
         return UINT32_MAX;
     candidate = stage->target_first[original] + ordinal;
     made = cairn_layout_tensor(stage->to, candidate);
-    if (made->dims != dims || memcmp(made->shape, shape, dims * sizeof(*shape)) != 0 ||
-        made->dtype != like->dtype)
+    if (!cairn_shape_equal(made->dims, made->shape, dims, shape) || made->dtype != like->dtype)
         return UINT32_MAX;
     return same_pieces(stage, candidate) ? candidate : UINT32_MAX;
 }

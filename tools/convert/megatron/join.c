@@ -71,15 +71,6 @@ is_first_key(const char *key, size_t bytes)
     return false;
 }
 
-static int
-compare_names(const void *left, const void *right, void *context)
-{
-    const struct cairn_layout *layout = context;
-
-    return strcmp(cairn_layout_tensor(layout, *(const uint32_t *)left)->name,
-                  cairn_layout_tensor(layout, *(const uint32_t *)right)->name);
-}
-
 /* The values of common.pt, in the order in which they shall be; the caller frees *tensors. */
 static cairn_err
 list_values(const struct cairn_megatron_target *target, uint32_t **tensors, uint32_t *count)
@@ -109,8 +100,7 @@ list_values(const struct cairn_megatron_target *target, uint32_t **tensors, uint
             strcmp(tensor->name + bytes, ENDING) == 0 && !is_first_key(tensor->name, bytes))
             (*tensors)[(*count)++] = i;
     }
-    qsort_r(*tensors + first, *count - first, sizeof(**tensors), compare_names,
-            (void *)(uintptr_t)layout);
+    cairn_checkpoint_sort(target->checkpoint, *tensors + first, *count - first);
     return CAIRN_OK;
 }
 
@@ -197,7 +187,7 @@ cairn_megatron_join_states(struct cairn_megatron_target *target,
     err = take(target, tensor, tree, &value);
     if (err)
         return err;
-    if (value->kind != CAIRN_PICKLE_LIST || value->count != 1)
+    if (!cairn_pickle_only(value))
         return refuse(target, CAIRN_CORRUPT,
                       cairn_layout_tensor(target->checkpoint->layout, tensor)->name);
     cairn_torch_carry_replace(root, RNG_KEY, value->items[0]);
@@ -230,8 +220,6 @@ cairn_megatron_join_extra(struct cairn_megatron_target *target, const char *cano
     err = take(target, tensor, tree, &list);
     if (err)
         return err;
-    if (list->kind != CAIRN_PICKLE_LIST || list->count != 1)
-        return refuse(target, CAIRN_CORRUPT, file);
-    *value = list->items[0];
-    return CAIRN_OK;
+    *value = cairn_pickle_only(list);
+    return *value ? CAIRN_OK : refuse(target, CAIRN_CORRUPT, file);
 }

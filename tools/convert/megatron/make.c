@@ -78,28 +78,20 @@ decay_of(const struct cairn_tensor *parameter)
                : DECAYED;
 }
 
-/* What every group has of its own, and what the step is written as. */
-static bool
-is_own_key(const struct cairn_pickle_node *key)
-{
-    return cairn_pickle_is_text(key, "params") || cairn_pickle_is_text(key, "param_names") ||
-           cairn_pickle_is_text(key, "step");
-}
-
-/* The hyperparameters of a group alone. */
+/* The hyperparameters of a group alone: without what every group has of its own, and the step. */
 static struct cairn_pickle_node *
 copy_group(struct cairn_pickle *tree, const struct cairn_pickle_node *group)
 {
+    static const char *const own[] = {"params", "param_names", "step", NULL};
     struct cairn_pickle_node *copy = cairn_pickle_dict(tree);
 
-    for (uint32_t i = 0; i < group->count; i++) {
-        struct cairn_pickle_node *key = group->items[2 * i], *value = group->items[2 * i + 1];
+    cairn_pickle_put_all(tree, copy, group, own);
+    for (uint32_t i = 0; copy && i < copy->count; i++) {
+        struct cairn_pickle_node **value = &copy->items[2 * i + 1];
 
-        if (is_own_key(key))
-            continue;
-        if (value->kind == CAIRN_PICKLE_LIST) /* betas, as JSON has them */
-            value = cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, value->items, value->count);
-        cairn_pickle_put(tree, copy, key, value);
+        if ((*value)->kind == CAIRN_PICKLE_LIST) /* betas, as JSON has them */
+            *value =
+                cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, (*value)->items, (*value)->count);
     }
     return copy;
 }

@@ -1,4 +1,5 @@
 /* tools/convert/megatron/parts.c - the arithmetic of Megatron-LM's shards and buffers. */
+#include "snapshot/box.h"
 #include "tools/convert/megatron/parts.h"
 
 #include <string.h>
@@ -8,11 +9,7 @@ enum { ALIGN_ELEMENTS = 64 }; /* where a parameter begins in a buffer */
 uint64_t
 cairn_megatron_part_elements(const struct cairn_megatron_part *part)
 {
-    uint64_t elements = 1;
-
-    for (uint32_t d = 0; d < part->dims; d++)
-        elements *= part->shape[d];
-    return elements;
+    return cairn_shape_elements(part->dims, part->shape);
 }
 
 /* The dimension that is split. */

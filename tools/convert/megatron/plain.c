@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot/box.h"
 #include "tools/convert/state/param_groups.h"
 
 #define MASTERS "fp32_from_fp16_params"
@@ -77,8 +78,8 @@ fits(const struct cairn_torch_source *source, const struct cairn_pickle_node *no
 {
     const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(source, node);
 
-    return tensor && tensor->view.dtype->dtype != 0 && tensor->view.dims == part->dims &&
-           memcmp(tensor->view.shape, part->shape, part->dims * sizeof(uint64_t)) == 0;
+    return tensor && tensor->view.dtype->dtype != 0 &&
+           cairn_shape_equal(tensor->view.dims, tensor->view.shape, part->dims, part->shape);
 }
 
 /* Sorts one parameter's state; false for what is not known here. */
@@ -177,19 +178,17 @@ add(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
     return err;
 }
 
-/* A copy of a list of groups, each without a key. */
+/* A copy of a list of groups, each without its parameters. */
 static struct cairn_pickle_node *
-without_key(struct cairn_pickle *tree, const struct cairn_pickle_node *groups, const char *key)
+without_members(struct cairn_pickle *tree, const struct cairn_pickle_node *groups)
 {
+    static const char *const without[] = {"params", NULL};
     struct cairn_pickle_node *list = cairn_pickle_list(tree);
 
     for (uint32_t g = 0; g < groups->count; g++) {
-        const struct cairn_pickle_node *pairs = cairn_pickle_pairs(groups->items[g]);
         struct cairn_pickle_node *copy = cairn_pickle_dict(tree);
 
-        for (uint32_t i = 0; pairs && i < pairs->count; i++)
-            if (!cairn_pickle_is_text(pairs->items[2 * i], key))
-                cairn_pickle_put(tree, copy, pairs->items[2 * i], pairs->items[2 * i + 1]);
+        cairn_pickle_put_all(tree, copy, groups->items[g], without);
         cairn_pickle_append(tree, list, copy);
     }
     return list;
@@ -223,7 +222,7 @@ read_one(struct cairn_checkpoint *checkpoint, struct cairn_megatron_state *state
     free(members);
     cairn_torch_carry_replace(inner, "state", cairn_pickle_dict(tree));
     cairn_torch_carry_replace(inner, "param_groups",
-                              without_key(tree, cairn_pickle_get(inner, "param_groups"), "params"));
+                              without_members(tree, cairn_pickle_get(inner, "param_groups")));
     cairn_torch_carry_replace(optimizer, MASTERS, cairn_pickle_list(tree));
     return err;
 }
@@ -264,8 +263,7 @@ state_part(struct cairn_megatron_target *target, struct cairn_pickle *tree, uint
     tensor = cairn_layout_tensor(target->checkpoint->layout, index);
     if (tensor->dims == 0)
         copy = (struct cairn_megatron_part){.split = CAIRN_MEGATRON_REPLICATED, .count = 1};
-    else if (tensor->dims != copy.dims ||
-             memcmp(tensor->shape, copy.whole_shape, copy.dims * sizeof(uint64_t)) != 0)
+    else if (!cairn_shape_equal(tensor->dims, tensor->shape, copy.dims, copy.whole_shape))
         return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                             "%s has another shape than its parameter", name);
     copy.dtype = cairn_output_dtype(target->options, tensor);
@@ -330,7 +328,7 @@ make_one(struct cairn_megatron_target *target, struct cairn_pickle *tree,
     groups = cairn_pickle_get(inner, "param_groups");
     if (!cairn_pickle_is_list(groups))
         return CAIRN_OK;
-    groups = without_key(tree, groups, "params");
+    groups = without_members(tree, groups);
     for (uint32_t g = 0; groups && g < groups->count && !err; g++) {
         struct cairn_pickle_node *numbers = cairn_pickle_list(tree);
         struct cairn_pickle_node *own = has_masters ? cairn_pickle_list(tree) : NULL;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "tools/convert/megatron/files.h"
+#include "snapshot/box.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/megatron/target.h"
@@ -117,12 +118,12 @@ add_part(const struct cairn_megatron_target *target, uint32_t tensor,
     const struct cairn_tensor *source = cairn_layout_tensor(target->checkpoint->layout, tensor);
     struct cairn_megatron_box boxes[2];
     uint64_t strides[CAIRN_DIMS_MAX];
-    uint64_t stride = cairn_dtype_bytes(cairn_output_dtype(target->options, source));
+
     uint32_t count = cairn_megatron_part_boxes(part, boxes), index = 0;
     cairn_err err = cairn_output_add_tensor(target->output, target->options, source, &index);
 
-    for (uint32_t d = part->dims; d-- > 0; stride *= part->shape[d])
-        strides[d] = stride;
+    cairn_shape_strides(part->dims, part->shape,
+                        cairn_dtype_bytes(cairn_output_dtype(target->options, source)), strides);
     for (uint32_t i = 0; i < count && !err; i++)
         err = cairn_output_add_box(target->output, index, file, boxes[i].start, boxes[i].extent,
                                    at + (part->dims > 0 ? boxes[i].row * strides[0] : 0), strides);
@@ -142,8 +143,7 @@ add_flat(struct cairn_megatron_target *target, const struct flat *flat, uint32_t
         if (tensor == UINT32_MAX)
             return CAIRN_INVAL;
         source = cairn_layout_tensor(target->checkpoint->layout, tensor);
-        if (source->dims != part->dims ||
-            memcmp(source->shape, part->whole_shape, part->dims * sizeof(uint64_t)) != 0 ||
+        if (!cairn_shape_equal(source->dims, source->shape, part->dims, part->whole_shape) ||
             cairn_output_dtype(target->options, source) != flat->dtype)
             return cairn_refuse(
                 target->checkpoint, CAIRN_INVAL,
@@ -474,11 +474,5 @@ cairn_megatron_plan(const struct cairn_checkpoint *checkpoint,
     if (target.step > 0)
         (void)snprintf(text, sizeof(text), "%" PRIu64, target.step);
     cairn_megatron_target_fini(&target);
-    if (!err) {
-        uint8_t *latest = (uint8_t *)strdup(text);
-
-        err = latest ? cairn_output_add_small(output, CAIRN_MEGATRON_LATEST, latest, strlen(text))
-                     : CAIRN_NOMEM;
-    }
-    return err;
+    return err ? err : cairn_output_add_text(output, CAIRN_MEGATRON_LATEST, text);
 }

@@ -1,5 +1,6 @@
 /* tools/convert/megatron/settings.c - see megatron/settings.h. */
 #include "tools/convert/megatron/settings.h"
+#include "tools/convert/torch/carry.h"
 
 #include <stddef.h>
 
@@ -7,16 +8,14 @@
 static struct cairn_pickle_node *
 copy_one(struct cairn_pickle *tree, struct cairn_pickle_node *settings, const char *type)
 {
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(settings);
+    static const char *const without[] = {CAIRN_MEGATRON_SETTINGS_TYPE, NULL};
     struct cairn_pickle_node *copy;
 
-    if (!pairs || !cairn_pickle_get(settings, "optimizer") ||
+    if (!cairn_pickle_pairs(settings) || !cairn_pickle_get(settings, "optimizer") ||
         cairn_pickle_get(cairn_pickle_get(settings, "optimizer"), "state"))
         return settings; /* not that of a distributed optimizer */
     copy = cairn_pickle_dict(tree);
-    for (uint32_t i = 0; i < pairs->count; i++)
-        if (!cairn_pickle_is_text(pairs->items[2 * i], CAIRN_MEGATRON_SETTINGS_TYPE))
-            cairn_pickle_put(tree, copy, pairs->items[2 * i], pairs->items[2 * i + 1]);
+    cairn_pickle_put_all(tree, copy, settings, without);
     if (type)
         cairn_pickle_set(tree, copy, CAIRN_MEGATRON_SETTINGS_TYPE, cairn_pickle_text(tree, type));
     return copy;
@@ -59,13 +58,10 @@ static struct cairn_pickle_node *
 with(struct cairn_pickle *tree, const struct cairn_pickle_node *dict, const char *key,
      struct cairn_pickle_node *value)
 {
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(dict);
     struct cairn_pickle_node *copy = cairn_pickle_dict(tree);
 
-    for (uint32_t i = 0; pairs && i < pairs->count; i++)
-        cairn_pickle_put(tree, copy, pairs->items[2 * i],
-                         cairn_pickle_is_text(pairs->items[2 * i], key) ? value
-                                                                        : pairs->items[2 * i + 1]);
+    cairn_pickle_put_all(tree, copy, dict, NULL);
+    cairn_torch_carry_replace(copy, key, value);
     return copy;
 }
 

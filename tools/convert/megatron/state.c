@@ -1,5 +1,6 @@
 /* tools/convert/megatron/state.c - what Megatron-LM's files hold, while they are read: its chunks,
  * and the pieces of a rank's parts. */
+#include "snapshot/box.h"
 #include "tools/convert/megatron/state.h"
 
 #include <inttypes.h>
@@ -33,12 +34,11 @@ cairn_megatron_add_part(struct cairn_checkpoint *checkpoint, const struct cairn_
                         uint32_t container, uint64_t offset_bytes, const uint64_t *stride_bytes)
 {
     struct cairn_megatron_box boxes[2];
-    uint64_t row_major[CAIRN_DIMS_MAX], stride = cairn_dtype_bytes(dtype);
+    uint64_t row_major[CAIRN_DIMS_MAX];
     uint32_t count = cairn_megatron_part_boxes(part, boxes), index = 0;
     cairn_err err;
 
-    for (uint32_t d = part->dims; d-- > 0; stride *= part->shape[d])
-        row_major[d] = stride;
+    cairn_shape_strides(part->dims, part->shape, cairn_dtype_bytes(dtype), row_major);
     if (!stride_bytes)
         stride_bytes = row_major;
     err = cairn_checkpoint_add_tensor(checkpoint, name, dtype, kind, part->dims, part->whole_shape,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "snapshot/box.h"
 #include "tools/convert/core/format.h"
 #include "tools/convert/megatron/names.h"
 
@@ -142,9 +143,8 @@ all_alike(const struct cairn_checkpoint *source, const struct cairn_mdist_member
     for (size_t i = 1; i < count; i++) {
         const struct cairn_tensor *other = cairn_layout_tensor(source->layout, members[i].tensor);
 
-        if (other->dtype != first->dtype || other->dims != first->dims ||
-            other->kind != first->kind ||
-            memcmp(other->shape, first->shape, first->dims * sizeof(*first->shape)) != 0)
+        if (other->dtype != first->dtype || other->kind != first->kind ||
+            !cairn_shape_equal(other->dims, other->shape, first->dims, first->shape))
             return false;
     }
     return true;

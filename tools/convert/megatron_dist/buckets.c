@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "snapshot/box.h"
 #include "tools/convert/megatron_dist/order.h"
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/torch/dtype.h"
@@ -154,9 +155,7 @@ list_boxes(const struct finding *finding, const struct cairn_mdist_parameter *pa
             continue;
         memcpy(box->start, start + stars, dims * sizeof(*start));
         memcpy(box->extent, extent + stars, dims * sizeof(*extent));
-        box->elements = 1;
-        for (uint32_t d = 0; d < dims; d++)
-            box->elements *= box->extent[d];
+        box->elements = cairn_shape_elements(dims, box->extent);
         *count += box->elements > 0;
     }
     qsort(*boxes, *count, sizeof(**boxes), compare_boxes);

@@ -156,8 +156,7 @@ read_object(struct cairn_mdist_reading *reading, uint32_t index)
     if (!err)
         err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list,
                                 reading->checkpoint->complaint);
-    if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1 ||
-                 !cairn_pickle_pairs(list->items[0])))
+    if (!err && !cairn_pickle_pairs(cairn_pickle_only(list)))
         err = cairn_refuse(reading->checkpoint, CAIRN_CORRUPT,
                            "" CAIRN_MDIST_COMMON_KEY " holds no list of one dict");
     if (!err) {

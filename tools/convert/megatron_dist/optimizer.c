@@ -12,6 +12,7 @@
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/torch/carry.h"
 
 #define TYPE_KEY CAIRN_MEGATRON_SETTINGS_TYPE
 #define CONTENT_KEY CAIRN_MEGATRON_CONTENT_TYPE
@@ -68,11 +69,8 @@ read_object(struct cairn_pickle *tree, const struct cairn_mdist_object *object,
     cairn_err err;
 
     err = cairn_pickle_read(tree, object->key, object->bytes, object->bytes_len, &list, NULL);
-    if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1))
-        err = CAIRN_CORRUPT;
-    if (!err)
-        *value = list->items[0];
-    return err;
+    *value = err ? NULL : cairn_pickle_only(list);
+    return err || *value ? err : CAIRN_CORRUPT;
 }
 
 /* One optimizer's settings: its objects first, then what common.pt says, and the encoding. */
@@ -81,11 +79,10 @@ join_one(const struct cairn_mdist_reading *reading, struct cairn_pickle *tree, u
          struct cairn_pickle_node **settings)
 {
     static const char *const keys[] = {"optimizer", "grad_scaler"};
-    const struct cairn_pickle_node *said = cairn_pickle_pairs(*settings);
     struct cairn_pickle_node *joined;
     cairn_err err = CAIRN_OK;
 
-    if (!said || !is_other_encoding(cairn_pickle_get(*settings, TYPE_KEY)))
+    if (!is_other_encoding(cairn_pickle_get(*settings, TYPE_KEY)))
         return CAIRN_OK;
     joined = cairn_pickle_dict(tree);
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) && !err; i++) {
@@ -98,12 +95,8 @@ join_one(const struct cairn_mdist_reading *reading, struct cairn_pickle *tree, u
         if (!err)
             cairn_pickle_set(tree, joined, keys[i], value);
     }
-    for (uint32_t i = 0; i < said->count && !err; i++) {
-        bool type = cairn_pickle_is_text(said->items[2 * i], TYPE_KEY);
-
-        cairn_pickle_put(tree, joined, said->items[2 * i],
-                         type ? cairn_pickle_text(tree, RESHARDABLE) : said->items[2 * i + 1]);
-    }
+    cairn_pickle_put_all(tree, joined, *settings, NULL);
+    cairn_torch_carry_replace(joined, TYPE_KEY, cairn_pickle_text(tree, RESHARDABLE));
     *settings = joined;
     return err;
 }
@@ -132,22 +125,17 @@ join(const struct cairn_mdist_reading *reading, struct cairn_pickle *tree,
     return err;
 }
 
-static cairn_err
+static void
 describe(struct cairn_pickle *tree, struct cairn_pickle_node **root)
 {
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(*root);
     struct cairn_pickle_node *joined;
 
-    if (!pairs || !is_other_encoding(cairn_pickle_get(*root, CONTENT_KEY)))
-        return CAIRN_OK;
+    if (!is_other_encoding(cairn_pickle_get(*root, CONTENT_KEY)))
+        return;
     joined = cairn_pickle_dict(tree);
-    for (uint32_t i = 0; i < pairs->count; i++)
-        cairn_pickle_put(tree, joined, pairs->items[2 * i],
-                         cairn_pickle_is_text(pairs->items[2 * i], CONTENT_KEY)
-                             ? cairn_pickle_text(tree, RESHARDABLE)
-                             : pairs->items[2 * i + 1]);
+    cairn_pickle_put_all(tree, joined, *root, NULL);
+    cairn_torch_carry_replace(joined, CONTENT_KEY, cairn_pickle_text(tree, RESHARDABLE));
     *root = joined;
-    return CAIRN_OK;
 }
 
 static cairn_err
@@ -161,9 +149,10 @@ add(struct cairn_mdist_reading *reading, const char *name, const uint8_t *from, 
         return CAIRN_OK;
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
     err = cairn_pickle_read(&tree, name, from, from_bytes, &root, reading->checkpoint->complaint);
-    if (!err)
-        err =
-            from == reading->optimizer_bytes ? join(reading, &tree, &root) : describe(&tree, &root);
+    if (!err && from == reading->optimizer_bytes)
+        err = join(reading, &tree, &root);
+    else if (!err)
+        describe(&tree, &root);
     if (!err)
         err = cairn_opaque_add(reading->checkpoint, name, &tree, root);
     cairn_pickle_fini(&tree);

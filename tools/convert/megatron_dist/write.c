@@ -308,15 +308,6 @@ add_arrays(struct planning *planning, const bool *take)
 
 /* ---- opaque state ---- */
 
-static int
-compare_opaque(const void *left, const void *right, void *context)
-{
-    const struct cairn_layout *layout = context;
-
-    return strcmp(cairn_layout_tensor(layout, *(const uint32_t *)left)->name,
-                  cairn_layout_tensor(layout, *(const uint32_t *)right)->name);
-}
-
 /* A ShardedObject: "<key>/shard_<…>.pickle". */
 static cairn_err
 add_object(struct planning *planning, uint32_t tensor, bool *done)
@@ -409,7 +400,7 @@ plan_all(struct planning *planning, struct state *state)
         if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
             opaque[opaque_count++] = i;
     if (!err) {
-        qsort_r(opaque, opaque_count, sizeof(*opaque), compare_opaque, (void *)(uintptr_t)layout);
+        cairn_checkpoint_sort(planning->source, opaque, opaque_count);
         err = add_opaque(planning, opaque, opaque_count, state);
     }
     for (uint32_t i = 0; i < count && !err; i++)
@@ -454,17 +445,12 @@ cairn_err
 cairn_mdist_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
 {
     struct state *state = output->state;
-    uint8_t *marker;
     cairn_err err = cairn_dcp_kept_finish(state->kept, output);
 
     if (!err)
         err = cairn_torch_output_finish(output, &state->common);
-    if (!err) {
-        marker = (uint8_t *)strdup(MARKER_TEXT);
-        err = marker
-                  ? cairn_output_add_small(output, CAIRN_MDIST_MARKER, marker, strlen(MARKER_TEXT))
-                  : CAIRN_NOMEM;
-    }
+    if (!err)
+        err = cairn_output_add_text(output, CAIRN_MDIST_MARKER, MARKER_TEXT);
     return cairn_complain_failed(checkpoint->complaint, err, "%s: the archives around the tensors",
                                  checkpoint->place.path);
 }

@@ -155,6 +155,10 @@ void cairn_pickle_put(struct cairn_pickle *pickle, struct cairn_pickle_node *tar
 /* The same under a text. */
 void cairn_pickle_set(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
                       const char *key, struct cairn_pickle_node *value);
+/* Adds the pairs of `from` (cairn_pickle_pairs; NULL: none) to a DICT, but for those under the text
+ * keys in `without`, which ends with NULL (NULL: none). */
+void cairn_pickle_put_all(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
+                          const struct cairn_pickle_node *from, const char *const without[]);
 /* Gives an OBJECT its state. */
 void cairn_pickle_build(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
                         struct cairn_pickle_node *state);
@@ -164,6 +168,8 @@ void cairn_pickle_build(struct cairn_pickle *pickle, struct cairn_pickle_node *t
 /* The kind's name as people know it: "int", "dict", "call", … */
 const char *cairn_pickle_kind_name(const struct cairn_pickle_node *node);
 bool cairn_pickle_is_list(const struct cairn_pickle_node *node);
+/* The item of a LIST of one; NULL for any other node. */
+struct cairn_pickle_node *cairn_pickle_only(const struct cairn_pickle_node *node);
 /* A BOOL that is true. */
 bool cairn_pickle_is_true(const struct cairn_pickle_node *node);
 /* TEXT (or TEXT8) of exactly these bytes. */

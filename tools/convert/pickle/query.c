@@ -35,6 +35,12 @@ cairn_pickle_is_list(const struct cairn_pickle_node *node)
     return node && node->kind == CAIRN_PICKLE_LIST;
 }
 
+struct cairn_pickle_node *
+cairn_pickle_only(const struct cairn_pickle_node *node)
+{
+    return cairn_pickle_is_list(node) && node->count == 1 ? node->items[0] : NULL;
+}
+
 bool
 cairn_pickle_is_true(const struct cairn_pickle_node *node)
 {
@@ -122,6 +128,22 @@ cairn_pickle_pairs(const struct cairn_pickle_node *node)
     if (node && node->kind == CAIRN_PICKLE_OBJECT)
         return node->object->pairs;
     return node && node->kind == CAIRN_PICKLE_DICT ? node : NULL;
+}
+
+void
+cairn_pickle_put_all(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
+                     const struct cairn_pickle_node *from, const char *const without[])
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(from);
+
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        size_t k = 0;
+
+        while (without && without[k] && !cairn_pickle_is_text(pairs->items[2 * i], without[k]))
+            k++;
+        if (!without || !without[k])
+            cairn_pickle_put(pickle, target, pairs->items[2 * i], pairs->items[2 * i + 1]);
+    }
 }
 
 struct cairn_pickle_node *

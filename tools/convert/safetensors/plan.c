@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "snapshot/box.h"
 #include "tools/convert/safetensors/safetensors.h"
 
 /* What Hugging Face's own writers cut at. */
@@ -69,9 +70,7 @@ assign(struct cairn_output *output, const struct cairn_output_options *options,
         enum shard_class class;
 
         candidate->tensor = cairn_layout_tensor(output->layout, t);
-        candidate->bytes = cairn_dtype_bytes(candidate->tensor->dtype);
-        for (uint32_t d = 0; d < candidate->tensor->dims; d++)
-            candidate->bytes *= candidate->tensor->shape[d];
+        candidate->bytes = cairn_tensor_bytes(candidate->tensor);
         class = candidate->class = class_of(candidate->tensor->kind, options->single_file);
         if (shards->class_files[class] == 0 || (!options->single_file && filled[class] > 0 &&
                                                 filled[class] + candidate->bytes > most)) {

@@ -147,6 +147,8 @@ read_own(const struct cairn_checkpoint *checkpoint, struct cairn_job_file *job,
 static void
 complete_groups(struct cairn_job_file *job, const struct cairn_pickle_node *own)
 {
+    static const char *const without[] = {"params", NULL};
+
     for (uint32_t i = 0; own && i < job->groups->count; i++) {
         struct cairn_pickle_node *group = job->groups->items[i];
         const struct cairn_pickle_node *members = cairn_pickle_get(group, "params");
@@ -160,10 +162,7 @@ complete_groups(struct cairn_job_file *job, const struct cairn_pickle_node *own)
 
             if (!cairn_job_file_lists(cairn_pickle_get(known, "params"), first))
                 continue;
-            for (uint32_t k = 0; k < known->count; k++)
-                if (!cairn_pickle_is_text(known->items[2 * k], "params"))
-                    cairn_pickle_put(&job->tree, group, known->items[2 * k],
-                                     known->items[2 * k + 1]);
+            cairn_pickle_put_all(&job->tree, group, known, without);
             break;
         }
     }

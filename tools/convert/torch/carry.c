@@ -4,8 +4,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/array.h"
+#include "snapshot/box.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/torch/parts.h"
 #include "tools/convert/torch/source.h"
@@ -112,7 +114,7 @@ fill_node(void *context, struct cairn_pickle_node *node)
     struct cairn_torch_filling filling = {0};
     struct cairn_torch_view view = {0};
     uint32_t storage = 0;
-    uint64_t bytes, stride = 1;
+    uint64_t bytes;
     cairn_err err;
 
     if (!cairn_pickle_read_named(node, word, name))
@@ -121,15 +123,11 @@ fill_node(void *context, struct cairn_pickle_node *node)
     err = filler->fill->resolve(filler->fill->context, word, name, &filling);
     if (err)
         return err;
-    bytes = filling.dtype->element_bytes;
     view.dtype = filling.dtype;
     view.dims = filling.dims;
-    for (uint32_t d = filling.dims; d-- > 0;) {
-        view.shape[d] = filling.shape[d];
-        view.stride[d] = stride;
-        stride *= filling.shape[d] > 0 ? filling.shape[d] : 1; /* as torch has it */
-        bytes *= filling.shape[d];
-    }
+    memcpy(view.shape, filling.shape, sizeof(view.shape));
+    cairn_shape_strides(view.dims, view.shape, 1, view.stride);
+    bytes = filling.dtype->element_bytes * cairn_shape_elements(view.dims, view.shape);
     err = storage_for(filler, filling.identity, bytes, &storage);
     return err ? err
                : cairn_pickle_replace(filler->fill->tree, node,

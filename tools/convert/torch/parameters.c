@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot/box.h"
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/torch/building.h"
 
@@ -150,9 +151,8 @@ shapes_fit(const struct cairn_torch_reading *reading)
         if (known == UINT32_MAX)
             return false;
         parameter = cairn_layout_tensor(layout, known);
-        if (parameter->dims != moment->view.dims ||
-            memcmp(parameter->shape, moment->view.shape,
-                   parameter->dims * sizeof(*parameter->shape)) != 0)
+        if (!cairn_shape_equal(parameter->dims, parameter->shape, moment->view.dims,
+                               moment->view.shape))
             return false;
     }
     return true;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "snapshot/box.h"
 #include "tools/convert/torch/parts.h"
 
 enum { STEPS_MAX = 1 << 26, KEY_DEPTH_MAX = 4 };
@@ -173,9 +174,9 @@ add_tensor(const struct cairn_torch_opening *opening, const struct cairn_pickle_
     tensor.name = copy;
     tensor.storage = (uint32_t)(stored - file->storages);
     tensor.at = stored->at + tensor.view.offset * tensor.view.dtype->element_bytes;
-    tensor.bytes = tensor.view.dtype->element_bytes;
-    for (uint32_t d = 0; d < tensor.view.dims; d++)
-        tensor.bytes *= tensor.view.shape[d]; /* bounded by cairn_torch_read_view */
+    tensor.bytes = tensor.view.dtype->element_bytes *
+                   cairn_shape_elements(tensor.view.dims,
+                                        tensor.view.shape); /* bounded by cairn_torch_read_view */
     if (tensor.bytes == 0)
         tensor.at = stored->at; /* an empty tensor's offset means nothing and has no bound */
     tensor.contiguous = is_contiguous(&tensor.view);
