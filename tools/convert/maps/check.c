@@ -6,15 +6,9 @@
  * the same on both sides, each once.
  */
 #include <inttypes.h>
+#include <string.h>
 
 #include "tools/convert/maps/rule.h"
-
-enum { PART_AXES_MAX = 64 };
-
-struct axes {
-    uint32_t symbols[PART_AXES_MAX];
-    uint32_t count;
-};
 
 static cairn_err
 fail(const struct cairn_map_rule *rule, struct cairn_complaint *complaint, const char *what,
@@ -41,38 +35,34 @@ count_parts(const struct cairn_map_rule *rule, const struct cairn_map_tensor *te
     return CAIRN_OK;
 }
 
+/* Whether an axis is there for the first time. */
 static bool
-add_axis(const struct cairn_map *map, struct axes *axes, uint32_t symbol)
+add_axis(const struct cairn_map *map, bool *has, uint32_t symbol)
 {
-    if (map->symbols[symbol].literal == 1)
-        return true;
-    for (uint32_t i = 0; i < axes->count; i++)
-        if (axes->symbols[i] == symbol)
-            return false;
-    if (axes->count == PART_AXES_MAX)
-        return false;
-    axes->symbols[axes->count++] = symbol;
-    return true;
+    bool first = !has[symbol];
+
+    has[symbol] = map->symbols[symbol].literal != 1;
+    return first;
 }
 
 /* The axes of a tensor's part, its captures among them. */
 static cairn_err
 collect(const struct cairn_map *map, const struct cairn_map_rule *rule,
-        const struct cairn_map_tensor *tensor, uint32_t part, struct axes *axes,
+        const struct cairn_map_tensor *tensor, uint32_t part, bool has[CAIRN_MAP_SYMBOLS_MAX],
         struct cairn_complaint *complaint)
 {
     bool once = true;
 
-    axes->count = 0;
+    memset(has, 0, CAIRN_MAP_SYMBOLS_MAX * sizeof(*has));
     for (uint32_t i = 0; i < tensor->name.capture_count; i++)
-        once = add_axis(map, axes, tensor->name.captures[i]) && once;
+        once = add_axis(map, has, tensor->name.captures[i]) && once;
     for (uint32_t d = 0; d < tensor->dims; d++)
         for (uint32_t f = 0; f < tensor->dim[d].count; f++) {
             const struct cairn_map_factor *factor = &tensor->dim[d].factors[f];
             const struct cairn_map_term *term = &factor->terms[factor->count > 1 ? part : 0];
 
             for (uint32_t a = 0; a < term->count; a++)
-                once = add_axis(map, axes, term->axes[a]) && once;
+                once = add_axis(map, has, term->axes[a]) && once;
         }
     return once ? CAIRN_OK : fail(rule, complaint, "an axis is there twice in ", tensor->name.text);
 }
@@ -81,27 +71,22 @@ static cairn_err
 check_part(const struct cairn_map *map, const struct cairn_map_rule *rule, uint32_t part,
            struct cairn_complaint *complaint)
 {
-    struct axes axes[2];
+    bool has[2][CAIRN_MAP_SYMBOLS_MAX];
     cairn_err err = CAIRN_OK;
 
     for (int s = 0; s < 2 && !err; s++) {
         const struct cairn_map_side *side = &rule->sides[s];
 
-        err = collect(map, rule, &side->tensors[side->count > 1 ? part : 0], part, &axes[s],
-                      complaint);
+        err =
+            collect(map, rule, &side->tensors[side->count > 1 ? part : 0], part, has[s], complaint);
     }
     for (int s = 0; s < 2 && !err; s++)
-        for (uint32_t i = 0; i < axes[s].count && !err; i++) {
-            bool found = false;
-
-            for (uint32_t k = 0; k < axes[1 - s].count; k++)
-                found = found || axes[1 - s].symbols[k] == axes[s].symbols[i];
-            if (!found)
+        for (uint32_t i = 0; i < map->symbol_count && !err; i++)
+            if (has[s][i] && !has[1 - s][i])
                 err = fail(rule, complaint,
                            s == 0 ? "only the left side has the axis "
                                   : "only the right side has the axis ",
-                           map->symbols[axes[s].symbols[i]].name);
-        }
+                           map->symbols[i].name);
     return err;
 }
 

@@ -119,7 +119,8 @@ static bool
 all_aliases(const struct cairn_map_instance *instance)
 {
     for (uint32_t i = 0; i < instance->source->count * instance->stack; i++)
-        if (instance->stage->original[instance->sources[i]] == instance->sources[i])
+        if (cairn_checkpoint_past_alias(instance->stage->checkpoint, instance->sources[i]) ==
+            instance->sources[i])
             return false;
     return true;
 }
@@ -147,7 +148,9 @@ all_scalars(const struct cairn_map_instance *instance)
 static bool
 same_pieces(const struct cairn_map_stage *stage, uint32_t tensor)
 {
-    size_t begin = stage->piece_first[tensor], end = stage->piece_first[tensor + 1];
+    bool last = tensor + 1 == cairn_layout_tensor_count(stage->to);
+    size_t begin = stage->piece_first[tensor];
+    size_t end = last ? cairn_layout_piece_count(stage->to) : stage->piece_first[tensor + 1];
 
     if (end - begin != stage->scratch.count)
         return false;
@@ -168,7 +171,8 @@ alias_of(const struct cairn_map_instance *instance, uint32_t ordinal, uint32_t d
          const uint64_t *shape)
 {
     const struct cairn_map_stage *stage = instance->stage;
-    uint32_t original = stage->original[instance->sources[0]], candidate;
+    uint32_t original = cairn_checkpoint_past_alias(stage->checkpoint, instance->sources[0]);
+    uint32_t candidate;
     const struct cairn_tensor *like = cairn_layout_tensor(stage->from, instance->sources[0]);
     const struct cairn_tensor *made;
 
@@ -267,14 +271,10 @@ make_renamed(struct cairn_map_instance *instance, uint32_t *ordinal)
 {
     const struct cairn_tensor *like =
         cairn_layout_tensor(instance->stage->from, instance->sources[0]);
-    size_t count;
-    const struct cairn_piece **pieces =
-        cairn_map_pieces_of(instance->stage, instance->sources[0], &count);
-    cairn_err err = CAIRN_OK;
+    cairn_err err;
 
     instance->stage->scratch.count = 0;
-    for (size_t i = 0; i < count && !err; i++)
-        err = cairn_map_scratch_add(instance->stage, pieces[i]);
+    err = cairn_map_scratch_copy(instance->stage, instance->sources[0]);
     return err ? err
                : add_target(instance, &instance->target->tensors[0], ordinal, like->dims,
                             like->shape);
@@ -291,14 +291,8 @@ make_scalars(struct cairn_map_instance *instance, uint64_t spread_count, uint32_
     for (uint32_t k = 0; k < instance->target->count; k++)
         for (uint64_t c = 0; c < spread_count && !err; c++) {
             stage->scratch.count = 0;
-            for (uint32_t i = 0; i < instance->source->count * instance->stack && !err; i++) {
-                size_t count;
-                const struct cairn_piece **pieces =
-                    cairn_map_pieces_of(stage, instance->sources[i], &count);
-
-                for (size_t p = 0; p < count && !err; p++)
-                    err = cairn_map_scratch_add(stage, pieces[p]);
-            }
+            for (uint32_t i = 0; i < instance->source->count * instance->stack && !err; i++)
+                err = cairn_map_scratch_copy(stage, instance->sources[i]);
             if (instance->spread != CAIRN_MAP_NO_SYMBOL)
                 instance->captures[instance->spread] = c;
             if (!err)

@@ -22,10 +22,6 @@ struct cairn_map_instance {
     struct cairn_map_places before, after;
 };
 
-/* The pieces of a tensor of the source; those of its original where it is an alias. */
-const struct cairn_piece **cairn_map_pieces_of(const struct cairn_map_stage *stage, uint32_t tensor,
-                                               size_t *count);
-
 /* Appends to the stage's scratch what part `part` of a target tensor has of one source tensor.
  * fixed[], is_fixed[]: which axes are fixed, and at what. CAIRN_INVAL: too many boxes, complained
  * about; CAIRN_NOMEM. */

@@ -20,18 +20,40 @@ cairn_map_lexer_init(struct cairn_map_lexer *lexer, const char *file, const char
                                       .complaint = complaint};
 }
 
-cairn_err
+void
+cairn_map_lexer_stop(struct cairn_map_lexer *lexer, cairn_err err)
+{
+    if (lexer->err || !err)
+        return;
+    lexer->err = err;
+    lexer->kind = CAIRN_MAP_END;
+    lexer->word[0] = '\0';
+}
+
+void
 cairn_map_lexer_fail(struct cairn_map_lexer *lexer, const char *format, ...)
 {
     char text[TEXT_BYTES_MAX];
     va_list arguments;
 
+    if (lexer->err)
+        return;
     va_start(arguments, format);
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    return cairn_complain(lexer->complaint, CAIRN_CORRUPT,
-                          "%.200s, line %" PRIu32 ", column %" PRIu32 ": %s", lexer->file,
-                          lexer->word_line, lexer->word_column, text);
+    cairn_map_lexer_stop(lexer,
+                         cairn_complain(lexer->complaint, CAIRN_CORRUPT,
+                                        "%.200s, line %" PRIu32 ", column %" PRIu32 ": %s",
+                                        lexer->file, lexer->word_line, lexer->word_column, text));
+}
+
+bool
+cairn_map_lexer_room(struct cairn_map_lexer *lexer, uint32_t count, uint32_t max,
+                     const char *things)
+{
+    if (count >= max)
+        cairn_map_lexer_fail(lexer, "more than %" PRIu32 " %s", max, things);
+    return !lexer->err;
 }
 
 static int
@@ -51,22 +73,19 @@ step(struct cairn_map_lexer *lexer)
     }
 }
 
-/* Passes over blanks, comments and ends of lines. */
+/* Passes over blanks, comments and ends of lines, to where a token may begin. */
 static void
 skip_blanks(struct cairn_map_lexer *lexer)
 {
-    for (;;) {
-        int c = look(lexer);
+    bool comment = false;
 
-        if (c == '#') {
-            while (look(lexer) != -1 && look(lexer) != '\n')
-                step(lexer);
-        } else if (c == ' ' || c == '\t' || c == '\r' || c == '\n') {
-            step(lexer);
-        } else {
-            return;
-        }
+    for (int c = look(lexer); c == '#' || (c != -1 && (comment || (c > 0 && strchr(" \t\r\n", c))));
+         c = look(lexer)) {
+        comment = (comment || c == '#') && c != '\n';
+        step(lexer);
     }
+    lexer->word_line = lexer->line;
+    lexer->word_column = lexer->column;
 }
 
 static bool
@@ -77,61 +96,53 @@ is_word(int c)
 }
 
 /* Reads the token that begins at `at`. */
-static cairn_err
+static void
 read_token(struct cairn_map_lexer *lexer)
 {
     size_t used = 0;
     int c = look(lexer);
 
-    lexer->word_line = lexer->line;
-    lexer->word_column = lexer->column;
     if (is_word(c)) {
         lexer->kind = CAIRN_MAP_WORD;
-        for (; is_word(look(lexer)); step(lexer)) {
-            if (used + 1 == sizeof(lexer->word))
-                return cairn_map_lexer_fail(lexer, "a word of more than %zu bytes",
-                                            sizeof(lexer->word) - 1);
+        for (; is_word(look(lexer)) && used + 1 < sizeof(lexer->word); step(lexer))
             lexer->word[used++] = (char)look(lexer);
-        }
     } else if (c > 0 && strchr("[](),=*+/", c)) {
         lexer->kind = CAIRN_MAP_SIGN;
         lexer->word[used++] = (char)c;
         step(lexer);
-    } else {
-        return cairn_map_lexer_fail(
-            lexer, "byte 0x%02x has no meaning here; names have letters, digits and _.{}-: in them",
-            (unsigned)c);
     }
     lexer->word[used] = '\0';
-    return CAIRN_OK;
+    if (used == 0)
+        cairn_map_lexer_fail(
+            lexer, "byte 0x%02x has no meaning here; names have letters, digits and _.{}-: in them",
+            (unsigned)c);
+    else if (lexer->kind == CAIRN_MAP_WORD && is_word(look(lexer)))
+        cairn_map_lexer_fail(lexer, "a word of more than %zu bytes", sizeof(lexer->word) - 1);
 }
 
-cairn_err
-cairn_map_lexer_statement(struct cairn_map_lexer *lexer, bool *more)
+bool
+cairn_map_lexer_statement(struct cairn_map_lexer *lexer)
 {
     skip_blanks(lexer);
-    lexer->word_line = lexer->line;
-    lexer->word_column = lexer->column;
-    *more = look(lexer) != -1;
-    if (!*more)
-        return CAIRN_OK;
+    if (look(lexer) == -1)
+        return false;
     if (lexer->column != 1)
-        return cairn_map_lexer_fail(lexer, "a statement begins in the first column");
-    return read_token(lexer);
+        cairn_map_lexer_fail(lexer, "a statement begins in the first column");
+    else
+        read_token(lexer);
+    return true;
 }
 
-cairn_err
+void
 cairn_map_lexer_next(struct cairn_map_lexer *lexer)
 {
+    if (lexer->err)
+        return;
     skip_blanks(lexer);
-    if (look(lexer) == -1 || lexer->column == 1) {
-        lexer->kind = CAIRN_MAP_END;
-        lexer->word[0] = '\0';
-        lexer->word_line = lexer->line;
-        lexer->word_column = lexer->column;
-        return CAIRN_OK;
-    }
-    return read_token(lexer);
+    lexer->kind = CAIRN_MAP_END;
+    lexer->word[0] = '\0';
+    if (look(lexer) != -1 && lexer->column != 1)
+        read_token(lexer);
 }
 
 bool
@@ -140,30 +151,38 @@ cairn_map_lexer_is(const struct cairn_map_lexer *lexer, const char *word)
     return lexer->kind != CAIRN_MAP_END && strcmp(lexer->word, word) == 0;
 }
 
+bool
+cairn_map_lexer_accept(struct cairn_map_lexer *lexer, const char *word)
+{
+    bool comes = cairn_map_lexer_is(lexer, word);
+
+    if (comes)
+        cairn_map_lexer_next(lexer);
+    return comes;
+}
+
 static const char *
 shown(const struct cairn_map_lexer *lexer)
 {
     return lexer->kind == CAIRN_MAP_END ? "the end of the statement" : lexer->word;
 }
 
-cairn_err
+void
 cairn_map_lexer_take(struct cairn_map_lexer *lexer, const char *word)
 {
-    if (!cairn_map_lexer_is(lexer, word))
-        return cairn_map_lexer_fail(
+    if (!cairn_map_lexer_accept(lexer, word))
+        cairn_map_lexer_fail(
             lexer, "%s, expected \"%s\"%s", shown(lexer), word,
             lexer->kind == CAIRN_MAP_END ? "; further lines of a statement are indented" : "");
-    return cairn_map_lexer_next(lexer);
 }
 
-cairn_err
+void
 cairn_map_lexer_word(struct cairn_map_lexer *lexer, const char *what, char *out, size_t out_bytes)
 {
     if (lexer->kind != CAIRN_MAP_WORD)
-        return cairn_map_lexer_fail(lexer, "%s, expected %s", shown(lexer), what);
-    if (strlen(lexer->word) >= out_bytes)
-        return cairn_map_lexer_fail(lexer, "%s is longer than %zu bytes", lexer->word,
-                                    out_bytes - 1);
-    (void)strcpy(out, lexer->word);
-    return cairn_map_lexer_next(lexer);
+        cairn_map_lexer_fail(lexer, "%s, expected %s", shown(lexer), what);
+    else if (strlen(lexer->word) >= out_bytes)
+        cairn_map_lexer_fail(lexer, "%s is longer than %zu bytes", lexer->word, out_bytes - 1);
+    (void)snprintf(out, out_bytes, "%s", lexer->word);
+    cairn_map_lexer_next(lexer);
 }

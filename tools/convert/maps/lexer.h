@@ -16,35 +16,45 @@ struct cairn_map_lexer {
     const char *text;
     size_t text_bytes, at;
     uint32_t line, column; /* of `at`, from 1 on */
-    /* The token that comes next. END: the statement is over. */
+    /* The token that comes next. END: the statement is over, or something was wrong. */
     enum cairn_map_token_kind kind;
     char word[CAIRN_MAP_TOKEN_BYTES_MAX]; /* also a sign */
     uint32_t word_line, word_column;
+    cairn_err err; /* of what was wrong first: nothing is taken after it */
     struct cairn_complaint *complaint;
 };
 
 void cairn_map_lexer_init(struct cairn_map_lexer *lexer, const char *file, const char *text,
                           size_t text_bytes, struct cairn_complaint *complaint);
 
-/* Goes to the next statement and reads its first token; *more is false where there is none.
- * CAIRN_CORRUPT where the text is none of this language. */
-CAIRN_MUST_CHECK cairn_err cairn_map_lexer_statement(struct cairn_map_lexer *lexer, bool *more);
+/* Goes to the next statement and reads its first token; false where there is none. */
+bool cairn_map_lexer_statement(struct cairn_map_lexer *lexer);
 
-/* Reads the next token of the statement. CAIRN_CORRUPT as above. */
-CAIRN_MUST_CHECK cairn_err cairn_map_lexer_next(struct cairn_map_lexer *lexer);
+/* Reads the next token of the statement. */
+void cairn_map_lexer_next(struct cairn_map_lexer *lexer);
 
 /* Whether the next token is this sign, or this word. */
 bool cairn_map_lexer_is(const struct cairn_map_lexer *lexer, const char *word);
 
-/* Takes a sign or word that must come; CAIRN_CORRUPT, said, where another does. */
-CAIRN_MUST_CHECK cairn_err cairn_map_lexer_take(struct cairn_map_lexer *lexer, const char *word);
+/* Takes a sign or word if it comes next, and says whether it does. */
+bool cairn_map_lexer_accept(struct cairn_map_lexer *lexer, const char *word);
+
+/* Takes a sign or word that must come. */
+void cairn_map_lexer_take(struct cairn_map_lexer *lexer, const char *word);
 
 /* Takes a word of at most out_bytes - 1 bytes; `what` it should be is for the message. */
-CAIRN_MUST_CHECK cairn_err cairn_map_lexer_word(struct cairn_map_lexer *lexer, const char *what,
-                                                char *out, size_t out_bytes);
+void cairn_map_lexer_word(struct cairn_map_lexer *lexer, const char *what, char *out,
+                          size_t out_bytes);
 
-/* CAIRN_CORRUPT, complained about with file, line and column of the next token. */
-cairn_err cairn_map_lexer_fail(struct cairn_map_lexer *lexer, const char *format, ...)
+/* Fails with CAIRN_CORRUPT, complained about with file, line and column of the next token. */
+void cairn_map_lexer_fail(struct cairn_map_lexer *lexer, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* The same where `count` things are as many as there may be. Whether nothing is wrong so far. */
+bool cairn_map_lexer_room(struct cairn_map_lexer *lexer, uint32_t count, uint32_t max,
+                          const char *things);
+
+/* Fails with an error, CAIRN_OK: does not, that is complained about. */
+void cairn_map_lexer_stop(struct cairn_map_lexer *lexer, cairn_err err);
 
 #endif

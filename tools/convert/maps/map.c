@@ -176,12 +176,10 @@ static cairn_err
 carry(struct cairn_map_stage *stage, uint32_t tensor)
 {
     const struct cairn_tensor *known = cairn_layout_tensor(stage->from, tensor);
-    uint32_t original = stage->original[tensor];
-    cairn_err err = CAIRN_OK;
+    cairn_err err;
 
     stage->scratch.count = 0;
-    for (size_t i = stage->table.begin[original]; !err && i < stage->table.begin[original + 1]; i++)
-        err = cairn_map_scratch_add(stage, stage->table.piece[i]);
+    err = cairn_map_scratch_copy(stage, tensor);
     return err ? err
                : cairn_map_target_add(stage, known->name, known, known->dims, known->shape,
                                       UINT32_MAX);
@@ -235,7 +233,7 @@ stage_fini(struct cairn_map_stage *stage)
 {
     cairn_piece_table_fini(&stage->table);
     cairn_layout_destroy(stage->to);
-    free(stage->original);
+
     free(stage->used);
     free(stage->target_first);
     free(stage->target_count);
@@ -251,16 +249,13 @@ stage_init(struct cairn_map_stage *stage)
     cairn_err err;
 
     stage->zeros = UINT32_MAX;
-    stage->original = malloc(count * sizeof(*stage->original));
+
     stage->used = calloc(count, sizeof(*stage->used));
     stage->target_first = calloc(count, sizeof(*stage->target_first));
     stage->target_count = calloc(count, sizeof(*stage->target_count));
-    if (!stage->original || !stage->used || !stage->target_first || !stage->target_count)
+    if (!stage->used || !stage->target_first || !stage->target_count)
         return CAIRN_NOMEM;
-    for (uint32_t t = 0; t + 1 < count; t++)
-        stage->original[t] = t;
-    for (uint32_t i = 0; i < stage->checkpoint->alias_count; i++)
-        stage->original[stage->checkpoint->aliases[i].tensor] = stage->checkpoint->aliases[i].of;
+
     err = cairn_piece_table_init(&stage->table, stage->from);
     return err ? err : cairn_layout_create(&stage->to);
 }

@@ -217,15 +217,6 @@ cells_next(struct cells *cells, struct cell *cell)
 
 enum { ZERO_BYTES = 16 };
 
-const struct cairn_piece **
-cairn_map_pieces_of(const struct cairn_map_stage *stage, uint32_t tensor, size_t *count)
-{
-    uint32_t original = stage->original[tensor];
-
-    *count = stage->table.begin[original + 1] - stage->table.begin[original];
-    return &stage->table.piece[stage->table.begin[original]];
-}
-
 /* The part of a piece of the source that is in a cell, as a piece of the target. */
 static bool
 cut_piece(const struct cells *cells, const struct cell *cell, const struct cairn_piece *piece,

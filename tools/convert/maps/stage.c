@@ -39,21 +39,25 @@ cairn_map_scratch_add(struct cairn_map_stage *stage, const struct cairn_piece *p
     return CAIRN_OK;
 }
 
-/* Room for the pieces' beginnings of `count` tensors and their end. */
-static cairn_err
-reserve(struct cairn_map_stage *stage, uint32_t count)
+const struct cairn_piece **
+cairn_map_pieces_of(const struct cairn_map_stage *stage, uint32_t tensor, size_t *count)
 {
-    uint32_t room = stage->piece_first_room ? 2 * stage->piece_first_room : 256;
-    size_t *grown;
+    uint32_t original = cairn_checkpoint_past_alias(stage->checkpoint, tensor);
 
-    if (count + 1 < stage->piece_first_room)
-        return CAIRN_OK;
-    grown = realloc(stage->piece_first, room * sizeof(*grown));
-    if (!grown)
-        return CAIRN_NOMEM;
-    stage->piece_first = grown;
-    stage->piece_first_room = room;
-    return CAIRN_OK;
+    *count = stage->table.begin[original + 1] - stage->table.begin[original];
+    return &stage->table.piece[stage->table.begin[original]];
+}
+
+cairn_err
+cairn_map_scratch_copy(struct cairn_map_stage *stage, uint32_t tensor)
+{
+    size_t count;
+    const struct cairn_piece **pieces = cairn_map_pieces_of(stage, tensor, &count);
+    cairn_err err = CAIRN_OK;
+
+    for (size_t i = 0; i < count && !err; i++)
+        err = cairn_map_scratch_add(stage, pieces[i]);
+    return err;
 }
 
 static cairn_err
@@ -78,20 +82,16 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
             stage->checkpoint, CAIRN_CORRUPT,
             "two tensors would be called %s, the second is %s; leave one out with --drop", name,
             like->name);
-    err = reserve(stage, index + 1);
-    if (!err)
-        err = cairn_box_add_tensor(stage->to, name, like->dtype, like->kind, dims, shape, &index,
-                                   NULL);
-    if (!err)
-        stage->piece_first[index] = cairn_layout_piece_count(stage->to);
+    if (!cairn_array_grow(&stage->piece_first, index, sizeof(*stage->piece_first)))
+        return CAIRN_NOMEM;
+    stage->piece_first[index] = cairn_layout_piece_count(stage->to);
+    err = cairn_box_add_tensor(stage->to, name, like->dtype, like->kind, dims, shape, &index, NULL);
     for (size_t i = 0; !err && alias_of == UINT32_MAX && i < stage->scratch.count; i++) {
         stage->scratch.pieces[i].tensor = index;
         err = cairn_layout_add_piece(stage->to, &stage->scratch.pieces[i]);
     }
     if (!err && alias_of != UINT32_MAX)
         err = add_alias(stage, index, alias_of);
-    if (!err)
-        stage->piece_first[index + 1] = cairn_layout_piece_count(stage->to);
     return cairn_complain_failed(stage->checkpoint->complaint, err, "%s: tensor %s cannot be added",
                                  stage->checkpoint->place.path, name);
 }

@@ -20,7 +20,7 @@ struct cairn_map_stage {
     struct cairn_piece_table table;  /* of `from` */
     uint32_t side;                   /* of the source; the target's is 1 - side */
     /* Of each tensor of the source: */
-    uint32_t *original; /* itself, or what it is an alias of */
+
     bool *used;
     uint32_t *target_first, *target_count; /* what it became, together with its other parts */
     /* What is made: */
@@ -28,7 +28,7 @@ struct cairn_map_stage {
     struct cairn_alias *aliases;
     uint32_t alias_count;
     size_t *piece_first; /* of each tensor of `to`, in its pieces */
-    uint32_t piece_first_room;
+
     struct cairn_map_pieces scratch;
     uint32_t zeros; /* a container of zeros in memory; UINT32_MAX until one is needed */
     struct cairn_map_report *report;
@@ -55,6 +55,11 @@ CAIRN_MUST_CHECK cairn_err cairn_map_target_add(struct cairn_map_stage *stage, c
                                                 const struct cairn_tensor *like, uint32_t dims,
                                                 const uint64_t *shape, uint32_t alias_of);
 
+/* The pieces of a tensor of the source; those of its original where it is an alias. */
+const struct cairn_piece **cairn_map_pieces_of(const struct cairn_map_stage *stage, uint32_t tensor,
+                                               size_t *count);
+/* Appends them to `scratch`. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_map_scratch_copy(struct cairn_map_stage *stage, uint32_t tensor);
 /* Appends a piece to `scratch`. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_map_scratch_add(struct cairn_map_stage *stage,
                                                  const struct cairn_piece *piece);
