@@ -40,8 +40,7 @@ make(struct cairn_checkpoint *checkpoint)
                                                 .key = "params",
                                                 .bytes = (const uint8_t *)group,
                                                 .bytes_len = sizeof(group) - 1}};
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
+    bool added = false;
 
     *checkpoint = (struct cairn_checkpoint){.place.dir_fd = -1};
     assert_int_equal(cairn_place_open("tests/fault", &checkpoint->place, NULL), 0);
@@ -80,10 +79,8 @@ make(struct cairn_checkpoint *checkpoint)
               : "model.layers.0.mlp.experts.0.up_proj.weight",
             CAIRN_PARAM, 6, 4);
     }
-    assert_int_equal(cairn_param_groups_pack(values, 1, NULL, 0, &bytes, &bytes_len), 0);
-    assert_int_equal(
-        cairn_checkpoint_add_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len), 0);
-    free(bytes);
+    assert_int_equal(cairn_param_groups_add(checkpoint, values, 1, NULL, 0, &added), 0);
+    assert_true(added);
 }
 
 static void

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/file.h"
 #include "snapshot/box.h"
 #include "tools/convert/dcp/dcp.h"
@@ -34,6 +35,9 @@ probe(const struct cairn_place *place)
 struct named {
     char *name;      /* canonical, owned; NULL: not decided, or part of the parameter groups */
     uint32_t tensor; /* in the layout; of tensors */
+    uint32_t leaf;   /* 1 + index in `leaves`; 0: none */
+    bool grouped;    /* `value` is of parameter groups */
+    struct cairn_group_value value;
 };
 
 struct reading {
@@ -43,14 +47,13 @@ struct reading {
     struct cairn_name_set whole;
     struct named *named; /* [entry_count] */
     struct cairn_dcp_wants wants;
-    struct cairn_group_value *values; /* of parameter groups, by entry: [entry_count] */
-    bool *grouped;                    /* [entry_count]: the entry is in `values` */
+
     bool groups_plain;                /* all of them could be read */
     bool groups_carried;              /* they are there in one form too */
     struct cairn_torch_file kept;     /* the tree of the file of torch.save that this was */
     struct cairn_torch_leaves leaves; /* of that tree */
     uint32_t *first_of;               /* [nodes of the tree]: 1 + index of its first leaf */
-    uint32_t *leaf_of;                /* [entry_count]: 1 + index in `leaves`; NULL: no such tree */
+    bool in_tree;                     /* there is such a tree, and it fits */
 };
 
 static bool
@@ -130,25 +133,16 @@ entry_of_leaf(const struct reading *reading, const uint32_t *sorted,
 {
     const struct cairn_dcp_entry *entries = reading->metadata.entries;
     struct cairn_state_path path = cairn_torch_leaf_path(leaf), said;
-    uint32_t from = 0, to = reading->metadata.entry_count;
+    uint32_t low = 0, count = reading->metadata.entry_count;
     char joined[CAIRN_STATE_NAME_BYTES_MAX];
 
     if (!cairn_state_join(&path, joined, sizeof(joined)))
         return UINT32_MAX;
-    while (from < to) {
-        uint32_t middle = from + (to - from) / 2;
-        int order = strcmp(entries[sorted[middle]].name, joined);
-
-        if (order == 0) {
-            said = cairn_dcp_entry_path(&entries[sorted[middle]]);
-            return same_path(&said, &path) ? sorted[middle] : UINT32_MAX;
-        }
-        if (order < 0)
-            from = middle + 1;
-        else
-            to = middle;
-    }
-    return UINT32_MAX;
+    CAIRN_BISECT(low, count, middle, strcmp(entries[sorted[middle]].name, joined) < 0);
+    if (low == count || strcmp(entries[sorted[low]].name, joined) != 0)
+        return UINT32_MAX;
+    said = cairn_dcp_entry_path(&entries[sorted[low]]);
+    return same_path(&said, &path) ? sorted[low] : UINT32_MAX;
 }
 
 /* Finds the leaf of each tensor. Without one for each, as where keys were not kept or a tensor was
@@ -159,11 +153,8 @@ match_leaves(struct reading *reading, bool *fits)
     const struct cairn_dcp_metadata *metadata = &reading->metadata;
     uint32_t *sorted = calloc((size_t)metadata->entry_count + 1, sizeof(*sorted));
 
-    reading->leaf_of = calloc((size_t)metadata->entry_count + 1, sizeof(*reading->leaf_of));
-    if (!sorted || !reading->leaf_of) {
-        free(sorted);
+    if (!sorted)
         return CAIRN_NOMEM;
-    }
     for (uint32_t i = 0; i < metadata->entry_count; i++)
         sorted[i] = i;
     qsort_r(sorted, metadata->entry_count, sizeof(*sorted), compare_entries, metadata->entries);
@@ -176,14 +167,14 @@ match_leaves(struct reading *reading, bool *fits)
         entry = entry_of_leaf(reading, sorted, leaf);
         *fits = entry != UINT32_MAX && metadata->entries[entry].tensor;
         if (*fits)
-            reading->leaf_of[entry] = i + 1;
+            reading->named[entry].leaf = i + 1;
     }
     free(sorted);
     for (uint32_t i = 0; i < metadata->entry_count && *fits; i++) {
         struct cairn_state_path path = cairn_dcp_entry_path(&metadata->entries[i]);
         struct cairn_state_place place;
 
-        *fits = !metadata->entries[i].tensor || reading->leaf_of[i] != 0 ||
+        *fits = !metadata->entries[i].tensor || reading->named[i].leaf != 0 ||
                 is_carried(&metadata->entries[i]) ||
                 (cairn_state_classify(&reading->roots, &path, &place) &&
                  place.class == CAIRN_STATE_GROUP);
@@ -221,9 +212,8 @@ take_kept_tree(struct reading *reading)
         reading->first_of[reading->leaves.leaves[i].node->index] = i + 1;
     if (!err)
         err = match_leaves(reading, &fits);
+    reading->in_tree = !err && fits;
     if (err == CAIRN_CORRUPT || err == CAIRN_INVAL || (!err && !fits)) {
-        free(reading->leaf_of);
-        reading->leaf_of = NULL;
         reading->roots = before;
         err = CAIRN_OK;
     }
@@ -320,8 +310,8 @@ add_all_again(struct reading *reading)
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; i < reading->metadata.entry_count && !err; i++)
-        if (reading->leaf_of && reading->leaf_of[i] != 0 && !reading->named[i].name &&
-            cairn_pickle_tensor_name(reading->leaves.leaves[reading->leaf_of[i] - 1].node, of))
+        if (reading->in_tree && reading->named[i].leaf != 0 && !reading->named[i].name &&
+            cairn_pickle_tensor_name(reading->leaves.leaves[reading->named[i].leaf - 1].node, of))
             err = add_again(reading, i, of);
     return err;
 }
@@ -347,8 +337,9 @@ name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
                                 entry->name);
         if (moments != (place.class == CAIRN_STATE_MOMENT))
             continue;
-        if (reading->leaf_of && reading->leaf_of[i] != 0) {
-            const struct cairn_torch_leaf *leaf = &reading->leaves.leaves[reading->leaf_of[i] - 1];
+        if (reading->in_tree && reading->named[i].leaf != 0) {
+            const struct cairn_torch_leaf *leaf =
+                &reading->leaves.leaves[reading->named[i].leaf - 1];
 
             if (!is_first(reading, leaf))
                 continue;
@@ -388,12 +379,12 @@ name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
 static cairn_err
 note_group(struct reading *reading, uint32_t index, const struct cairn_state_place *place)
 {
-    struct cairn_group_value *value = &reading->values[index];
+    struct cairn_group_value *value = &reading->named[index].value;
 
     *value = (struct cairn_group_value){.group = place->group};
     value->key = strdup(place->key);
     value->parameter = place->flat ? strdup(place->parameter) : NULL;
-    reading->grouped[index] = true;
+    reading->named[index].grouped = true;
     return value->key && (!place->flat || value->parameter) ? CAIRN_OK : CAIRN_NOMEM;
 }
 
@@ -412,7 +403,7 @@ note_groups(struct reading *reading)
             continue;
         err = note_group(reading, i, &place);
         if (!err && metadata->entries[i].tensor)
-            reading->values[i].tensor = reading->named[i].name;
+            reading->named[i].value.tensor = reading->named[i].name;
     }
     return err;
 }
@@ -422,28 +413,19 @@ static cairn_err
 pack_groups(struct reading *reading, bool *packed)
 {
     struct cairn_group_value *values;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0, count = 0;
-    cairn_err err;
+    size_t count = 0;
+    cairn_err err = CAIRN_OK;
 
     *packed = false;
     values = calloc((size_t)reading->metadata.entry_count + 1, sizeof(*values));
     if (!values)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < reading->metadata.entry_count; i++)
-        if (reading->grouped[i])
-            values[count++] = reading->values[i];
-    err = count > 0 && reading->groups_plain
-              ? cairn_param_groups_pack(values, count, NULL, 0, &bytes, &bytes_len)
-              : CAIRN_CORRUPT;
+        if (reading->named[i].grouped)
+            values[count++] = reading->named[i].value;
+    if (count > 0 && reading->groups_plain)
+        err = cairn_param_groups_add(reading->checkpoint, values, count, NULL, 0, packed);
     free(values);
-    if (err == CAIRN_CORRUPT)
-        return CAIRN_OK;
-    if (!err)
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes,
-                                          bytes_len);
-    free(bytes);
-    *packed = err == CAIRN_OK;
     return err;
 }
 
@@ -469,7 +451,7 @@ read_item(struct reading *reading, struct cairn_dcp_source *source, struct cairn
 {
     const struct cairn_dcp_wanted *wanted = &reading->wants.items[index];
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];
-    struct cairn_group_value *value = &reading->values[wanted->entry];
+    struct named *named = &reading->named[wanted->entry];
     char name[CAIRN_STATE_NAME_BYTES_MAX], final_name[CAIRN_NAME_BYTES_MAX];
     struct cairn_state_path path;
     uint8_t *bytes = NULL;
@@ -480,12 +462,12 @@ read_item(struct reading *reading, struct cairn_dcp_source *source, struct cairn
         return err;
     if (entry->tensor)
         return add_chunk(reading, chunks, index, source);
-    if (reading->grouped[wanted->entry] && !groups_again) {
+    if (named->grouped && !groups_again) {
         if (!reading->groups_plain)
             return CAIRN_OK;
-        err = cairn_dcp_load_object(source, wanted, entry->name, &bytes, &value->bytes_len,
+        err = cairn_dcp_load_object(source, wanted, entry->name, &bytes, &named->value.bytes_len,
                                     reading->checkpoint->complaint);
-        value->bytes = bytes;
+        named->value.bytes = bytes;
         reading->groups_plain = bytes != NULL;
         return err;
     }
@@ -508,7 +490,8 @@ read_items(struct reading *reading, bool groups_again)
     for (size_t i = 0; i < reading->wants.count && !err; i++) {
         uint32_t entry = reading->wants.items[i].entry;
 
-        if (!groups_again || (reading->grouped[entry] && !reading->metadata.entries[entry].tensor))
+        if (!groups_again ||
+            (reading->named[entry].grouped && !reading->metadata.entries[entry].tensor))
             err = read_item(reading, &source, chunks, i, groups_again);
     }
     cairn_dcp_chunks_close(chunks);
@@ -629,9 +612,7 @@ read_all(struct reading *reading)
     cairn_err err = CAIRN_OK;
 
     reading->named = calloc((size_t)metadata->entry_count + 1, sizeof(*reading->named));
-    reading->values = calloc((size_t)metadata->entry_count + 1, sizeof(*reading->values));
-    reading->grouped = calloc((size_t)metadata->entry_count + 1, sizeof(*reading->grouped));
-    if (!reading->named || !reading->values || !reading->grouped)
+    if (!reading->named)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < metadata->entry_count; i++)
         if (metadata->entries[i].tensor) {
@@ -669,7 +650,7 @@ read_all(struct reading *reading)
         err = pack_groups(reading, &groups_packed);
     if (!err && !groups_packed && !reading->groups_carried)
         err = read_items(reading, true);
-    if (!err && !reading->leaf_of)
+    if (!err && !reading->in_tree)
         err = keep_names(reading, groups_packed);
     return err;
 }
@@ -677,23 +658,19 @@ read_all(struct reading *reading)
 static void
 end_reading(struct reading *reading)
 {
-    for (uint32_t i = 0; i < reading->metadata.entry_count; i++) {
-        if (reading->named)
-            free(reading->named[i].name);
-        if (reading->values) {
-            free((void *)(uintptr_t)reading->values[i].key);
-            free((void *)(uintptr_t)reading->values[i].parameter);
-            free((void *)(uintptr_t)reading->values[i].bytes);
-        }
+    for (uint32_t i = 0; reading->named && i < reading->metadata.entry_count; i++) {
+        struct named *named = &reading->named[i];
+
+        free(named->name);
+        free((void *)(uintptr_t)named->value.key);
+        free((void *)(uintptr_t)named->value.parameter);
+        free((void *)(uintptr_t)named->value.bytes);
     }
     cairn_name_set_fini(&reading->whole);
     cairn_torch_leaves_fini(&reading->leaves);
     cairn_torch_close(&reading->kept);
     free(reading->first_of);
-    free(reading->leaf_of);
     free(reading->named);
-    free(reading->values);
-    free(reading->grouped);
     free(reading->wants.items);
     cairn_dcp_metadata_fini(&reading->metadata);
 }

@@ -36,19 +36,6 @@ struct cairn_dcp_kept {
     size_t index_bytes_len;
 };
 
-/* Collects what lies before and behind one stretch of an archive. */
-struct cairn_dcp_frame {
-    uint64_t hole_begin, hole_end;
-    uint8_t *head; /* [hole_begin] */
-    uint8_t *tail; /* [bytes - hole_end] */
-};
-
-/* The bytes around a stretch of an archive, whose checksums are those of now; the caller frees
- * head and tail. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_dcp_frame_make(struct cairn_torch_plan *plan,
-                                                const struct cairn_zip_planned *hole,
-                                                struct cairn_dcp_frame *frame);
-
 /* Room for an item in a rank's file. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_take_place(struct cairn_dcp_output *dcp, uint32_t rank,
                                                 uint64_t bytes, struct cairn_dcp_spot *spot,

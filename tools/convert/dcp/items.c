@@ -295,47 +295,21 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
                  const struct cairn_dcp_wanted *wanted, const char *name, const char *final_name,
                  const char *where)
 {
-    struct cairn_torch_file file = {0};
-    bool storage = false;
+    struct cairn_torch_source archive = {.path = name, .container = source->container};
+    char scope[CAIRN_NAME_BYTES_MAX + 1];
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
     cairn_err err;
 
-    err = cairn_torch_open(source->fd, where, wanted->item.offset_bytes, wanted->item.bytes,
-                           CAIRN_DCP_TREE_BYTES_MAX, &file, checkpoint->complaint);
+    (void)snprintf(scope, sizeof(scope), "%s.", name);
+    err = cairn_torch_source_read(checkpoint, source->fd, where, wanted->item.offset_bytes,
+                                  wanted->item.bytes, &archive);
     if (!err)
-        err = cairn_torch_source_add_sums(checkpoint, source->container, &file);
-    for (uint32_t i = 0; i < file.tensor_count && !err; i++) {
-        const struct cairn_torch_tensor *tensor = &file.tensors[i];
-        char tensor_name[CAIRN_STATE_NAME_BYTES_MAX];
-        uint32_t index;
-
-        if (tensor->node->kind == CAIRN_PICKLE_PERSISTENT)
-            continue; /* held twice, and named already */
-        (void)snprintf(tensor_name, sizeof(tensor_name), "%.250s%s%.250s", name,
-                       tensor->name[0] ? "." : "", tensor->name);
-        if (!tensor->view.dtype->dtype || tensor->view.conjugate || tensor->view.negate)
-            err =
-                cairn_refuse(checkpoint, CAIRN_INVAL,
-                             "tensor %.200s is of torch.%s%s, which is not converted; leave it out "
-                             "of the checkpoint",
-                             tensor_name, tensor->view.dtype->name,
-                             tensor->view.dtype->dtype ? " with a conjugate or negative bit" : "");
-        else if (cairn_layout_tensor_find(checkpoint->layout, tensor_name) != UINT32_MAX)
-            err = cairn_refuse(checkpoint, CAIRN_CORRUPT, "duplicate tensor %.200s", tensor_name);
-        if (!err)
-            err = cairn_torch_add_view(checkpoint, source->container, tensor, tensor_name,
-                                       CAIRN_BUFFER, &index);
-        if (!err)
-            err = cairn_pickle_replace(&file.tree, tensor->node,
-                                       cairn_pickle_tensor(&file.tree, tensor_name));
-    }
+        err = cairn_torch_source_carry(checkpoint, &archive, scope, &bytes, &bytes_len);
     if (!err)
-        err = cairn_torch_has_storage(&file.tree, file.root, &storage);
-    if (!err && storage)
-        err = cairn_complain(checkpoint->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
-                             checkpoint->place.path, name);
-    if (!err)
-        err = cairn_opaque_add(checkpoint, final_name, &file.tree, file.root);
-    cairn_torch_close(&file);
+        err = cairn_checkpoint_add_opaque(checkpoint, final_name, bytes, bytes_len);
+    free(bytes);
+    cairn_torch_source_close(&archive);
     return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read", where);
 }
 

@@ -8,6 +8,7 @@
 
 #include "snapshot/box.h"
 #include "tools/convert/pickle/read.h"
+#include "tools/convert/state/kept_names.h"
 #include "tools/convert/torch/tree.h"
 
 #define METADATA_MODULE "torch.distributed.checkpoint.metadata"
@@ -201,33 +202,6 @@ read_tensor(const struct cairn_pickle_node *value, const char *where, struct cai
     return CAIRN_OK;
 }
 
-/* The keys of planner_data: texts, and numbers of lists. NULL where they are anything else. */
-static const struct cairn_state_key *
-read_keys(struct cairn_pickle *kept, const struct cairn_pickle_node *path)
-{
-    struct cairn_state_key *keys;
-
-    if (!path || path->kind != CAIRN_PICKLE_TUPLE || path->count == 0 ||
-        path->count > CAIRN_STATE_KEYS_MAX)
-        return NULL;
-    keys = cairn_pickle_alloc(kept, path->count * sizeof(*keys));
-    for (uint32_t i = 0; keys && i < path->count; i++) {
-        const struct cairn_pickle_node *key = path->items[i];
-        size_t room = key->kind == CAIRN_PICKLE_TEXT ? (size_t)key->count + 1 : 24;
-        char *text = cairn_pickle_alloc(kept, room);
-        uint64_t number;
-
-        if (!text)
-            return NULL;
-        keys[i] = (struct cairn_state_key){text, cairn_pickle_u64(key, &number)};
-        if (keys[i].number)
-            (void)snprintf(text, room, "%" PRIu64, number);
-        else if (!cairn_pickle_copy_text(key, text, room) || !text[0])
-            return NULL;
-    }
-    return keys;
-}
-
 static cairn_err
 read_entry(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node *key,
            const struct cairn_pickle_node *value, const struct cairn_pickle_node *path,
@@ -245,7 +219,7 @@ read_entry(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node *
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: a name of state_dict_metadata is not UTF-8 text", where);
     entry->name = name;
-    entry->keys = read_keys(&metadata->kept, path);
+    entry->keys = cairn_state_keys_read(&metadata->kept, path);
     entry->keys_said = entry->keys != NULL;
     entry->key_count = entry->keys ? path->count : 1;
     if (!entry->keys) {

@@ -60,17 +60,17 @@ add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
 {
     const struct cairn_tensor *known = cairn_layout_tensor(dcp->source->layout, tensor);
     struct cairn_torch_plan plan = {0};
-    struct cairn_dcp_frame frame = {0};
     struct cairn_dcp_spot spot;
-    struct cairn_zip_planned pickle;
+    uint64_t at;
     uint32_t file;
     cairn_err err;
 
     err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0, dcp->source->complaint);
     if (err)
         return err;
-    pickle = plan.zip.entries[0];
-    if (pickle.bytes != bytes_len || memcmp(plan.pickle_bytes, bytes, bytes_len) != 0) {
+    at = plan.zip.entries[0].at;
+    if (plan.zip.entries[0].bytes != bytes_len ||
+        memcmp(plan.pickle_bytes, bytes, bytes_len) != 0) {
         /* Not as it would be written here: the values are the same, the bytes are not. */
         cairn_torch_plan_fini(&plan);
         err = cairn_dcp_output_literal(dcp, name, path, tree, root);
@@ -78,24 +78,13 @@ add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
     }
     err = cairn_dcp_take_place(dcp, 0, cairn_torch_plan_bytes(&plan), &spot, &file);
     if (!err)
-        err = cairn_dcp_frame_make(&plan, &pickle, &frame);
-    if (!err) {
-        err = cairn_output_add_literal(dcp->output, file, spot.offset_bytes, frame.head,
-                                       (size_t)frame.hole_begin);
-        frame.head = NULL;
-    }
-    if (!err) {
-        err = cairn_output_add_literal(dcp->output, file, spot.offset_bytes + frame.hole_end,
-                                       frame.tail, (size_t)(spot.bytes - frame.hole_end));
-        frame.tail = NULL;
-    }
+        err = cairn_torch_plan_literals(&plan, 0, 1, CAIRN_TORCH_HEAD | CAIRN_TORCH_TAIL,
+                                        dcp->output, file, spot.offset_bytes);
     if (!err)
-        err = cairn_output_add_whole(dcp->output, dcp->options, known, file,
-                                     spot.offset_bytes + frame.hole_begin);
+        err =
+            cairn_output_add_whole(dcp->output, dcp->options, known, file, spot.offset_bytes + at);
     if (!err)
         cairn_dcp_index_add_object(&dcp->index, name, path, &spot);
-    free(frame.head);
-    free(frame.tail);
     cairn_torch_plan_fini(&plan);
     return err;
 }

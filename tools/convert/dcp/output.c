@@ -30,41 +30,13 @@ cairn_dcp_kept_end(struct cairn_dcp_kept *kept)
     free(kept);
 }
 
-/* ---- bytes around data ---- */
-
-static cairn_err
-put_in_frame(void *context, uint64_t at, const void *bytes, size_t bytes_len)
-{
-    struct cairn_dcp_frame *frame = context;
-
-    if (at + bytes_len <= frame->hole_begin)
-        memcpy(frame->head + at, bytes, bytes_len);
-    else if (at >= frame->hole_end)
-        memcpy(frame->tail + (at - frame->hole_end), bytes, bytes_len);
-    return CAIRN_OK; /* else it is the stretch itself */
-}
-
-cairn_err
-cairn_dcp_frame_make(struct cairn_torch_plan *plan, const struct cairn_zip_planned *hole,
-                     struct cairn_dcp_frame *frame)
-{
-    uint64_t bytes = cairn_torch_plan_bytes(plan);
-
-    *frame = (struct cairn_dcp_frame){.hole_begin = hole->at, .hole_end = hole->at + hole->bytes};
-    frame->head = calloc(1, (size_t)frame->hole_begin + 1);
-    frame->tail = calloc(1, (size_t)(bytes - frame->hole_end) + 1);
-    if (!frame->head || !frame->tail)
-        return CAIRN_NOMEM;
-    return cairn_torch_plan_put(plan, put_in_frame, frame);
-}
-
 /* The archive of one tensor. */
 static cairn_err
 plan_chunk(enum cairn_dtype dtype, uint32_t dims, const uint64_t *extent,
            struct cairn_torch_plan *plan, struct cairn_complaint *complaint)
 {
     struct cairn_torch_view view = {.dtype = cairn_torch_dtype_of(dtype), .dims = dims};
-    struct cairn_torch_plan_storage storage = {.key = "0", .bytes = cairn_dtype_bytes(dtype)};
+    struct cairn_torch_filled storage = {.bytes = cairn_dtype_bytes(dtype)};
     struct cairn_torch_builder builder;
     struct cairn_pickle tree;
     struct cairn_pickle_node *root;
@@ -143,7 +115,7 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
                                          .dims = box_dims,
                                          .sum = UINT32_MAX};
     struct cairn_torch_plan plan = {0};
-    struct cairn_dcp_frame frame = {0};
+
     struct cairn_zip_planned *data;
     struct cairn_dcp_spot spot;
     cairn_err err;
@@ -154,14 +126,10 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
         return err;
     data = cairn_torch_plan_storage_at(&plan, 0);
     err = cairn_dcp_take_place(dcp, rank, cairn_torch_plan_bytes(&plan), &spot, &chunk.file);
-    if (!err)
-        err = cairn_dcp_frame_make(&plan, data, &frame);
-    if (!err) {
-        err = cairn_output_add_literal(output, chunk.file, spot.offset_bytes, frame.head,
-                                       (size_t)frame.hole_begin);
-        frame.head = NULL;
-    }
     chunk.begin = spot.offset_bytes;
+    if (!err)
+        err = cairn_torch_plan_literals(&plan, plan.first_storage, 1, CAIRN_TORCH_HEAD, output,
+                                        chunk.file, chunk.begin);
     if (!err && data->bytes > 0)
         err = cairn_output_add_sum(output, chunk.file, CAIRN_CRC_ZIP, chunk.begin + data->at,
                                    data->bytes, data->bytes, &chunk.sum);
@@ -172,8 +140,7 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
         err = keep_chunk(dcp->kept, &chunk);
     if (!err)
         cairn_dcp_index_add_chunk(&dcp->index, box_dims, box_start, box_extent, &spot);
-    free(frame.head);
-    free(frame.tail);
+
     cairn_torch_plan_fini(&plan);
     return err;
 }
@@ -303,24 +270,16 @@ static cairn_err
 finish_chunk(struct cairn_output *output, const struct cairn_dcp_open_chunk *chunk)
 {
     struct cairn_torch_plan plan = {0};
-    struct cairn_dcp_frame frame = {0};
-    struct cairn_zip_planned *data;
+
     cairn_err err = plan_chunk(chunk->dtype, chunk->dims, chunk->extent, &plan, NULL);
 
     if (err)
         return err;
-    data = cairn_torch_plan_storage_at(&plan, 0);
     if (chunk->sum != UINT32_MAX)
-        data->crc32 = (uint32_t)output->sums[chunk->sum].values[0];
-    err = cairn_dcp_frame_make(&plan, data, &frame);
-    if (!err) {
-        err =
-            cairn_output_add_literal(output, chunk->file, chunk->begin + frame.hole_end, frame.tail,
-                                     (size_t)(cairn_torch_plan_bytes(&plan) - frame.hole_end));
-        frame.tail = NULL;
-    }
-    free(frame.head);
-    free(frame.tail);
+        cairn_torch_plan_storage_at(&plan, 0)->crc32 = (uint32_t)output->sums[chunk->sum].values[0];
+    err = cairn_torch_plan_literals(&plan, plan.first_storage, 1, CAIRN_TORCH_TAIL, output,
+                                    chunk->file, chunk->begin);
+
     cairn_torch_plan_fini(&plan);
     return err;
 }

@@ -291,8 +291,7 @@ add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, con
 
     if (is_tied(reading, name)) {
         /* the tree is this source's own to change, as below */
-        cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node,
-                              "tensor", name);
+        cairn_torch_carry_out(&reading->source.torch.tree, tensor->node, "tensor", name);
         return CAIRN_OK;
     }
     if (!reading->state->cut || kind == CAIRN_BUFFER || view->dtype->dtype == 0 ||
@@ -312,8 +311,7 @@ add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, con
             cut.boxes[b].extent, tensor->at + (view->dims > 0 ? cut.boxes[b].row * strides[0] : 0),
             strides);
     if (!err) /* the tree is this source's own to change, only its walkers have no need to */
-        cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node,
-                              "tensor", name);
+        cairn_torch_carry_out(&reading->source.torch.tree, tensor->node, "tensor", name);
     return err;
 }
 

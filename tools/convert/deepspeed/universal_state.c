@@ -111,9 +111,8 @@ leave_out_buffers(struct cairn_torch_source *source)
         for (size_t p = 0; p < sizeof(paths) / sizeof(paths[0]); p++)
             if (strncmp(source->torch.tensors[i].name, paths[p], strlen(paths[p])) == 0 &&
                 source->torch.tensors[i].view.dims == 1)
-                cairn_torch_carry_out(&source->torch.tree,
-                                      (struct cairn_pickle_node *)source->torch.tensors[i].node,
-                                      "part", "");
+                cairn_torch_carry_out(&source->torch.tree, source->torch.tensors[i].node, "part",
+                                      "");
 }
 
 /* Without step.pt the steps are where ZeRO 3 has them. */

@@ -244,8 +244,7 @@ read_tensor(struct reading *reading, const struct cairn_pickle_node *model, cons
                                   part->buffer ? CAIRN_BUFFER : CAIRN_PARAM, part->dtype,
                                   reading->source->container, tensor->at, strides);
     if (!err) /* the tree is this source's own to change, only its walkers have no need to */
-        cairn_torch_carry_out(&reading->source->torch.tree,
-                              (struct cairn_pickle_node *)tensor->node, "tensor", part->name);
+        cairn_torch_carry_out(&reading->source->torch.tree, tensor->node, "tensor", part->name);
     return err;
 }
 

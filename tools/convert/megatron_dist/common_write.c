@@ -39,91 +39,47 @@ cairn_mdist_common_fits(const struct cairn_checkpoint *source,
     return err;
 }
 
-struct filling {
-    const struct cairn_checkpoint *source;
-    const struct cairn_output_options *options;
-};
-
-static cairn_err
-resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out)
-{
-    const struct filling *filling = context;
-    uint32_t tensor = cairn_layout_tensor_find(filling->source->layout, name);
-    const struct cairn_tensor *known;
-
-    if (strcmp(word, "tensor") != 0 || tensor == UINT32_MAX)
-        return cairn_complain(filling->source->complaint, CAIRN_CORRUPT,
-                              "%s %s is not in the checkpoint", word, name);
-    known = cairn_layout_tensor(filling->source->layout, tensor);
-    out->dtype = cairn_torch_dtype_of(cairn_output_dtype(filling->options, known));
-    out->dims = known->dims;
-    memcpy(out->shape, known->shape, sizeof(out->shape));
-    out->identity = tensor;
-    return CAIRN_OK;
-}
-
-static cairn_err
-place_tensors(const struct filling *filling, bool *inside, struct cairn_output *output,
-              const struct cairn_torch_output *added)
-{
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; i < added->storage_count && !err; i++) {
-        uint32_t tensor = added->storages[i].identity;
-        const struct cairn_tensor *known = cairn_layout_tensor(filling->source->layout, tensor);
-
-        err = cairn_output_add_whole(output, filling->options, known, added->file,
-                                     cairn_torch_output_at(added, i));
-        if (known->kind == CAIRN_BUFFER)
-            inside[tensor] = true; /* what the model has is an array as well */
-    }
-    return err;
-}
-
 cairn_err
 cairn_mdist_common_add(const struct cairn_checkpoint *source,
                        const struct cairn_output_options *options, const uint32_t *values,
                        uint32_t count, const struct cairn_mdist_made *made, uint32_t made_count,
                        bool *inside, struct cairn_output *output, struct cairn_torch_output *out)
 {
-    struct filling filling = {source, options};
-    struct cairn_torch_fill fill = {.identity_count = cairn_layout_tensor_count(source->layout),
-                                    .resolve = resolve,
-                                    .context = &filling,
-                                    .complaint = source->complaint};
     char key[CAIRN_NAME_BYTES_MAX];
     struct cairn_pickle tree;
+    struct cairn_pickle_node *root, *value = NULL;
     cairn_err err = CAIRN_OK;
 
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    fill.tree = &tree;
-    fill.root = cairn_pickle_dict(&tree);
+    root = cairn_pickle_dict(&tree);
     for (uint32_t i = 0; i < count && !err; i++) {
         const char *name = cairn_layout_tensor(source->layout, values[i])->name;
-        struct cairn_pickle_node *value = NULL;
 
         err = read_value(source, values[i], &tree, &value);
         if (err)
             break;
         memcpy(key, name, strlen(name) + 1);
         key[strlen(name) - strlen(".pickle")] = '\0';
-        cairn_pickle_set(&tree, fill.root, key, value);
+        cairn_pickle_set(&tree, root, key, value);
         err = cairn_output_add_carried(output, values[i]);
     }
     for (uint32_t i = 0; i < made_count && !err; i++) {
-        struct cairn_pickle_node *value = NULL;
-
         err = cairn_pickle_read(&tree, made[i].name, made[i].bytes, made[i].bytes_len, &value,
                                 source->complaint);
         if (!err)
-            cairn_pickle_set(&tree, fill.root, made[i].name, value);
+            cairn_pickle_set(&tree, root, made[i].name, value);
     }
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
-        err = cairn_torch_output_add(output, CAIRN_MDIST_COMMON, &fill, out);
-    if (!err)
-        err = place_tensors(&filling, inside, output, out);
+        err = cairn_torch_refs_add(source, options, NULL, &tree, root, output, CAIRN_MDIST_COMMON,
+                                   out);
+    for (uint32_t i = 0; i < out->storage_count && !err; i++) {
+        uint32_t tensor = out->storages[i].identity;
+
+        if (cairn_layout_tensor(source->layout, tensor)->kind == CAIRN_BUFFER)
+            inside[tensor] = true; /* what the model has is an array as well */
+    }
     cairn_pickle_fini(&tree);
     return err;
 }

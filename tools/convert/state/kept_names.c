@@ -186,30 +186,30 @@ cairn_kept_names_add(struct cairn_kept_names *names, const char *canonical, cons
     return CAIRN_OK;
 }
 
-static bool
-read_path(const struct cairn_pickle_node *node, char text[CAIRN_STATE_NAME_BYTES_MAX],
-          struct cairn_state_path *path)
+const struct cairn_state_key *
+cairn_state_keys_read(struct cairn_pickle *arena, const struct cairn_pickle_node *tuple)
 {
-    size_t used = 0;
+    struct cairn_state_key *keys;
 
-    path->count = 0;
-    if (node->kind == CAIRN_PICKLE_NONE)
-        return true;
-    if (node->kind != CAIRN_PICKLE_TUPLE || node->count > CAIRN_STATE_KEYS_MAX)
-        return false;
-    for (uint32_t i = 0; i < node->count; i++) {
-        char key[CAIRN_STATE_NAME_BYTES_MAX];
+    if (!tuple || tuple->kind != CAIRN_PICKLE_TUPLE || tuple->count == 0 ||
+        tuple->count > CAIRN_STATE_KEYS_MAX)
+        return NULL;
+    keys = cairn_pickle_alloc(arena, tuple->count * sizeof(*keys));
+    for (uint32_t i = 0; keys && i < tuple->count; i++) {
+        const struct cairn_pickle_node *key = tuple->items[i];
+        size_t room = key->kind == CAIRN_PICKLE_TEXT ? (size_t)key->count + 1 : 24;
+        char *text = cairn_pickle_alloc(arena, room);
         uint64_t number;
-        bool numbered = cairn_pickle_u64(node->items[i], &number);
 
-        if (numbered)
-            (void)snprintf(key, sizeof(key), "%" PRIu64, number);
-        else if (!cairn_pickle_copy_text(node->items[i], key, sizeof(key)))
-            return false;
-        if (!add_key(path, text, &used, key, strlen(key), numbered))
-            return false;
+        if (!text)
+            return NULL;
+        keys[i] = (struct cairn_state_key){text, cairn_pickle_u64(key, &number)};
+        if (keys[i].number)
+            (void)snprintf(text, room, "%" PRIu64, number);
+        else if (!cairn_pickle_copy_text(key, text, room) || !text[0])
+            return NULL;
     }
-    return true;
+    return keys;
 }
 
 static int
@@ -247,14 +247,18 @@ cairn_kept_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_ke
         return err == CAIRN_NOMEM ? err : CAIRN_OK;
     for (uint32_t i = 0; i < list->count && !err; i++) {
         const struct cairn_pickle_node *line = list->items[i];
-        char canonical[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX],
-            text[CAIRN_STATE_NAME_BYTES_MAX];
+        char canonical[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX];
+        struct cairn_kept_name kept = {.key_count = 0};
         struct cairn_state_path path;
 
-        if (line->kind == CAIRN_PICKLE_TUPLE && line->count == 3 &&
-            cairn_pickle_copy_text(line->items[0], canonical, sizeof(canonical)) &&
-            cairn_pickle_copy_text(line->items[1], name, sizeof(name)) &&
-            read_path(line->items[2], text, &path))
+        if (line->kind != CAIRN_PICKLE_TUPLE || line->count != 3 ||
+            !cairn_pickle_copy_text(line->items[0], canonical, sizeof(canonical)) ||
+            !cairn_pickle_copy_text(line->items[1], name, sizeof(name)))
+            continue;
+        kept.keys = cairn_state_keys_read(&names->pickle, line->items[2]);
+        kept.key_count = kept.keys ? line->items[2]->count : 0;
+        path = cairn_kept_name_path(&kept);
+        if (kept.keys || line->items[2]->kind == CAIRN_PICKLE_NONE || line->items[2]->count == 0)
             err = cairn_kept_names_add(names, canonical, name, &path);
     }
     cairn_kept_names_sort(names);

@@ -38,6 +38,11 @@ void cairn_state_default_prefix(const struct cairn_checkpoint *checkpoint,
                                 char text[CAIRN_STATE_NAME_BYTES_MAX],
                                 struct cairn_state_path *path);
 
+/* The keys that a tuple of texts (not empty) and numbers is, in an arena; NULL where it is anything
+ * else, or memory runs out. */
+const struct cairn_state_key *cairn_state_keys_read(struct cairn_pickle *arena,
+                                                    const struct cairn_pickle_node *tuple);
+
 /* ---- what was kept ---- */
 
 struct cairn_kept_name {

@@ -7,6 +7,7 @@
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/state/names.h"
+#include "tools/convert/state/opaque_tree.h"
 
 /* ---- ("tensor", name) ---- */
 
@@ -216,18 +217,18 @@ pack_flat(struct cairn_pickle *pickle, const struct cairn_group_value *values, s
 }
 
 cairn_err
-cairn_param_groups_pack(const struct cairn_group_value *values, size_t count,
-                        const char *const names[], uint32_t name_count, uint8_t **bytes,
-                        size_t *bytes_len)
+cairn_param_groups_add(struct cairn_checkpoint *checkpoint, const struct cairn_group_value *values,
+                       size_t count, const char *const names[], uint32_t name_count, bool *added)
 {
     bool flat = count > 0 && values[0].parameter;
     struct cairn_pickle_node *list;
     struct cairn_pickle pickle;
     cairn_err err = CAIRN_OK;
 
+    *added = false;
     for (size_t i = 0; i < count; i++)
         if ((values[i].parameter != NULL) != flat)
-            return CAIRN_CORRUPT;
+            return CAIRN_OK;
     cairn_pickle_init(&pickle, CAIRN_PARAM_GROUPS_BYTES_MAX);
     list = cairn_pickle_list(&pickle);
     if (!list)
@@ -236,10 +237,11 @@ cairn_param_groups_pack(const struct cairn_group_value *values, size_t count,
         err = pack_flat(&pickle, values, count, list);
     else
         err = pack_numbered(&pickle, values, count, names, name_count, list);
-    if (!err)
-        err = cairn_pickle_done(&pickle);
-    if (!err)
-        err = cairn_pickle_write(&pickle, list, bytes, bytes_len, NULL);
+    *added = !err;
+    if (*added)
+        err = cairn_opaque_add(checkpoint, CAIRN_PARAM_GROUPS_NAME, &pickle, list);
+    else if (err == CAIRN_CORRUPT)
+        err = CAIRN_OK;
     cairn_pickle_fini(&pickle);
     return err;
 }

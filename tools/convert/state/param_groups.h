@@ -12,6 +12,7 @@
 #define CAIRN_TOOLS_CONVERT_STATE_PARAM_GROUPS_H
 
 #include "cairn/types.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/pickle/pickle.h"
 
 #define CAIRN_PARAM_GROUPS_NAME "optimizer.param_groups.pickle"
@@ -32,13 +33,13 @@ struct cairn_group_value {
  * Puts groups together from their values, which are in the order in which they shall be: all of a
  * group one after the other, group 0 first; or all of a parameter, and then parameters whose values
  * are the same become one group. names[name_count] (may be NULL) are what numbers in "params" stand
- * for; names in it lose what wrappers added. The caller frees *bytes. CAIRN_CORRUPT where the
- * values do not come in such an order or are not pickles; CAIRN_NOMEM.
+ * for; names in it lose what wrappers added. *added stays false where the values do not come in
+ * such an order or are not pickles. CAIRN_NOMEM, errors of cairn_checkpoint_add_opaque.
  */
-CAIRN_MUST_CHECK cairn_err cairn_param_groups_pack(const struct cairn_group_value *values,
-                                                   size_t count, const char *const names[],
-                                                   uint32_t name_count, uint8_t **bytes,
-                                                   size_t *bytes_len);
+CAIRN_MUST_CHECK cairn_err cairn_param_groups_add(struct cairn_checkpoint *checkpoint,
+                                                  const struct cairn_group_value *values,
+                                                  size_t count, const char *const names[],
+                                                  uint32_t name_count, bool *added);
 
 /* Groups that were read again. All zero is the empty value. */
 struct cairn_param_groups {

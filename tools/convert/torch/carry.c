@@ -13,16 +13,11 @@
 #include "tools/convert/torch/source.h"
 
 void
-cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node, const char *word,
-                      const char *name)
+cairn_torch_carry_out(struct cairn_pickle *tree, const struct cairn_pickle_node *node,
+                      const char *word, const char *name)
 {
-    const struct cairn_pickle_node *made = cairn_pickle_named(tree, word, name);
-    uint32_t index = node->index; /* visits are noted by it */
-
-    if (!made) /* the arena says why */
-        return;
-    *node = *made;
-    node->index = index;
+    if (cairn_pickle_replace(tree, node, cairn_pickle_named(tree, word, name)) != CAIRN_OK)
+        return; /* the arena says why */
 }
 
 void
@@ -83,7 +78,7 @@ storage_for(struct filler *filler, uint32_t identity, uint64_t bytes, uint32_t *
         return CAIRN_NOMEM;
     filler->keys[filler->storage_count] = NULL;
     *storage = filler->storage_count++;
-    filler->storages[*storage] = (struct cairn_torch_filled){identity, bytes};
+    filler->storages[*storage] = (struct cairn_torch_filled){bytes, identity};
     filler->storage_of[identity] = *storage + 1;
     return CAIRN_OK;
 }

@@ -15,6 +15,7 @@
 #include "base/complaint.h"
 #include "tools/convert/core/checkpoint.h"
 #include "tools/convert/torch/tree.h"
+#include "tools/convert/torch/write.h"
 
 struct cairn_torch_source;
 
@@ -35,7 +36,7 @@ void cairn_torch_carry_replace(struct cairn_pickle_node *dict, const char *key,
 void cairn_torch_carry_remove(struct cairn_pickle_node *dict, const char *key);
 
 /* Turns a node into (word, name) wherever the tree holds it. Failures are the arena's. */
-void cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node,
+void cairn_torch_carry_out(struct cairn_pickle *tree, const struct cairn_pickle_node *node,
                            const char *word, const char *name);
 
 /* What a word and a name stand for in the file that is being written. */
@@ -57,12 +58,6 @@ struct cairn_torch_fill {
     void *context;
     const struct cairn_torch_builder *builder; /* of the tree; NULL: a new one */
     struct cairn_complaint *complaint;
-};
-
-/* A storage of a filled tree; its key is its index, in the order in which torch.load meets them. */
-struct cairn_torch_filled {
-    uint32_t identity;
-    uint64_t bytes;
 };
 
 /* Fills the tree; the caller frees *storages. CAIRN_CORRUPT for an id of another kind, CAIRN_NOMEM,

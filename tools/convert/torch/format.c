@@ -14,12 +14,7 @@
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/torch/reading.h"
 #include "tools/convert/torch/refs.h"
-#include "tools/convert/torch/source.h"
 #include "tools/convert/state/opaque_tree.h"
-
-enum { NODE_NONE = 0 };
-
-#define TREE_BYTES_MAX ((uint64_t)1 << 32)
 
 static bool
 probe(const struct cairn_place *place)
@@ -40,12 +35,11 @@ probe(const struct cairn_place *place)
 
 /* A tensor of the layout that is the same view of the same bytes, and of the same kind. */
 static uint32_t
-find_tied(const struct cairn_torch_reading *reading, uint32_t index, enum cairn_kind kind)
+find_tied(const struct cairn_torch_reading *reading, const struct cairn_torch_tensor *tensor,
+          enum cairn_kind kind)
 {
-    const struct cairn_torch_tensor *tensor = &reading->file.tensors[index];
-
     for (uint32_t i = reading->last_in[tensor->storage]; i != 0; i = reading->before[i - 1]) {
-        const struct cairn_torch_tensor *other = &reading->file.tensors[i - 1];
+        const struct cairn_torch_tensor *other = &reading->source.torch.tensors[i - 1];
         uint32_t known = reading->layout_of[i - 1] - 1;
 
         if (other->at == tensor->at && other->view.dtype == tensor->view.dtype &&
@@ -58,39 +52,37 @@ find_tied(const struct cairn_torch_reading *reading, uint32_t index, enum cairn_
     return UINT32_MAX;
 }
 
+/* Adds a tensor, whose node says its name from here on. */
 static cairn_err
-add_tensor(struct cairn_torch_reading *reading, uint32_t index, const char *name,
-           enum cairn_kind kind)
+add_tensor(struct cairn_torch_reading *reading, const struct cairn_torch_tensor *tensor,
+           const char *name, enum cairn_kind kind)
 {
     struct cairn_checkpoint *checkpoint = reading->checkpoint;
-    const struct cairn_torch_tensor *tensor = &reading->file.tensors[index];
-    const struct cairn_torch_view *view = &tensor->view;
-    uint32_t known = 0, tied = UINT32_MAX;
-    cairn_err err;
+    struct cairn_torch_file *file = &reading->source.torch;
+    uint32_t known = 0, tied = UINT32_MAX, index = (uint32_t)(tensor - file->tensors);
+    cairn_err err = cairn_torch_check_view(checkpoint, tensor, name);
 
-    if (!view->dtype->dtype || view->conjugate || view->negate)
-        return cairn_refuse(checkpoint, CAIRN_INVAL,
-                            "tensor %.300s is of torch.%s%s, which is not converted; save it with "
-                            "another dtype, or leave it out",
-                            name, view->dtype->name,
-                            view->conjugate || view->negate ? " with a conjugate or negative bit"
-                                                            : "");
+    if (err)
+        return err;
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "two tensors are called %.300s once the keys that lead to them are "
                             "joined by dots; rename one",
                             name);
     if (tensor->bytes > 0 && kind == CAIRN_PARAM)
-        tied = find_tied(reading, index, kind);
-    if (tied != UINT32_MAX)
-        return cairn_checkpoint_add_alias(checkpoint, name, tied);
-    err = cairn_torch_add_view(checkpoint, reading->container, tensor, name, kind, &known);
-    if (err)
-        return err;
-    reading->layout_of[index] = known + 1;
-    reading->before[index] = reading->last_in[tensor->storage];
-    reading->last_in[tensor->storage] = index + 1;
-    return CAIRN_OK;
+        tied = find_tied(reading, tensor, kind);
+    if (tied != UINT32_MAX) {
+        err = cairn_checkpoint_add_alias(checkpoint, name, tied);
+    } else {
+        err =
+            cairn_torch_add_view(checkpoint, reading->source.container, tensor, name, kind, &known);
+        reading->layout_of[index] = known + 1;
+        reading->before[index] = reading->last_in[tensor->storage];
+        reading->last_in[tensor->storage] = index + 1;
+    }
+    return err ? err
+               : cairn_pickle_replace(&file->tree, tensor->node,
+                                      cairn_pickle_tensor(&file->tree, name));
 }
 
 /* A second name of a tensor that the tree holds twice. */
@@ -106,16 +98,6 @@ add_second_name(struct cairn_torch_reading *reading, const struct cairn_pickle_n
         of = cairn_layout_tensor_find(checkpoint->layout, first);
     of = cairn_checkpoint_past_alias(checkpoint, of);
     return cairn_checkpoint_add_alias(reading->checkpoint, name, of);
-}
-
-/* A tensor's node says its name from here on. */
-static cairn_err
-put_name(struct cairn_torch_reading *reading, const struct cairn_pickle_node *node,
-         const char *name)
-{
-    reading->tensor_of[node->index] = NODE_NONE;
-    return cairn_pickle_replace(&reading->file.tree, node,
-                                cairn_pickle_tensor(&reading->file.tree, name));
 }
 
 /* ---- parameter groups ---- */
@@ -134,14 +116,14 @@ gather_group(struct cairn_torch_reading *reading, const struct cairn_torch_leaf 
     value->group = place.group;
     value->key = leaf->keys[leaf->key_count - 1].text;
     if (cairn_pickle_tensor_name(leaf->node, NULL)) {
-        text = cairn_pickle_alloc(&reading->file.names, CAIRN_NAME_BYTES_MAX);
+        text = cairn_pickle_alloc(&reading->source.torch.names, CAIRN_NAME_BYTES_MAX);
         if (!text || !cairn_pickle_tensor_name(leaf->node, text))
             return CAIRN_NOMEM;
         value->tensor = text;
         return CAIRN_OK;
     }
-    return cairn_pickle_write(&reading->file.tree, leaf->node, (uint8_t **)(uintptr_t)&value->bytes,
-                              &value->bytes_len, NULL);
+    return cairn_pickle_write(&reading->source.torch.tree, leaf->node,
+                              (uint8_t **)(uintptr_t)&value->bytes, &value->bytes_len, NULL);
 }
 
 /* Makes the groups one opaque state, and lets the tree name it in their place. */
@@ -151,26 +133,23 @@ pack_groups(struct cairn_torch_reading *reading, struct cairn_torch_leaf *list)
     uint32_t first = (uint32_t)(list - reading->leaves.leaves) + 1;
     size_t count = list->group_end - first;
     struct cairn_group_value *values = calloc(count + 1, sizeof(*values));
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
+    bool added = false;
     cairn_err err = values ? CAIRN_OK : CAIRN_NOMEM;
 
     for (size_t i = 0; i < count && !err; i++)
         err = gather_group(reading, &reading->leaves.leaves[first + i], &values[i]);
     if (!err)
-        err = cairn_param_groups_pack(values, count, (const char *const *)reading->parameters,
-                                      reading->parameter_count, &bytes, &bytes_len);
+        err = cairn_param_groups_add(reading->checkpoint, values, count,
+                                     (const char *const *)reading->parameters,
+                                     reading->parameter_count, &added);
     for (size_t i = 0; values && i < count; i++)
         free((void *)(uintptr_t)values[i].bytes);
     free(values);
-    if (err == CAIRN_CORRUPT)
+    if (err == CAIRN_CORRUPT || (!err && !added))
         return CAIRN_OK;
-    if (!err)
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes,
-                                          bytes_len);
-    free(bytes);
     if (!err) {
-        *list->slot = cairn_pickle_named(&reading->file.tree, "opaque", CAIRN_PARAM_GROUPS_NAME);
+        *list->slot =
+            cairn_pickle_named(&reading->source.torch.tree, "opaque", CAIRN_PARAM_GROUPS_NAME);
         err = *list->slot ? CAIRN_OK : CAIRN_NOMEM;
     }
     for (uint32_t i = first; i < list->group_end; i++)
@@ -237,12 +216,11 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
         struct cairn_state_path path = cairn_torch_leaf_path(leaf);
         const struct cairn_torch_tensor *tensor;
         enum cairn_kind kind = CAIRN_OPTIMIZER;
-        uint32_t index = 0;
         bool second;
 
         if (!leaf->node)
             continue;
-        tensor = leaf->groups ? NULL : cairn_torch_reading_tensor(reading, leaf->node, &index);
+        tensor = leaf->groups ? NULL : cairn_torch_source_tensor(&reading->source, leaf->node);
         second = !leaf->groups && !tensor && cairn_pickle_tensor_name(leaf->node, NULL);
         if (!tensor && !second)
             continue;
@@ -281,9 +259,7 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
             err = add_second_name(reading, leaf->node, name);
             continue;
         }
-        err = add_tensor(reading, index, name, kind);
-        if (!err)
-            err = put_name(reading, leaf->node, name);
+        err = add_tensor(reading, tensor, name, kind);
     }
     return err;
 }
@@ -294,14 +270,12 @@ name_hidden(struct cairn_torch_reading *reading)
 {
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t i = 0; i < reading->file.tensor_count && !err; i++) {
-        const struct cairn_torch_tensor *tensor = &reading->file.tensors[i];
+    for (uint32_t i = 0; i < reading->source.torch.tensor_count && !err; i++) {
+        const struct cairn_torch_tensor *tensor = &reading->source.torch.tensors[i];
 
-        if (reading->tensor_of[tensor->node->index] != i + 1)
-            continue;
-        err = add_tensor(reading, i, tensor->name[0] ? tensor->name : "object", CAIRN_BUFFER);
-        if (!err)
-            err = put_name(reading, tensor->node, tensor->name[0] ? tensor->name : "object");
+        if (cairn_torch_source_tensor(&reading->source, tensor->node) == tensor)
+            err = add_tensor(reading, tensor, tensor->name[0] ? tensor->name : "object",
+                             CAIRN_BUFFER);
     }
     return err;
 }
@@ -315,12 +289,13 @@ take_carried(struct cairn_torch_reading *reading, struct cairn_torch_leaf *leaf,
     size_t bytes_len;
     cairn_err err;
 
-    *taken = name && cairn_pickle_read_bytes(&reading->file.tree, leaf->node, &bytes, &bytes_len);
+    *taken = name &&
+             cairn_pickle_read_bytes(&reading->source.torch.tree, leaf->node, &bytes, &bytes_len);
     if (!*taken)
         return CAIRN_OK;
     err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len);
-    *leaf->slot = cairn_pickle_named(&reading->file.tree, "carried", name);
-    return err ? err : cairn_pickle_done(&reading->file.tree);
+    *leaf->slot = cairn_pickle_named(&reading->source.torch.tree, "carried", name);
+    return err ? err : cairn_pickle_done(&reading->source.torch.tree);
 }
 
 static cairn_err
@@ -328,7 +303,7 @@ refuse_storage(struct cairn_torch_reading *reading, const struct cairn_torch_lea
                const char *name)
 {
     bool found;
-    cairn_err err = cairn_torch_has_storage(&reading->file.tree, leaf->node, &found);
+    cairn_err err = cairn_torch_has_storage(&reading->source.torch.tree, leaf->node, &found);
 
     if (err || !found)
         return err;
@@ -360,9 +335,9 @@ add_objects(struct cairn_torch_reading *reading)
         if (err)
             return err;
         strcat(name, ".pickle");
-        err = cairn_opaque_add(reading->checkpoint, name, &reading->file.tree, leaf->node);
+        err = cairn_opaque_add(reading->checkpoint, name, &reading->source.torch.tree, leaf->node);
         if (!err) {
-            *leaf->slot = cairn_pickle_named(&reading->file.tree, "opaque", name);
+            *leaf->slot = cairn_pickle_named(&reading->source.torch.tree, "opaque", name);
             err = *leaf->slot ? CAIRN_OK : CAIRN_NOMEM;
         }
     }
@@ -377,17 +352,16 @@ read_leaves(struct cairn_torch_reading *reading)
     struct cairn_state_path optimizer;
     cairn_err err;
 
-    reading->tensor_of =
-        calloc((size_t)reading->file.tree.node_count + 1, sizeof(*reading->tensor_of));
     reading->layout_of =
-        calloc((size_t)reading->file.tensor_count + 1, sizeof(*reading->layout_of));
-    reading->last_in = calloc((size_t)reading->file.storage_count + 1, sizeof(*reading->last_in));
-    reading->before = calloc((size_t)reading->file.tensor_count + 1, sizeof(*reading->before));
-    if (!reading->tensor_of || !reading->layout_of || !reading->last_in || !reading->before)
+        calloc((size_t)reading->source.torch.tensor_count + 1, sizeof(*reading->layout_of));
+    reading->last_in =
+        calloc((size_t)reading->source.torch.storage_count + 1, sizeof(*reading->last_in));
+    reading->before =
+        calloc((size_t)reading->source.torch.tensor_count + 1, sizeof(*reading->before));
+    if (!reading->layout_of || !reading->last_in || !reading->before)
         return CAIRN_NOMEM;
-    for (uint32_t i = reading->file.tensor_count; i-- > 0;)
-        reading->tensor_of[reading->file.tensors[i].node->index] = i + 1;
-    err = cairn_torch_leaves_list(&reading->file, &reading->leaves);
+
+    err = cairn_torch_leaves_list(&reading->source.torch, &reading->leaves);
     if (err == CAIRN_INVAL) {
         char joined[CAIRN_STATE_NAME_BYTES_MAX];
 
@@ -398,16 +372,12 @@ read_leaves(struct cairn_torch_reading *reading)
     }
     for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
         struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
-        uint32_t index;
-
-        if (cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index))
+        if (cairn_torch_source_tensor(&reading->source, reading->leaves.leaves[i].node))
             cairn_state_roots_see(&reading->roots, &path);
     }
     for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
         struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
-        uint32_t index;
-
-        if (cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index))
+        if (cairn_torch_source_tensor(&reading->source, reading->leaves.leaves[i].node))
             err = cairn_whole_names_add(&reading->whole, &reading->roots, &path);
     }
     cairn_name_set_sort(&reading->whole);
@@ -435,45 +405,29 @@ read_leaves(struct cairn_torch_reading *reading)
     if (!err)
         err = add_objects(reading);
     return err ? err
-               : cairn_opaque_add(reading->checkpoint, CAIRN_TORCH_TREE, &reading->file.tree,
-                                  reading->file.root);
+               : cairn_opaque_add(reading->checkpoint, CAIRN_TORCH_TREE,
+                                  &reading->source.torch.tree, reading->source.torch.root);
 }
 
 static cairn_err
 read_file(struct cairn_checkpoint *checkpoint)
 {
     struct cairn_torch_reading reading = {.checkpoint = checkpoint};
-    int fd = -1;
     cairn_err err;
 
     if (!checkpoint->place.name)
         return cairn_refuse(checkpoint, CAIRN_INVAL,
                             "is a directory; name the file that torch.save wrote");
-    err = cairn_checkpoint_add_file(checkpoint, "", &reading.container);
-    if (!err)
-        err = cairn_place_open_file(&checkpoint->place, "", &fd, checkpoint->complaint);
-    if (!err) {
-        err = cairn_torch_open(fd, checkpoint->place.path, 0,
-                               checkpoint->containers[reading.container].bytes, TREE_BYTES_MAX,
-                               &reading.file, checkpoint->complaint);
-        if (err)
-            (void)cairn_refuse(checkpoint, err,
-                               "is not a whole file of torch.save: truncated, damaged, or written "
-                               "by something else; take another copy");
-    }
-    if (!err)
-        err = cairn_torch_source_add_sums(checkpoint, reading.container, &reading.file);
+    err = cairn_torch_source_open(checkpoint, "", &reading.source);
     if (!err) {
         (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "PyTorch%s",
-                       reading.file.legacy ? " (form of before 1.6)" : "");
+                       reading.source.torch.legacy ? " (form of before 1.6)" : "");
         err = read_leaves(&reading);
     }
-    (void)cairn_file_close(fd); /* only read; -1 is allowed */
     cairn_torch_reading_forget_parameters(&reading);
     cairn_torch_leaves_fini(&reading.leaves);
     cairn_name_set_fini(&reading.whole);
-    cairn_torch_close(&reading.file);
-    free(reading.tensor_of);
+    cairn_torch_source_close(&reading.source);
     free(reading.layout_of);
     free(reading.last_in);
     free(reading.before);

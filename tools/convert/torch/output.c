@@ -27,31 +27,18 @@ folder_of(const char *path, char folder[CAIRN_FILE_PATH_BYTES_MAX])
 }
 
 cairn_err
-cairn_torch_output_plan(struct cairn_torch_output *out, const char *folder,
+cairn_torch_output_plan(struct cairn_torch_output *out, const char *path,
                         const struct cairn_torch_fill *fill)
 {
-    struct cairn_torch_plan_storage *storages;
-    char(*keys)[16];
+    char folder[CAIRN_FILE_PATH_BYTES_MAX];
     cairn_err err;
 
+    folder_of(path, folder);
     memset(out, 0, sizeof(*out));
     err = cairn_torch_carry_fill(fill, &out->storages, &out->storage_count);
-    if (err)
-        return err;
-    err = CAIRN_NOMEM;
-    storages = calloc((size_t)out->storage_count + 1, sizeof(*storages));
-    keys = calloc((size_t)out->storage_count + 1, sizeof(*keys));
-    if (storages && keys) {
-        for (uint32_t i = 0; i < out->storage_count; i++) {
-            (void)snprintf(keys[i], sizeof(keys[i]), "%" PRIu32, i);
-            storages[i] = (struct cairn_torch_plan_storage){keys[i], out->storages[i].bytes};
-        }
-        err = cairn_torch_plan_init(&out->plan, folder, fill->tree, fill->root, storages,
-                                    out->storage_count, fill->complaint);
-    }
-    free(storages);
-    free(keys);
-    return err;
+    return err ? err
+               : cairn_torch_plan_init(&out->plan, folder, fill->tree, fill->root, out->storages,
+                                       out->storage_count, fill->complaint);
 }
 
 uint64_t
@@ -60,7 +47,7 @@ cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage)
     return added->begin + added->plan.zip.entries[added->plan.first_storage + storage].at;
 }
 
-/* ---- literals: what lies before, between and behind the storages ---- */
+/* ---- literals: what lies before, between and behind the entries that others fill ---- */
 
 struct gap {
     uint64_t begin, end;
@@ -72,33 +59,14 @@ struct gaps {
     uint32_t count;
 };
 
-static void
-gaps_fini(struct gaps *gaps)
-{
-    for (uint32_t i = 0; i < gaps->count; i++)
-        free(gaps->gaps[i].bytes);
-    free(gaps->gaps);
-}
-
 static cairn_err
-gaps_init(const struct cairn_torch_output *added, struct gaps *gaps)
+add_gap(struct gaps *gaps, uint64_t begin, uint64_t end, unsigned parts)
 {
-    uint64_t cursor = 0;
+    bool wanted = end > begin && (parts & (gaps->count == 0 ? CAIRN_TORCH_HEAD : CAIRN_TORCH_TAIL));
+    uint8_t *bytes = wanted ? calloc(1, (size_t)(end - begin)) : NULL;
 
-    gaps->count = 0;
-    gaps->gaps = calloc((size_t)added->storage_count + 1, sizeof(*gaps->gaps));
-    if (!gaps->gaps)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < added->storage_count; i++) {
-        uint64_t at = cairn_torch_output_at(added, i) - added->begin;
-
-        if (added->storages[i].bytes == 0)
-            continue;
-        gaps->gaps[gaps->count++] = (struct gap){cursor, at, NULL};
-        cursor = at + added->storages[i].bytes;
-    }
-    gaps->gaps[gaps->count++] = (struct gap){cursor, cairn_torch_plan_bytes(&added->plan), NULL};
-    return CAIRN_OK;
+    gaps->gaps[gaps->count++] = (struct gap){begin, end, bytes};
+    return bytes || !wanted ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 static cairn_err
@@ -106,43 +74,59 @@ put_in_gap(void *context, uint64_t at, const void *bytes, size_t bytes_len)
 {
     const struct gaps *gaps = context;
     uint32_t low = 0, high = gaps->count - 1;
+    const struct gap *gap;
 
     /* The first that ends behind */
     CAIRN_BISECT(low, high, middle, gaps->gaps[middle].end <= at);
-    if (at < gaps->gaps[low].begin || at > gaps->gaps[low].end ||
-        bytes_len > gaps->gaps[low].end - at)
-        return CAIRN_INTERNAL; /* over a storage */
-    if (gaps->gaps[low].bytes && bytes_len > 0)
-        memcpy(gaps->gaps[low].bytes + (at - gaps->gaps[low].begin), bytes, bytes_len);
+    gap = &gaps->gaps[low];
+    if (at < gap->begin && bytes_len <= gap->begin - at)
+        return CAIRN_OK; /* an entry that is left out */
+    if (at < gap->begin || at > gap->end || bytes_len > gap->end - at)
+        return CAIRN_INTERNAL; /* over such an entry */
+    if (gap->bytes && bytes_len > 0)
+        memcpy(gap->bytes + (at - gap->begin), bytes, bytes_len);
     return CAIRN_OK;
 }
 
-/* Adds the first gap, or all others, as literals. */
-static cairn_err
-add_literals(struct cairn_output *output, struct cairn_torch_output *added, bool first)
+cairn_err
+cairn_torch_plan_literals(struct cairn_torch_plan *plan, uint32_t hole, uint32_t hole_count,
+                          unsigned parts, struct cairn_output *output, uint32_t file,
+                          uint64_t begin)
 {
-    struct gaps gaps = {0};
-    cairn_err err = gaps_init(added, &gaps);
+    struct gaps gaps = {.gaps = calloc((size_t)hole_count + 1, sizeof(*gaps.gaps))};
+    uint64_t cursor = 0;
+    cairn_err err = gaps.gaps ? CAIRN_OK : CAIRN_NOMEM;
 
-    for (uint32_t i = 0; i < gaps.count && !err; i++) {
-        struct gap *gap = &gaps.gaps[i];
+    for (uint32_t i = hole; i < hole + hole_count && !err; i++) {
+        const struct cairn_zip_planned *entry = &plan->zip.entries[i];
 
-        if ((i == 0) == first && gap->end > gap->begin &&
-            !(gap->bytes = calloc(1, (size_t)(gap->end - gap->begin))))
-            err = CAIRN_NOMEM;
+        if (entry->bytes == 0)
+            continue;
+        err = add_gap(&gaps, cursor, entry->at, parts);
+        cursor = entry->at + entry->bytes;
     }
     if (!err)
-        err = cairn_torch_plan_put(&added->plan, put_in_gap, &gaps);
-    for (uint32_t i = 0; i < gaps.count && !err; i++) {
-        struct gap *gap = &gaps.gaps[i];
+        err = add_gap(&gaps, cursor, cairn_torch_plan_bytes(plan), parts);
+    if (!err)
+        err = cairn_torch_plan_put(plan, put_in_gap, &gaps);
+    for (uint32_t i = 0; i < gaps.count; i++) {
+        const struct gap *gap = &gaps.gaps[i];
 
-        if (gap->bytes)
-            err = cairn_output_add_literal(output, added->file, added->begin + gap->begin,
-                                           gap->bytes, (size_t)(gap->end - gap->begin));
-        gap->bytes = NULL; /* the output's, also on failure */
+        if (!err && gap->bytes) /* the output's, also on failure */
+            err = cairn_output_add_literal(output, file, begin + gap->begin, gap->bytes,
+                                           (size_t)(gap->end - gap->begin));
+        else
+            free(gap->bytes);
     }
-    gaps_fini(&gaps);
+    free(gaps.gaps);
     return err;
+}
+
+static cairn_err
+add_literals(struct cairn_output *output, struct cairn_torch_output *added, unsigned parts)
+{
+    return cairn_torch_plan_literals(&added->plan, added->plan.first_storage, added->storage_count,
+                                     parts, output, added->file, added->begin);
 }
 
 cairn_err
@@ -164,19 +148,16 @@ cairn_torch_output_place(struct cairn_output *output, struct cairn_torch_output 
             err = cairn_output_add_sum(output, file, CAIRN_CRC_ZIP, cairn_torch_output_at(added, i),
                                        bytes, bytes, &added->sums[i]);
     }
-    return err ? err : add_literals(output, added, true);
+    return err ? err : add_literals(output, added, CAIRN_TORCH_HEAD);
 }
 
 cairn_err
 cairn_torch_output_add(struct cairn_output *output, const char *path,
                        const struct cairn_torch_fill *fill, struct cairn_torch_output *out)
 {
-    char folder[CAIRN_FILE_PATH_BYTES_MAX];
     uint32_t file;
-    cairn_err err;
+    cairn_err err = cairn_torch_output_plan(out, path, fill);
 
-    folder_of(path, folder);
-    err = cairn_torch_output_plan(out, folder, fill);
     if (!err)
         err = cairn_output_add_file(output, path, &file);
     if (err)
@@ -192,7 +173,7 @@ cairn_torch_output_finish(struct cairn_output *output, struct cairn_torch_output
         if (added->sums[i] != UINT32_MAX)
             cairn_torch_plan_storage_at(&added->plan, i)->crc32 =
                 (uint32_t)output->sums[added->sums[i]].values[0];
-    return add_literals(output, added, false);
+    return add_literals(output, added, CAIRN_TORCH_TAIL);
 }
 
 void

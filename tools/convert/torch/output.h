@@ -32,13 +32,22 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_output_add(struct cairn_output *output, c
                                                   struct cairn_torch_output *out);
 
 /* The same in two steps, for an archive that is only a part of a file: fills the tree and lays the
- * archive out, with `folder` before its names (torch/write.h); then gives it its place. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_output_plan(struct cairn_torch_output *out,
-                                                   const char *folder,
+ * archive out as that of a file at `path`; then gives it its place. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_output_plan(struct cairn_torch_output *out, const char *path,
                                                    const struct cairn_torch_fill *fill);
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_place(struct cairn_output *output,
                                                     struct cairn_torch_output *added, uint32_t file,
                                                     uint64_t begin);
+
+/* What lies before the first of some entries, and what between and behind them. */
+enum { CAIRN_TORCH_HEAD = 1, CAIRN_TORCH_TAIL = 2 };
+
+/* Adds as literals what lies around the entries [hole, hole + hole_count) of an archive that begins
+ * at `begin` in a file, with the checksums of now. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_plan_literals(struct cairn_torch_plan *plan, uint32_t hole,
+                                                     uint32_t hole_count, unsigned parts,
+                                                     struct cairn_output *output, uint32_t file,
+                                                     uint64_t begin);
 
 /* Where a storage lies in the file. */
 uint64_t cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage);

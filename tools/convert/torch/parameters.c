@@ -134,12 +134,10 @@ shapes_fit(const struct cairn_torch_reading *reading)
         struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
         const struct cairn_torch_tensor *moment;
         const struct cairn_tensor *parameter;
-        uint32_t index, known;
+        uint32_t known;
         uint64_t number;
 
-        moment = reading->leaves.leaves[i].node
-                     ? cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index)
-                     : NULL;
+        moment = cairn_torch_source_tensor(&reading->source, reading->leaves.leaves[i].node);
         if (!moment || moment->view.dims == 0 ||
             !cairn_state_classify(&reading->roots, &path, &place) ||
             place.class != CAIRN_STATE_MOMENT)
@@ -206,18 +204,6 @@ cairn_torch_reading_name_parameters(struct cairn_torch_reading *reading,
                                        "the optimizer knows its parameters by number, and their "
                                        "names are uncertain%s; its state keeps the numbers",
                                        groups->count > 1 ? ", since it has several groups" : "");
-}
-
-const struct cairn_torch_tensor *
-cairn_torch_reading_tensor(const struct cairn_torch_reading *reading,
-                           const struct cairn_pickle_node *node, uint32_t *index)
-{
-    uint32_t found = reading->tensor_of[node->index];
-
-    if (found == 0)
-        return NULL;
-    *index = found - 1;
-    return &reading->file.tensors[found - 1];
 }
 
 /* ---- said by a file that is made ---- */

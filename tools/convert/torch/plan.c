@@ -130,7 +130,6 @@ plan_tree(struct cairn_torch_building *building, struct cairn_output *output)
 {
     struct cairn_pickle_node *root = NULL;
     struct cairn_torch_output *added = NULL;
-    uint32_t file = 0;
     cairn_err err;
 
     err = building->options->canonical_names ? CAIRN_OK : restore(building, &root);
@@ -145,14 +144,8 @@ plan_tree(struct cairn_torch_building *building, struct cairn_output *output)
     if (!err)
         err = cairn_torch_output_next(output, &added);
     if (!err)
-        err = cairn_torch_refs_plan(building->source, building->options, &building->builder,
-                                    &building->tree, root, "archive", added);
-    if (!err)
-        err = cairn_output_add_file(output, "", &file);
-    if (err)
-        return err;
-    cairn_output_set_bytes(output, file, cairn_torch_plan_bytes(&added->plan));
-    err = cairn_torch_refs_place(building->source, building->options, output, added, file, 0);
+        err = cairn_torch_refs_add(building->source, building->options, &building->builder,
+                                   &building->tree, root, output, "", added);
     return err ? err : add_carried(building, output);
 }
 

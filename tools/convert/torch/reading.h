@@ -4,27 +4,22 @@
 #define CAIRN_TOOLS_CONVERT_TORCH_READING_H
 
 #include "tools/convert/state/names.h"
+#include "tools/convert/torch/source.h"
 #include "tools/convert/torch/state.h"
 
 struct cairn_torch_reading {
     struct cairn_checkpoint *checkpoint;
-    struct cairn_torch_file file;
+    struct cairn_torch_source source;
     struct cairn_torch_leaves leaves;
     struct cairn_state_roots roots;
     struct cairn_name_set whole;
-    uint32_t container;
-    uint32_t *tensor_of; /* [nodes]: 1 + index of the file's tensor that a node is */
+
     uint32_t *layout_of; /* [file's tensors]: 1 + index in the layout, once it has one */
     uint32_t *last_in;   /* [file's storages]: 1 + the last tensor in it that is in the layout */
     uint32_t *before;    /* [file's tensors]: 1 + the one before it in its storage */
     char **parameters;   /* [parameter_count]: names by number, NULL: not known */
     uint32_t parameter_count;
 };
-
-/* The file's tensor that a node is, and its number; NULL where it is none, or is named already. */
-const struct cairn_torch_tensor *
-cairn_torch_reading_tensor(const struct cairn_torch_reading *reading,
-                           const struct cairn_pickle_node *node, uint32_t *index);
 
 /* Finds the names of the parameters by number, once the model's tensors are in the layout. Where
  * they cannot be told there are none, and a warning tells. CAIRN_NOMEM. */

@@ -114,7 +114,7 @@ cairn_err
 cairn_torch_refs_plan(const struct cairn_checkpoint *source,
                       const struct cairn_output_options *options,
                       const struct cairn_torch_builder *builder, struct cairn_pickle *tree,
-                      struct cairn_pickle_node *root, const char *folder,
+                      struct cairn_pickle_node *root, const char *path,
                       struct cairn_torch_output *out)
 {
     struct finding finding = {.source = source, .options = options};
@@ -126,7 +126,7 @@ cairn_torch_refs_plan(const struct cairn_checkpoint *source,
                                     .complaint = source->complaint,
                                     .builder = builder};
 
-    return cairn_torch_output_plan(out, folder, &fill);
+    return cairn_torch_output_plan(out, path, &fill);
 }
 
 cairn_err
@@ -144,4 +144,22 @@ cairn_torch_refs_place(const struct cairn_checkpoint *source,
             cairn_output_add_whole(output, options, tensor, file, cairn_torch_output_at(added, i));
     }
     return err;
+}
+
+cairn_err
+cairn_torch_refs_add(const struct cairn_checkpoint *source,
+                     const struct cairn_output_options *options,
+                     const struct cairn_torch_builder *builder, struct cairn_pickle *tree,
+                     struct cairn_pickle_node *root, struct cairn_output *output, const char *path,
+                     struct cairn_torch_output *out)
+{
+    uint32_t file = 0;
+    cairn_err err = cairn_torch_refs_plan(source, options, builder, tree, root, path, out);
+
+    if (!err)
+        err = cairn_output_add_file(output, path, &file);
+    if (err)
+        return err;
+    cairn_output_set_bytes(output, file, cairn_torch_plan_bytes(&out->plan));
+    return cairn_torch_refs_place(source, options, output, out, file, 0);
 }

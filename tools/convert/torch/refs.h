@@ -50,8 +50,18 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_checkpoint *
                                                  const struct cairn_output_options *options,
                                                  const struct cairn_torch_builder *builder,
                                                  struct cairn_pickle *tree,
-                                                 struct cairn_pickle_node *root, const char *folder,
+                                                 struct cairn_pickle_node *root, const char *path,
                                                  struct cairn_torch_output *out);
+
+/* The same as a file of its own with the tensors
+ * that lie in it, whole. Errors also of cairn_output_add_file. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_refs_add(const struct cairn_checkpoint *source,
+                                                const struct cairn_output_options *options,
+                                                const struct cairn_torch_builder *builder,
+                                                struct cairn_pickle *tree,
+                                                struct cairn_pickle_node *root,
+                                                struct cairn_output *output, const char *path,
+                                                struct cairn_torch_output *out);
 
 /* Gives such an archive its place, and with it the tensors that lie in it, whole. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_place(const struct cairn_checkpoint *source,

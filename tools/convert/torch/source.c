@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/torch/refs.h"
+#include "base/text.h"
 
 cairn_err
 cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
@@ -26,6 +27,41 @@ cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t contai
 }
 
 cairn_err
+cairn_torch_check_view(const struct cairn_checkpoint *checkpoint,
+                       const struct cairn_torch_tensor *tensor, const char *name)
+{
+    const struct cairn_torch_view *view = &tensor->view;
+    bool lazy = view->conjugate || view->negate;
+
+    return view->dtype->dtype && !lazy
+               ? CAIRN_OK
+               : cairn_refuse(
+                     checkpoint, CAIRN_INVAL,
+                     "tensor %.300s is of torch.%s%s, which is not converted; save it with "
+                     "another dtype, or leave it out",
+                     name, view->dtype->name, lazy ? " with a conjugate or negative bit" : "");
+}
+
+cairn_err
+cairn_torch_source_read(struct cairn_checkpoint *checkpoint, int fd, const char *where,
+                        uint64_t begin, uint64_t bytes, struct cairn_torch_source *out)
+{
+    cairn_err err = cairn_torch_open(fd, where, begin, bytes, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                     &out->torch, checkpoint->complaint);
+
+    if (err)
+        return cairn_complain_failed(checkpoint->complaint, err,
+                                     "%s: cannot be read as a file of torch.save", where);
+    out->node_count = out->torch.tree.node_count;
+    out->tensor_of = calloc((size_t)out->node_count + 1, sizeof(*out->tensor_of));
+    if (!out->tensor_of)
+        return CAIRN_NOMEM;
+    for (uint32_t i = out->torch.tensor_count; i-- > 0;)
+        out->tensor_of[out->torch.tensors[i].node->index] = i + 1;
+    return cairn_torch_source_add_sums(checkpoint, out->container, &out->torch);
+}
+
+cairn_err
 cairn_torch_source_open(struct cairn_checkpoint *checkpoint, const char *path,
                         struct cairn_torch_source *out)
 {
@@ -38,22 +74,13 @@ cairn_torch_source_open(struct cairn_checkpoint *checkpoint, const char *path,
     err = cairn_checkpoint_add_file(checkpoint, path, &out->container);
     if (!err)
         err = cairn_place_open_file(&checkpoint->place, path, &fd, checkpoint->complaint);
-    if (err)
-        return err;
-    (void)snprintf(where, sizeof(where), "%s/%s", checkpoint->place.path, path);
-    err = cairn_torch_open(fd, where, 0, checkpoint->containers[out->container].bytes,
-                           CAIRN_CONVERT_METADATA_BYTES_MAX, &out->torch, checkpoint->complaint);
-    (void)cairn_file_close(fd); /* only read */
-    if (err)
-        return cairn_complain_failed(checkpoint->complaint, err,
-                                     "%s: cannot be read as a file of torch.save", where);
-    out->node_count = out->torch.tree.node_count;
-    out->tensor_of = calloc((size_t)out->node_count + 1, sizeof(*out->tensor_of));
-    if (!out->tensor_of)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < out->torch.tensor_count; i++)
-        out->tensor_of[out->torch.tensors[i].node->index] = i + 1;
-    return cairn_torch_source_add_sums(checkpoint, out->container, &out->torch);
+    (void)snprintf(where, sizeof(where), "%s%s%s", checkpoint->place.path, path[0] ? "/" : "",
+                   path);
+    if (!err)
+        err = cairn_torch_source_read(checkpoint, fd, where, 0,
+                                      checkpoint->containers[out->container].bytes, out);
+    (void)cairn_file_close(fd); /* only read; -1 is allowed */
+    return err;
 }
 
 void
@@ -97,20 +124,13 @@ cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_s
                        const struct cairn_torch_tensor *tensor, const char *name,
                        enum cairn_kind kind)
 {
-    const struct cairn_torch_view *view = &tensor->view;
     uint32_t index = 0;
-    cairn_err err;
+    cairn_err err = cairn_torch_check_view(checkpoint, tensor, name);
 
-    if (view->dtype->dtype == 0 || view->conjugate || view->negate)
-        return cairn_complain(
-            checkpoint->complaint, CAIRN_VERSION,
-            "%s: tensor %.300s (%s%s) has an unsupported dtype; save it as a plain tensor",
-            source->path, tensor->name, view->dtype->name,
-            view->conjugate || view->negate ? ", a lazy conjugate or negative" : "");
-    err = cairn_torch_add_view(checkpoint, source->container, tensor, name, kind, &index);
-    if (!err) /* the tree is this source's own to change, only its walkers have no need to */
-        cairn_torch_carry_out(&source->torch.tree, (struct cairn_pickle_node *)tensor->node,
-                              "tensor", name);
+    if (!err)
+        err = cairn_torch_add_view(checkpoint, source->container, tensor, name, kind, &index);
+    if (!err)
+        cairn_torch_carry_out(&source->torch.tree, tensor->node, "tensor", name);
     return err;
 }
 
@@ -128,6 +148,8 @@ cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch
         if (tensor->node->kind != CAIRN_PICKLE_OBJECT)
             continue;
         (void)snprintf(name, sizeof(name), "%s%s", scope, tensor->name);
+        if (!tensor->name[0] && cairn_text_ends(name, "."))
+            name[strlen(name) - 1] = '\0';
         err = cairn_torch_source_add(checkpoint, source, tensor, name, CAIRN_BUFFER);
     }
     if (!err)

@@ -31,7 +31,19 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_add_view(struct cairn_checkpoint *checkpo
                                                 const char *name, enum cairn_kind kind,
                                                 uint32_t *index);
 
-/* Opens a file of the checkpoint's place. Errors of cairn_checkpoint_add_file and cairn_torch_open,
+/* Complains, CAIRN_INVAL, where a tensor's elements are not what is stored, or of no dtype here. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_check_view(const struct cairn_checkpoint *checkpoint,
+                                                  const struct cairn_torch_tensor *tensor,
+                                                  const char *name);
+
+/* Opens an archive at [begin, begin + bytes) of an open file, which is container out->container.
+ * `where` names it in messages. Errors of cairn_torch_open, complained about; *out is for the
+ * caller to end in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_source_read(struct cairn_checkpoint *checkpoint, int fd,
+                                                   const char *where, uint64_t begin,
+                                                   uint64_t bytes, struct cairn_torch_source *out);
+
+/* Opens a file of the checkpoint's place, "": that is itself one. Errors of cairn_checkpoint_add_file and cairn_torch_open,
  * complained about; *out is for the caller to end in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_open(struct cairn_checkpoint *checkpoint,
                                                    const char *path,
@@ -44,8 +56,7 @@ const struct cairn_torch_tensor *cairn_torch_source_tensor(const struct cairn_to
                                                            const struct cairn_pickle_node *node);
 
 /* The tensor under a name of the layout, whole, and ("tensor", name) in its place in the tree.
- * CAIRN_VERSION where its elements are not what is stored (of an unknown dtype, or conjugated); the
- * errors of adding a piece. */
+ * The errors of cairn_torch_check_view and of adding a piece. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_add(struct cairn_checkpoint *checkpoint,
                                                   struct cairn_torch_source *source,
                                                   const struct cairn_torch_tensor *tensor,

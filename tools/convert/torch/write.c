@@ -31,19 +31,17 @@ add(struct cairn_torch_plan *plan, const char *name, uint64_t bytes)
 
 static cairn_err
 add_entries(struct cairn_torch_plan *plan, size_t pickle_bytes,
-            const struct cairn_torch_plan_storage *storages, struct cairn_complaint *complaint)
+            const struct cairn_torch_filled *storages, struct cairn_complaint *complaint)
 {
-    char name[CAIRN_TORCH_KEY_BYTES_MAX + 8];
+    char name[24];
     cairn_err err = add(plan, "data.pkl", pickle_bytes);
 
     for (size_t i = 0; i < sizeof(before) / sizeof(before[0]) && err == CAIRN_OK; i++)
         err = add(plan, before[i].name, strlen(before[i].text));
     plan->first_storage = plan->zip.entry_count;
     for (uint32_t i = 0; i < plan->storage_count && err == CAIRN_OK; i++) {
-        (void)snprintf(name, sizeof(name), "data/%s", storages[i].key);
-        err = strlen(storages[i].key) < CAIRN_TORCH_KEY_BYTES_MAX
-                  ? add(plan, name, storages[i].bytes)
-                  : CAIRN_INVAL;
+        (void)snprintf(name, sizeof(name), "data/%" PRIu32, i);
+        err = add(plan, name, storages[i].bytes);
     }
     if (err == CAIRN_OK)
         err = add(plan, version.name, strlen(version.text));
@@ -59,7 +57,7 @@ add_entries(struct cairn_torch_plan *plan, size_t pickle_bytes,
 cairn_err
 cairn_torch_plan_init(struct cairn_torch_plan *plan, const char *folder,
                       const struct cairn_pickle *tree, const struct cairn_pickle_node *root,
-                      const struct cairn_torch_plan_storage *storages, uint32_t storage_count,
+                      const struct cairn_torch_filled *storages, uint32_t storage_count,
                       struct cairn_complaint *complaint)
 {
     size_t pickle_bytes = 0;

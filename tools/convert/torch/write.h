@@ -3,8 +3,9 @@
  * form): everything but the bytes of the storages, which their owner writes to where the plan says.
  *
  * torch.load reads it with weights_only, memory-mapped, and with storage offsets calculated instead
- * of read; written from what torch/file.h read, with the same folder, it is the same file byte for
- * byte but for the 40 digits of .data/serialization_id (and their checksum).
+ * of read; written from what torch/file.h read, with the same folder and where storages are called
+ * by their indexes, it is the same file byte for byte but for the 40 digits of
+ * .data/serialization_id (and their checksum).
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_WRITE_H
 #define CAIRN_TOOLS_CONVERT_TORCH_WRITE_H
@@ -12,9 +13,10 @@
 #include "tools/convert/pickle/pickle.h"
 #include "tools/convert/zip/write.h"
 
-struct cairn_torch_plan_storage {
-    const char *key; /* borrowed for the call */
+/* A storage; its key is its index, in the order in which torch.load meets them. */
+struct cairn_torch_filled {
     uint64_t bytes;
+    uint32_t identity; /* what its owner calls it (torch/carry.h) */
 };
 
 struct cairn_torch_plan {
@@ -34,7 +36,7 @@ struct cairn_torch_plan {
 CAIRN_MUST_CHECK cairn_err cairn_torch_plan_init(struct cairn_torch_plan *plan, const char *folder,
                                                  const struct cairn_pickle *tree,
                                                  const struct cairn_pickle_node *root,
-                                                 const struct cairn_torch_plan_storage *storages,
+                                                 const struct cairn_torch_filled *storages,
                                                  uint32_t storage_count,
                                                  struct cairn_complaint *complaint);
 /* Frees; allowed twice and on zeroes. */

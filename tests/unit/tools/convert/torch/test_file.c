@@ -19,6 +19,7 @@
 #include "base/crc.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "tools/convert/torch/carry.h"
 #include "tools/convert/torch/file.h"
 #include "tools/convert/torch/write.h"
 #include "tests/support/cmocka.h"
@@ -169,10 +170,26 @@ copy_storage(int from, const struct cairn_torch_stored *stored, int to,
     }
 }
 
+/* Storages of a file that is written are called by their indexes. */
+static cairn_err
+name_by_index(void *context, struct cairn_pickle_node *node)
+{
+    struct cairn_torch_file *file = context;
+    struct cairn_pickle_node **key = &node->items[0]->items[2];
+    char text[CAIRN_TORCH_KEY_BYTES_MAX], index[24];
+
+    assert_true(cairn_pickle_copy_text(*key, text, sizeof(text)));
+    (void)snprintf(index, sizeof(index), "%td",
+                   cairn_torch_find_storage(file, text) - file->storages);
+    if (strcmp(text, index) != 0)
+        *key = cairn_pickle_text(&file->tree, index);
+    return CAIRN_OK;
+}
+
 static void
 rewrite(const char *from_path, const char *to_path, const char *folder)
 {
-    struct cairn_torch_plan_storage *storages;
+    struct cairn_torch_filled *storages;
     struct cairn_torch_plan plan;
     struct cairn_torch_file file;
     int from = open_fixture(from_path, &file), to = -1;
@@ -181,8 +198,9 @@ rewrite(const char *from_path, const char *to_path, const char *folder)
     storages = calloc(file.storage_count + 1u, sizeof(*storages));
     assert_non_null(storages);
     for (uint32_t i = 0; i < file.storage_count; i++)
-        storages[i] =
-            (struct cairn_torch_plan_storage){file.storages[i].key, file.storages[i].bytes};
+        storages[i] = (struct cairn_torch_filled){.bytes = file.storages[i].bytes};
+    assert_int_equal(cairn_torch_visit_persistent(&file.tree, file.root, name_by_index, &file),
+                     CAIRN_OK);
     assert_int_equal(cairn_torch_plan_init(&plan, folder, &file.tree, file.root, storages,
                                            file.storage_count, NULL),
                      CAIRN_OK);
@@ -394,7 +412,7 @@ other_files_are_told_by_name(void **state)
 static void
 make_archive(const char *path, struct cairn_pickle *tree, struct cairn_pickle_node *root)
 {
-    struct cairn_torch_plan_storage storage = {"0", 16};
+    struct cairn_torch_filled storage = {.bytes = 16};
     struct cairn_torch_plan plan;
     uint8_t zeroes[16] = {0};
     int fd = -1;
@@ -624,7 +642,7 @@ make_sparse(const char *path, uint64_t gib)
     struct cairn_torch_view view = {
         .dtype = cairn_torch_dtype_named("float32"), .dims = 1, .shape = {elements}, .stride = {1}};
     struct cairn_torch_view last = {.dtype = view.dtype, .dims = 1, .shape = {4}, .stride = {1}};
-    struct cairn_torch_plan_storage storages[2] = {{"0", gib << 30}, {"1", 16}};
+    struct cairn_torch_filled storages[2] = {{.bytes = gib << 30}, {.bytes = 16}};
     const float one = 1.0f, four[4] = {1, 2, 3, 4};
     struct cairn_torch_builder builder;
     struct cairn_pickle tree;
@@ -698,8 +716,7 @@ enum { MADE_COUNT = sizeof(made_dtypes) / sizeof(made_dtypes[0]), MADE_ELEMENTS 
  * storage s is i + s, those of bool are 0 and 1.
  */
 static struct cairn_pickle_node *
-made_tree(struct cairn_pickle *tree, struct cairn_torch_plan_storage *storages,
-          char keys[MADE_COUNT][8])
+made_tree(struct cairn_pickle *tree, struct cairn_torch_filled *storages, char keys[MADE_COUNT][8])
 {
     struct cairn_torch_builder builder;
     struct cairn_pickle_node *root, *weights;
@@ -720,8 +737,7 @@ made_tree(struct cairn_pickle *tree, struct cairn_torch_plan_storage *storages,
                                         .parameter = i < 2};
 
         (void)snprintf(keys[i], 8, "%u", i);
-        storages[i] =
-            (struct cairn_torch_plan_storage){keys[i], MADE_ELEMENTS * dtype->element_bytes};
+        storages[i] = (struct cairn_torch_filled){.bytes = MADE_ELEMENTS * dtype->element_bytes};
         cairn_pickle_put(
             tree, weights, cairn_pickle_text(tree, made_dtypes[i]),
             cairn_torch_tensor_node(
@@ -739,7 +755,7 @@ made_tree(struct cairn_pickle *tree, struct cairn_torch_plan_storage *storages,
 static void
 make_every_dtype(const char *path)
 {
-    struct cairn_torch_plan_storage storages[MADE_COUNT];
+    struct cairn_torch_filled storages[MADE_COUNT];
     char keys[MADE_COUNT][8];
     struct cairn_pickle tree;
     struct cairn_torch_plan plan;
