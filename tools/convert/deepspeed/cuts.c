@@ -1,6 +1,7 @@
 /* tools/convert/deepspeed/cuts.c - see deepspeed/cuts.h. */
 #include "snapshot/box.h"
 #include "tools/convert/deepspeed/cuts.h"
+#include "base/assert.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,16 +103,34 @@ cairn_deepspeed_cuts_read(const struct cairn_pickle_node *info, struct cairn_dee
     return err;
 }
 
-uint64_t
-cairn_deepspeed_cut_clip(const struct cairn_deepspeed_cut_box *box, uint32_t dims,
-                         uint64_t row_elements, uint64_t begin, uint64_t end, uint64_t *from,
-                         uint64_t *to)
+cairn_err
+cairn_deepspeed_cut_add(struct cairn_checkpoint *checkpoint, struct cairn_output *output,
+                        uint32_t tensor, uint32_t container, const struct cairn_deepspeed_cut *cut,
+                        const struct cairn_deepspeed_parameter *part, uint64_t begin, uint64_t end,
+                        uint64_t at, size_t element_bytes)
 {
-    uint64_t first = box->row * row_elements, count = cairn_shape_elements(dims, box->extent);
+    uint64_t row_elements =
+        part->dims > 0 && part->shape[0] > 0 ? part->elements / part->shape[0] : 0;
+    cairn_err err = CAIRN_OK;
 
-    *from = begin > first ? begin - first : 0;
-    *to = end < first ? 0 : end - first < count ? end - first : count;
-    return first;
+    CAIRN_ASSERT(begin <= end && end <= part->elements);
+    for (uint32_t b = 0; b < cut->box_count && !err; b++) {
+        const struct cairn_deepspeed_cut_box *box = &cut->boxes[b];
+        uint64_t first = box->row * row_elements, count;
+        uint64_t from = begin > first ? begin - first : 0, to = end < first ? 0 : end - first,
+                 begins;
+
+        count = cairn_shape_elements(part->dims, box->extent);
+        to = to < count ? to : count;
+        begins = at + (first + from - begin) * element_bytes;
+        if (from < to && output)
+            err = cairn_output_add_flat(output, tensor, container, box->start, box->extent, from,
+                                        to, begins);
+        else if (from < to)
+            err = cairn_checkpoint_add_flat(checkpoint, tensor, container, box->start, box->extent,
+                                            from, to, begins);
+    }
+    return err;
 }
 
 void

@@ -7,6 +7,8 @@
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_CUTS_H
 
 #include "cairn/types.h"
+#include "tools/convert/core/output.h"
+#include "tools/convert/deepspeed/groups.h"
 #include "tools/convert/deepspeed/patterns.h"
 #include "tools/convert/pickle/pickle.h"
 
@@ -30,11 +32,16 @@ struct cairn_deepspeed_cut {
     uint64_t padded_rows; /* of an embedding with padding, in all parts; else 0 */
 };
 
-/* Elements [*from, *to) of a box, counted from its first, that lie in [begin, end) of a part whose
- * rows have row_elements; returns where the box begins in the part. *from >= *to if none does. */
-uint64_t cairn_deepspeed_cut_clip(const struct cairn_deepspeed_cut_box *box, uint32_t dims,
-                                  uint64_t row_elements, uint64_t begin, uint64_t end,
-                                  uint64_t *from, uint64_t *to);
+/* Elements [begin, end) of a rank's part, which is `part`, lie at `at` of a container of the
+ * checkpoint that is read (`output` NULL), or of a file that is written. The errors of adding
+ * pieces. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_cut_add(struct cairn_checkpoint *checkpoint,
+                                                   struct cairn_output *output, uint32_t tensor,
+                                                   uint32_t container,
+                                                   const struct cairn_deepspeed_cut *cut,
+                                                   const struct cairn_deepspeed_parameter *part,
+                                                   uint64_t begin, uint64_t end, uint64_t at,
+                                                   size_t element_bytes);
 
 /* CAIRN_VERSION, with *why (static), for patterns that are not understood; CAIRN_NOMEM. The caller
  * ends *out with cairn_deepspeed_cuts_fini in any case. */

@@ -26,9 +26,8 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
     struct cairn_torch_source source = {0};
     const struct cairn_pickle_node *pairs;
     char key[CAIRN_NAME_BYTES_MAX];
+    struct cairn_deepspeed_expert expert;
     const char *name;
-    size_t begin, end;
-    uint32_t number;
     cairn_err err = cairn_torch_source_open(checkpoint, path, &source);
 
     pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
@@ -37,15 +36,15 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
         err = cairn_refuse_file(checkpoint, path, CAIRN_CORRUPT,
                                 "holds no tensors of an expert by name");
     name = err ? NULL : cairn_deepspeed_canonical(key);
-    if (!err && !cairn_deepspeed_expert_in(name, &begin, &end, &number))
+    if (!err && !cairn_deepspeed_expert_in(name, &expert))
         err = cairn_refuse_file(
             checkpoint, path, CAIRN_VERSION,
             "%s is not a name of an expert of DeepSpeed's MoE layers, which alone are read", key);
-    if (!err && cairn_deepspeed_layer_find(layers, name, begin))
+    if (!err && cairn_deepspeed_layer_find(layers, name, expert.begin))
         err = cairn_refuse_file(checkpoint, path, CAIRN_CORRUPT,
                                 "is of the same layer as another file; take all of one checkpoint");
     if (!err)
-        err = cairn_deepspeed_layer_add(layers, name, begin, experts);
+        err = cairn_deepspeed_layer_add(layers, name, expert.begin, experts);
     cairn_torch_source_close(&source);
     return err;
 }
@@ -55,7 +54,7 @@ cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
                                  const struct cairn_deepspeed_files *files, uint32_t part,
                                  struct cairn_deepspeed_layers *layers)
 {
-    const struct cairn_deepspeed_expert_file *experts = files->experts;
+    const struct cairn_deepspeed_file *experts = files->experts;
     cairn_err err = CAIRN_OK;
 
     if (files->expert_count > 0 && files->model_by_rank)
@@ -63,7 +62,7 @@ cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
             checkpoint, CAIRN_CORRUPT,
             "%s is of a job with experts, and %s of one with ZeRO 3, with which DeepSpeed does not "
             "train its MoE layers: they are of two checkpoints; separate them",
-            experts[0].path, files->models[0]);
+            experts[0].path, files->models[0].path);
     for (uint32_t i = 0, next; i < files->expert_count && !err; i = next) {
         for (next = i + 1; next < files->expert_count && experts[next].part == experts[i].part &&
                            experts[next].layer == experts[i].layer;)
@@ -85,10 +84,9 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
     const struct cairn_pickle_node *shared =
         cairn_pickle_pairs(cairn_pickle_get(root, "shared_params"));
     char name[CAIRN_NAME_BYTES_MAX];
+    struct cairn_deepspeed_expert expert;
     const char *why = NULL;
-    size_t begin, end;
     uint64_t count;
-    uint32_t number;
     cairn_err err;
 
     if (state->layers.count > 0 && !cairn_pickle_is_list(counts))
@@ -104,7 +102,7 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
                           "each layer; copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; shared && i < shared->count; i++)
         if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
-            cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &begin, &end, &number))
+            cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &expert))
             return cairn_refuse_file(checkpoint, where, CAIRN_VERSION,
                                      "%s is a tied parameter of an expert, which only the first "
                                      "rank's experts alone and not read",

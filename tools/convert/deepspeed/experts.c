@@ -15,7 +15,7 @@
 enum { LAYERS_MAX = 4096, EXPERTS_MAX = 1 << 20, PARAMETERS_MAX = 1 << 24 };
 
 bool
-cairn_deepspeed_expert_in(const char *name, size_t *begin, size_t *end, uint32_t *number)
+cairn_deepspeed_expert_in(const char *name, struct cairn_deepspeed_expert *expert)
 {
     const char *mark = strstr(name, MARK), *digits;
     size_t count;
@@ -26,10 +26,10 @@ cairn_deepspeed_expert_in(const char *name, size_t *begin, size_t *end, uint32_t
     count = strspn(digits, "0123456789");
     if (count == 0 || count > 7 || digits[count] != '.' || (count > 1 && digits[0] == '0'))
         return false;
-    *begin = (size_t)(digits - name);
-    *end = *begin + count;
-    *number = (uint32_t)strtoul(digits, NULL, 10);
-    return *number < EXPERTS_MAX;
+    expert->begin = (size_t)(digits - name);
+    expert->end = expert->begin + count;
+    expert->number = (uint32_t)strtoul(digits, NULL, 10);
+    return expert->number < EXPERTS_MAX;
 }
 
 /* ---- layers ---- */
@@ -67,19 +67,20 @@ cairn_deepspeed_layers_of(const struct cairn_deepspeed_groups *groups,
     memset(out, 0, sizeof(*out));
     for (uint32_t i = 0; i < groups->parameter_count && !err; i++) {
         const char *name = groups->parameters[i].name;
-        size_t begin, end;
-        uint32_t number;
+        struct cairn_deepspeed_expert expert;
 
-        if (!cairn_deepspeed_expert_in(name, &begin, &end, &number))
+        if (!cairn_deepspeed_expert_in(name, &expert))
             continue;
-        if (!layer || strncmp(layer->prefix, name, begin) != 0 || layer->prefix[begin] != '\0') {
-            layer = (struct cairn_deepspeed_layer *)cairn_deepspeed_layer_find(out, name, begin);
+        if (!layer || strncmp(layer->prefix, name, expert.begin) != 0 ||
+            layer->prefix[expert.begin] != '\0') {
+            layer =
+                (struct cairn_deepspeed_layer *)cairn_deepspeed_layer_find(out, name, expert.begin);
             if (!layer)
-                err = cairn_deepspeed_layer_add(out, name, begin, 0);
+                err = cairn_deepspeed_layer_add(out, name, expert.begin, 0);
             layer = layer || err ? layer : &out->layers[out->count - 1];
         }
-        if (!err && number >= layer->experts)
-            layer->experts = number + 1;
+        if (!err && expert.number >= layer->experts)
+            layer->experts = expert.number + 1;
     }
     return err;
 }
@@ -129,16 +130,16 @@ place_group(struct cairn_deepspeed_groups *groups, struct cairn_deepspeed_group 
     for (uint32_t i = 0; i < group->count; i++) {
         struct cairn_deepspeed_parameter *parameter = &groups->parameters[group->first + i];
         const struct cairn_deepspeed_layer *mine;
-        size_t begin, end;
-        uint32_t number, spread;
+        struct cairn_deepspeed_expert expert;
+        uint32_t spread;
 
-        if (!cairn_deepspeed_expert_in(parameter->name, &begin, &end, &number))
+        if (!cairn_deepspeed_expert_in(parameter->name, &expert))
             continue;
         experts++;
-        mine = cairn_deepspeed_layer_find(own, parameter->name, begin);
+        mine = cairn_deepspeed_layer_find(own, parameter->name, expert.begin);
         parameter->own_experts = mine->experts;
-        spread =
-            cairn_deepspeed_layer_find(layers, parameter->name, begin)->experts / mine->experts;
+        spread = cairn_deepspeed_layer_find(layers, parameter->name, expert.begin)->experts /
+                 mine->experts;
         *why = "a group of its optimizer has layers whose experts are spread over different "
                "numbers of ranks";
         if (experts > 1 && spread != group->spread)
@@ -194,16 +195,15 @@ cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_paramet
                            uint32_t expert_rank, char name[CAIRN_NAME_BYTES_MAX])
 {
     const char *dot = key ? "." : "";
-    size_t begin = 0, end = 0;
-    uint32_t number = 0;
+    struct cairn_deepspeed_expert expert;
     int bytes;
 
     key = key ? key : "";
-    if (parameter->own_experts > 0 &&
-        cairn_deepspeed_expert_in(parameter->name, &begin, &end, &number))
-        bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s%.*s%" PRIu64 "%s", key, dot, (int)begin,
-                         parameter->name, number + (uint64_t)expert_rank * parameter->own_experts,
-                         parameter->name + end);
+    if (parameter->own_experts > 0 && cairn_deepspeed_expert_in(parameter->name, &expert))
+        bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s%.*s%" PRIu64 "%s", key, dot,
+                         (int)expert.begin, parameter->name,
+                         expert.number + (uint64_t)expert_rank * parameter->own_experts,
+                         parameter->name + expert.end);
     else
         bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s%s", key, dot, parameter->name);
     return bytes >= 0 && bytes < CAIRN_NAME_BYTES_MAX ? CAIRN_OK : CAIRN_VERSION;
@@ -240,19 +240,19 @@ find_run(const struct cairn_deepspeed_groups *groups, uint32_t first, uint32_t e
 {
     const char *name = groups->parameters[first].name;
     struct run run = {.first = first, .count = 1};
-    size_t begin, stop;
-    uint32_t number;
+    struct cairn_deepspeed_expert expert;
 
-    if (!cairn_deepspeed_expert_in(name, &run.begin, &stop, &number))
+    if (!cairn_deepspeed_expert_in(name, &expert))
         return run;
-    run.experts = number + 1;
+    run.begin = expert.begin;
+    run.experts = expert.number + 1;
     for (; first + run.count < end; run.count++) {
         const char *next = groups->parameters[first + run.count].name;
 
-        if (!cairn_deepspeed_expert_in(next, &begin, &stop, &number) || begin != run.begin ||
-            strncmp(name, next, begin) != 0)
+        if (!cairn_deepspeed_expert_in(next, &expert) || expert.begin != run.begin ||
+            strncmp(name, next, run.begin) != 0)
             break;
-        run.experts = number >= run.experts ? number + 1 : run.experts;
+        run.experts = expert.number >= run.experts ? expert.number + 1 : run.experts;
     }
     return run;
 }
@@ -265,13 +265,12 @@ is_by_number(const struct cairn_deepspeed_groups *groups, const struct run *run)
     for (uint32_t i = 0; i < run->count; i++) {
         const char *name = groups->parameters[run->first + i].name;
         const char *first = groups->parameters[run->first + i % (each ? each : 1)].name;
-        size_t begin, end, first_begin, first_end;
-        uint32_t number, first_number;
+        struct cairn_deepspeed_expert expert, least;
 
         if (each == 0 || run->count % run->experts != 0 ||
-            !cairn_deepspeed_expert_in(name, &begin, &end, &number) ||
-            !cairn_deepspeed_expert_in(first, &first_begin, &first_end, &first_number) ||
-            number != i / each || strcmp(name + end, first + first_end) != 0)
+            !cairn_deepspeed_expert_in(name, &expert) ||
+            !cairn_deepspeed_expert_in(first, &least) || expert.number != i / each ||
+            strcmp(name + expert.end, first + least.end) != 0)
             return false;
     }
     return true;
@@ -281,12 +280,12 @@ static char *
 renumbered(const char *name, uint32_t number)
 {
     char made[2 * CAIRN_NAME_BYTES_MAX];
-    size_t begin, end;
-    uint32_t known;
+    struct cairn_deepspeed_expert expert;
 
-    if (!cairn_deepspeed_expert_in(name, &begin, &end, &known))
+    if (!cairn_deepspeed_expert_in(name, &expert))
         return strdup(name);
-    (void)snprintf(made, sizeof(made), "%.*s%" PRIu32 "%s", (int)begin, name, number, name + end);
+    (void)snprintf(made, sizeof(made), "%.*s%" PRIu32 "%s", (int)expert.begin, name, number,
+                   name + expert.end);
     return strdup(made);
 }
 

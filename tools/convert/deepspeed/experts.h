@@ -35,8 +35,14 @@ struct cairn_deepspeed_share {
     uint32_t expert_rank; /* whose experts they are; 0 for a group without */
 };
 
-/* Where the number in a name begins and ends; false where the name is of no expert. */
-bool cairn_deepspeed_expert_in(const char *name, size_t *begin, size_t *end, uint32_t *number);
+/* Where the number in a name begins and ends. */
+struct cairn_deepspeed_expert {
+    size_t begin, end;
+    uint32_t number;
+};
+
+/* False where the name is of no expert. */
+bool cairn_deepspeed_expert_in(const char *name, struct cairn_deepspeed_expert *expert);
 
 /* The layer of `bytes` of a prefix; NULL. */
 const struct cairn_deepspeed_layer *

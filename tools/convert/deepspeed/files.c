@@ -6,27 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/file.h"
 
 enum { MARKER_BYTES_MAX = 1024 };
 
-enum part {
-    PART_NONE,
-    PART_MODEL,
-    PART_RANK_MODEL,
-    PART_OPTIM,
-    PART_LAYER,
-    PART_EXPERT,
-    PART_OTHER_EXPERT
-};
-
-struct parsed {
-    enum part part;
-    bool bf16;
-    bool cut;       /* a layer of tensor parallelism */
-    uint32_t rank;  /* of a layer or an expert: its number */
-    uint32_t layer; /* of an expert */
-    uint32_t mp_rank;
+/* In the order in which files are sorted. */
+enum kind {
+    KIND_NONE,
+    KIND_MODEL,
+    KIND_RANK_MODEL,
+    KIND_OPTIM,
+    KIND_LAYER,
+    KIND_EXPERT,
+    KIND_COUNT
 };
 
 /* ---- names ---- */
@@ -54,68 +47,75 @@ take_number(const char **at, uint32_t *number)
 }
 
 /* "layer_03-model_states.pt", "layer_03-model_00-model_states.pt" with tensor parallelism of 1 or
- * more. */
+ * more, where *cut. */
 static bool
-take_layer(const char *name, struct parsed *parsed)
+take_layer(const char *name, struct cairn_deepspeed_file *file, bool *cut)
 {
     uint32_t model = 0;
 
-    if (!take(&name, "layer_") || !take_number(&name, &parsed->rank))
+    if (!take(&name, "layer_") || !take_number(&name, &file->number))
         return false;
     if (take(&name, "-model_") && strcmp(name, "states.pt") == 0)
         return true;
-    parsed->cut = take_number(&name, &model) && model > 0;
+    *cut = take_number(&name, &model) && model > 0;
     return strcmp(name, "-model_states.pt") == 0;
 }
 
 /* "layer_0_expert_3_mp_rank_00_model_states.pt" */
 static bool
-take_expert(const char *name, struct parsed *parsed)
+take_expert(const char *name, struct cairn_deepspeed_file *file)
 {
-    return take(&name, "layer_") && take_number(&name, &parsed->layer) && take(&name, "_expert_") &&
-           take_number(&name, &parsed->rank) && take(&name, "_mp_rank_") &&
-           take_number(&name, &parsed->mp_rank) && strcmp(name, "_model_states.pt") == 0;
+    return take(&name, "layer_") && take_number(&name, &file->layer) && take(&name, "_expert_") &&
+           take_number(&name, &file->number) && take(&name, "_mp_rank_") &&
+           take_number(&name, &file->part) && strcmp(name, "_model_states.pt") == 0;
 }
 
-static struct parsed
-parse(const char *name)
+/* Whether it is of experts of a job without ZeRO, or of DeepSpeed before 0.5.4. */
+static bool
+is_other_expert(const char *name)
 {
-    struct parsed parsed = {.part = PART_NONE}, none = {.part = PART_NONE};
+    return strncmp(name, "expp_rank_", 10) == 0 ||
+           (strncmp(name, "expert_", 7) == 0 && strstr(name, "_mp_rank_"));
+}
 
-    if (take_layer(name, &parsed))
-        parsed.part = PART_LAYER;
-    else if (take_expert(name, &parsed))
-        parsed.part = PART_EXPERT;
-    else if (strncmp(name, "expp_rank_", 10) == 0 ||
-             (strncmp(name, "expert_", 7) == 0 && strstr(name, "_mp_rank_")))
-        parsed.part = PART_OTHER_EXPERT; /* of a job without ZeRO, or of DeepSpeed before 0.5.4 */
-    if (parsed.part != PART_NONE)
-        return parsed;
-    if (take(&name, "mp_rank_")) {
-        if (!take_number(&name, &parsed.mp_rank) || strcmp(name, "_model_states.pt") != 0)
-            return none;
-        parsed.part = PART_MODEL;
-        return parsed;
-    }
-    parsed.bf16 = take(&name, "bf16_");
-    if (!parsed.bf16)
+/* What a name says; *bf16: it has the prefix, *cut: it is a layer of tensor parallelism. */
+static struct cairn_deepspeed_file
+parse(const char *name, bool *bf16, bool *cut)
+{
+    struct cairn_deepspeed_file file = {.kind = KIND_LAYER}, none = {.kind = KIND_NONE};
+
+    *bf16 = *cut = false;
+    if (take_layer(name, &file, cut))
+        return file;
+    file = (struct cairn_deepspeed_file){.kind = KIND_EXPERT};
+    if (take_expert(name, &file))
+        return file;
+    file = (struct cairn_deepspeed_file){.kind = KIND_MODEL};
+    if (take(&name, "mp_rank_"))
+        return take_number(&name, &file.part) && strcmp(name, "_model_states.pt") == 0 ? file
+                                                                                       : none;
+    *bf16 = take(&name, "bf16_");
+    if (!*bf16)
         (void)take(&name, "fp16_");
-    if (!take(&name, "zero_pp_rank_") || !take_number(&name, &parsed.rank) ||
-        !take(&name, "_mp_rank_") || !take_number(&name, &parsed.mp_rank))
+    if (!take(&name, "zero_pp_rank_") || !take_number(&name, &file.number) ||
+        !take(&name, "_mp_rank_") || !take_number(&name, &file.part))
         return none;
     if (strcmp(name, "_model_states.pt") == 0)
-        parsed.part = PART_RANK_MODEL;
+        file.kind = KIND_RANK_MODEL;
     else if (strcmp(name, "_optim_states.pt") == 0 || strcmp(name, "optim_states.pt") == 0)
-        parsed.part = PART_OPTIM; /* the second is of DeepSpeed before 0.5 */
-    return parsed;
+        file.kind = KIND_OPTIM; /* the second is of DeepSpeed before 0.5 */
+    else
+        return none;
+    return file;
 }
 
 bool
 cairn_deepspeed_is_model(const char *name)
 {
-    struct parsed parsed = parse(name);
+    bool bf16, cut;
+    uint32_t kind = parse(name, &bf16, &cut).kind;
 
-    return parsed.part == PART_MODEL || parsed.part == PART_RANK_MODEL;
+    return kind == KIND_MODEL || kind == KIND_RANK_MODEL;
 }
 
 cairn_err
@@ -155,258 +155,170 @@ cairn_deepspeed_folder(const struct cairn_place *place, const char *marker,
 
 /* ---- listing ---- */
 
-struct ranked {
-    uint32_t part, rank;
-    const char *name;
-};
-
 static int
-by_rank(const void *left, const void *right)
+by_place(const void *left, const void *right)
 {
-    const struct ranked *a = left, *b = right;
+    const struct cairn_deepspeed_file *a = left, *b = right;
+    const uint32_t places[2][4] = {{a->kind, a->part, a->layer, a->number},
+                                   {b->kind, b->part, b->layer, b->number}};
 
-    if (a->part != b->part)
-        return a->part < b->part ? -1 : 1;
-    return a->rank < b->rank ? -1 : a->rank > b->rank;
+    for (size_t i = 0; i < 4; i++)
+        if (places[0][i] != places[1][i])
+            return places[0][i] < places[1][i] ? -1 : 1;
+    return 0;
 }
 
+/* The files of ranks 0, 1, 2, … of parts 0, 1, …, each once; all parts have as many ranks. */
 static cairn_err
-take_paths(const char *folder, const struct ranked *ranked, uint32_t count, char ***paths,
-           uint32_t *path_count)
-{
-    char path[CAIRN_FILE_PATH_BYTES_MAX];
-
-    *paths = calloc((size_t)count + 1, sizeof(**paths));
-    if (!*paths)
-        return CAIRN_NOMEM;
-    *path_count = count;
-    for (uint32_t i = 0; i < count; i++) {
-        if (cairn_deepspeed_path(folder, ranked[i].name, path, sizeof(path)) != CAIRN_OK)
-            return CAIRN_INVAL;
-        (*paths)[i] = strdup(path);
-        if (!(*paths)[i])
-            return CAIRN_NOMEM;
-    }
-    return CAIRN_OK;
-}
-
-/* The files of ranks 0, 1, 2, … of parts 0, 1, …, each once, as paths; all parts have as many
- * ranks. */
-static cairn_err
-take_ranks(const struct cairn_place *place, const char *folder, const char *what,
-           struct ranked *ranked, uint32_t count, char ***paths, uint32_t *path_count,
-           struct cairn_complaint *complaint)
+check_ranks(const struct cairn_place *place, const char *what,
+            const struct cairn_deepspeed_file *files, uint32_t count,
+            struct cairn_complaint *complaint)
 {
     uint32_t ranks = 0;
 
-    if (count == 0)
-        return CAIRN_OK;
-    qsort(ranked, count, sizeof(*ranked), by_rank);
-    while (ranks < count && ranked[ranks].part == 0)
+    while (ranks < count && files[ranks].part == 0)
         ranks++;
-    for (uint32_t i = 0; i <= count; i++) { /* the last round: what the last part should still
-                                             * have */
-        struct ranked wanted = {.part = ranks ? i / ranks : 0, .rank = ranks ? i % ranks : 0};
-        const struct ranked *last = &ranked[i < count ? i : count - 1];
+    for (uint32_t i = 0; count > 0 && i <= count; i++) { /* the last round: what the last part
+                                                          * should still have */
+        struct cairn_deepspeed_file wanted = {
+            .kind = files->kind, .part = ranks ? i / ranks : 0, .number = ranks ? i % ranks : 0};
+        const struct cairn_deepspeed_file *last = &files[i < count ? i : count - 1];
 
-        if (i == count && wanted.rank == 0)
+        if (i == count && wanted.number == 0)
             break;
-        if (i > 0 && i < count && by_rank(last, last - 1) == 0)
+        if (i > 0 && i < count && by_place(last, last - 1) == 0)
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: %s and %s are both rank %" PRIu32
                                   "'s %s; remove the one of the other run",
-                                  place->path, last[-1].name, last->name, last->rank, what);
-        if (i == count || by_rank(last, &wanted) != 0)
+                                  place->path, last[-1].name, last->name, last->number, what);
+        if (i == count || by_place(last, &wanted) != 0)
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: %s is there, but rank %" PRIu32
                                   "'s %s is missing (mp_rank_%02" PRIu32
                                   "); copy it from the node that wrote it",
-                                  place->path, last->name, wanted.rank, what, wanted.part);
-    }
-    return take_paths(folder, ranked, count, paths, path_count);
-}
-
-struct expert {
-    uint32_t part, layer, number;
-    const char *name;
-};
-
-static int
-by_expert(const void *left, const void *right)
-{
-    const struct expert *a = left, *b = right;
-
-    if (a->part != b->part)
-        return a->part < b->part ? -1 : 1;
-    if (a->layer != b->layer)
-        return a->layer < b->layer ? -1 : 1;
-    return a->number < b->number ? -1 : a->number > b->number;
-}
-
-struct sorting {
-    struct ranked *models, *rank_models, *optims, *layers;
-    struct expert *experts;
-    uint32_t model_count, rank_model_count, optim_count, layer_count, expert_count;
-    bool bf16;
-};
-
-static cairn_err
-sort_name(const struct cairn_place *place, const char *name, struct sorting *sorting,
-          struct cairn_complaint *complaint)
-{
-    struct parsed parsed = parse(name);
-
-    if (parsed.part == PART_NONE)
-        return CAIRN_OK;
-    if (parsed.cut)
-        return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s: %s is of a job with tensor and pipeline parallelism, which is "
-                              "not read; merge it with the framework that wrote it",
-                              place->path, name);
-    if (parsed.part == PART_OTHER_EXPERT)
-        return cairn_complain(
-            complaint, CAIRN_VERSION,
-            "%s: %s is of a job with experts and without ZeRO, or of DeepSpeed before 0.5.4, which "
-            "is not read; load it with DeepSpeed and save it with ZeRO 1 or 2",
-            place->path, name);
-    if (parsed.part == PART_EXPERT)
-        sorting->experts[sorting->expert_count++] =
-            (struct expert){parsed.mp_rank, parsed.layer, parsed.rank, name};
-    if (parsed.part == PART_MODEL)
-        sorting->models[sorting->model_count++] = (struct ranked){parsed.mp_rank, 0, name};
-    if (parsed.part == PART_RANK_MODEL)
-        sorting->rank_models[sorting->rank_model_count++] =
-            (struct ranked){parsed.mp_rank, parsed.rank, name};
-    if (parsed.part == PART_LAYER)
-        sorting->layers[sorting->layer_count++] = (struct ranked){0, parsed.rank, name};
-    if (parsed.part == PART_OPTIM) {
-        sorting->optims[sorting->optim_count++] =
-            (struct ranked){parsed.mp_rank, parsed.rank, name};
-        sorting->bf16 = parsed.bf16;
+                                  place->path, last->name, wanted.number, what, wanted.part);
     }
     return CAIRN_OK;
 }
 
-/* Layers without parameters have no file, so numbers are left out. */
+/* Each layer once. Layers without parameters have no file, so numbers are left out. */
 static cairn_err
-take_layers(const struct cairn_place *place, const char *folder, struct sorting *sorting,
-            struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
+check_layers(const struct cairn_place *place, const struct cairn_deepspeed_files *files,
+             struct cairn_complaint *complaint)
 {
-    if (sorting->layer_count == 0)
-        return CAIRN_OK;
-    qsort(sorting->layers, sorting->layer_count, sizeof(*sorting->layers), by_rank);
-    out->layer_numbers = calloc(sorting->layer_count, sizeof(*out->layer_numbers));
-    if (!out->layer_numbers)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < sorting->layer_count; i++) {
-        out->layer_numbers[i] = sorting->layers[i].rank;
-        if (i > 0 && out->layer_numbers[i] == out->layer_numbers[i - 1])
+    for (uint32_t i = 1; i < files->layer_count; i++)
+        if (by_place(&files->layers[i], &files->layers[i - 1]) == 0)
             return cairn_complain(
                 complaint, CAIRN_CORRUPT,
                 "%s: %s and %s are the same layer; remove the one of the other run", place->path,
-                sorting->layers[i - 1].name, sorting->layers[i].name);
-    }
-    return take_paths(folder, sorting->layers, sorting->layer_count, &out->layers,
-                      &out->layer_count);
+                files->layers[i - 1].name, files->layers[i].name);
+    return CAIRN_OK;
 }
 
 /* Experts 0, 1, … of layers 0, 1, … of each part, each once: a stage of a pipeline counts its own
  * layers. */
 static cairn_err
-take_experts(const struct cairn_place *place, const char *folder, struct sorting *sorting,
-             struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
+check_experts(const struct cairn_place *place, const struct cairn_deepspeed_files *files,
+              struct cairn_complaint *complaint)
 {
-    const struct expert *found = sorting->experts;
-    struct expert wanted = {0};
-    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    struct cairn_deepspeed_file wanted = {.kind = KIND_EXPERT};
 
-    if (sorting->expert_count == 0)
-        return CAIRN_OK;
-    qsort(sorting->experts, sorting->expert_count, sizeof(*sorting->experts), by_expert);
-    out->experts = calloc(sorting->expert_count, sizeof(*out->experts));
-    if (!out->experts)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < sorting->expert_count; i++, out->expert_count++) {
-        if (i > 0 && by_expert(&found[i], &found[i - 1]) == 0)
+    for (uint32_t i = 0; i < files->expert_count; i++) {
+        const struct cairn_deepspeed_file *found = &files->experts[i];
+        bool same_part = i > 0 && found->part == wanted.part;
+
+        if (i > 0 && by_place(found, found - 1) == 0)
             return cairn_complain(
                 complaint, CAIRN_CORRUPT,
                 "%s: %s and %s are the same expert; remove the one of the other run", place->path,
-                found[i - 1].name, found[i].name);
-        if (i > 0 && found[i].part == wanted.part && found[i].layer == wanted.layer)
-            wanted.number++;
-        else
-            wanted = (struct expert){
-                .part = found[i].part,
-                .layer = i > 0 && found[i].part == wanted.part ? wanted.layer + 1 : 0};
-        if (by_expert(&found[i], &wanted) != 0)
+                found[-1].name, found->name);
+        wanted.number = same_part && found->layer == wanted.layer ? wanted.number + 1 : 0;
+        if (wanted.number == 0)
+            wanted.layer = same_part ? wanted.layer + 1 : 0;
+        wanted.part = found->part;
+        if (by_place(found, &wanted) != 0)
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: %s is there, but expert %" PRIu32 " of layer %" PRIu32
                                   " is missing; copy it from the node that wrote it",
-                                  place->path, found[i].name, wanted.number, wanted.layer);
-        if (cairn_deepspeed_path(folder, found[i].name, path, sizeof(path)) != CAIRN_OK)
-            return CAIRN_INVAL;
-        out->experts[i] =
-            (struct cairn_deepspeed_expert_file){strdup(path), found[i].part, found[i].layer};
-        if (!out->experts[i].path)
-            return CAIRN_NOMEM;
+                                  place->path, found->name, wanted.number, wanted.layer);
+        if (found->part >= files->part_count)
+            return cairn_complain(
+                complaint, CAIRN_CORRUPT,
+                "%s: %s is there, but mp_rank_%02" PRIu32
+                "_model_states.pt is missing; copy it from the node that wrote it",
+                place->path, found->path, found->part);
     }
     return CAIRN_OK;
 }
 
 static cairn_err
-sort_names(const struct cairn_place *place, const char *folder, char *const *names, size_t count,
-           struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
+add_name(const struct cairn_place *place, const char *folder, const char *name,
+         struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
 {
-    struct sorting sorting = {0};
-    cairn_err err = CAIRN_NOMEM;
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    bool bf16, cut;
+    struct cairn_deepspeed_file file = parse(name, &bf16, &cut);
 
-    sorting.models = calloc(count + 1, sizeof(*sorting.models));
-    sorting.rank_models = calloc(count + 1, sizeof(*sorting.rank_models));
-    sorting.optims = calloc(count + 1, sizeof(*sorting.optims));
-    sorting.layers = calloc(count + 1, sizeof(*sorting.layers));
-    sorting.experts = calloc(count + 1, sizeof(*sorting.experts));
-    if (sorting.models && sorting.rank_models && sorting.optims && sorting.layers &&
-        sorting.experts) {
-        err = CAIRN_OK;
-        for (size_t i = 0; i < count && !err; i++)
-            err = sort_name(place, names[i], &sorting, complaint);
-    }
-    if (!err && sorting.model_count > 0 && sorting.rank_model_count > 0)
-        err = cairn_complain(
+    if (is_other_expert(name))
+        return cairn_complain(
+            complaint, CAIRN_VERSION,
+            "%s: %s is of a job with experts and without ZeRO, or of DeepSpeed before 0.5.4, which "
+            "is not read; load it with DeepSpeed and save it with ZeRO 1 or 2",
+            place->path, name);
+    if (file.kind == KIND_NONE)
+        return CAIRN_OK;
+    if (cut)
+        return cairn_complain(complaint, CAIRN_VERSION,
+                              "%s: %s is of a job with tensor and pipeline parallelism, which is "
+                              "not read; merge it with the framework that wrote it",
+                              place->path, name);
+    if (cairn_deepspeed_path(folder, name, path, sizeof(path)) != CAIRN_OK)
+        return CAIRN_INVAL;
+    if (!cairn_array_grow(&out->all, out->count, sizeof(*out->all)) || !(file.path = strdup(path)))
+        return CAIRN_NOMEM;
+    file.name = file.path + strlen(path) - strlen(name);
+    out->all[out->count++] = file;
+    out->bf16 = file.kind == KIND_OPTIM ? bf16 : out->bf16;
+    return CAIRN_OK;
+}
+
+/* The files of each kind, checked. */
+static cairn_err
+take_kinds(const struct cairn_place *place, const char *folder, struct cairn_deepspeed_files *out,
+           struct cairn_complaint *complaint)
+{
+    const struct cairn_deepspeed_file *first[KIND_COUNT] = {NULL};
+    uint32_t counts[KIND_COUNT] = {0};
+    uint32_t models;
+    cairn_err err;
+
+    if (out->count > 0)
+        qsort(out->all, out->count, sizeof(*out->all), by_place);
+    for (uint32_t i = 0; i < out->count; i++)
+        if (counts[out->all[i].kind]++ == 0)
+            first[out->all[i].kind] = &out->all[i];
+    out->model_by_rank = counts[KIND_RANK_MODEL] > 0;
+    models = out->model_by_rank ? KIND_RANK_MODEL : KIND_MODEL;
+    out->models = first[models];
+    out->model_count = counts[models];
+    out->optims = first[KIND_OPTIM];
+    out->optim_count = counts[KIND_OPTIM];
+    out->layers = first[KIND_LAYER];
+    out->layer_count = counts[KIND_LAYER];
+    out->experts = first[KIND_EXPERT];
+    out->expert_count = counts[KIND_EXPERT];
+    out->part_count = out->model_count ? out->models[out->model_count - 1].part + 1 : 1;
+    if (out->model_by_rank && counts[KIND_MODEL] > 0)
+        return cairn_complain(
             complaint, CAIRN_CORRUPT,
             "%s/%s: holds both %s and %s, which are of two checkpoints; separate them", place->path,
-            folder, sorting.models[0].name, sorting.rank_models[0].name);
-    out->model_by_rank = sorting.rank_model_count > 0;
-    out->bf16 = sorting.bf16;
+            folder, first[KIND_MODEL]->name, out->models[0].name);
+    err = check_ranks(place, "model_states file", out->models, out->model_count, complaint);
     if (!err)
-        err = take_ranks(place, folder, "model_states file",
-                         out->model_by_rank ? sorting.rank_models : sorting.models,
-                         out->model_by_rank ? sorting.rank_model_count : sorting.model_count,
-                         &out->models, &out->model_count, complaint);
+        err = check_ranks(place, "optim_states file", out->optims, out->optim_count, complaint);
     if (!err)
-        err = take_ranks(place, folder, "optim_states file", sorting.optims, sorting.optim_count,
-                         &out->optims, &out->optim_count, complaint);
-    if (!err)
-        err = take_layers(place, folder, &sorting, out, complaint);
-    if (!err)
-        err = take_experts(place, folder, &sorting, out, complaint);
-    out->part_count = 1;
-    for (uint32_t i = 0; !err && i < sorting.model_count; i++)
-        out->part_count = sorting.models[i].part + 1;
-    for (uint32_t i = 0; !err && i < sorting.rank_model_count; i++)
-        out->part_count = sorting.rank_models[i].part + 1;
-    for (uint32_t i = 0; !err && i < out->expert_count; i++)
-        if (out->experts[i].part >= out->part_count)
-            err = cairn_complain(complaint, CAIRN_CORRUPT,
-                                 "%s: %s is there, but mp_rank_%02" PRIu32
-                                 "_model_states.pt is missing; copy it from the node that wrote it",
-                                 place->path, out->experts[i].path, out->experts[i].part);
-    free(sorting.layers);
-    free(sorting.experts);
-    free(sorting.models);
-    free(sorting.rank_models);
-    free(sorting.optims);
-    return err;
+        err = check_layers(place, out, complaint);
+    return err ? err : check_experts(place, out, complaint);
 }
 
 cairn_err
@@ -419,8 +331,10 @@ cairn_deepspeed_files_list(const struct cairn_place *place, const char *folder,
 
     memset(out, 0, sizeof(*out));
     err = cairn_place_list(place, folder, &names, &count, complaint);
+    for (size_t i = 0; i < count && !err; i++)
+        err = add_name(place, folder, names[i], out, complaint);
     if (!err)
-        err = sort_names(place, folder, names, count, out, complaint);
+        err = take_kinds(place, folder, out, complaint);
     if (names)
         cairn_dir_list_free(names, count);
     if (!err && out->model_count == 0)
@@ -433,18 +347,8 @@ cairn_deepspeed_files_list(const struct cairn_place *place, const char *folder,
 void
 cairn_deepspeed_files_fini(struct cairn_deepspeed_files *files)
 {
-    for (uint32_t i = 0; files->models && i < files->model_count; i++)
-        free(files->models[i]);
-    for (uint32_t i = 0; files->optims && i < files->optim_count; i++)
-        free(files->optims[i]);
-    for (uint32_t i = 0; files->layers && i < files->layer_count; i++)
-        free(files->layers[i]);
-    for (uint32_t i = 0; files->experts && i < files->expert_count; i++)
-        free(files->experts[i].path);
-    free(files->experts);
-    free(files->models);
-    free(files->optims);
-    free(files->layers);
-    free(files->layer_numbers);
+    for (uint32_t i = 0; i < files->count; i++)
+        free(files->all[i].path);
+    free(files->all);
     memset(files, 0, sizeof(*files));
 }

@@ -25,25 +25,30 @@
 
 enum { CAIRN_DEEPSPEED_RANKS_MAX = 1 << 20 };
 
-/* One expert of a part's layer, which the part counts from 0. */
-struct cairn_deepspeed_expert_file {
-    char *path; /* in the place */
-    uint32_t part, layer;
+struct cairn_deepspeed_file {
+    char *path;       /* in the place; owned */
+    const char *name; /* its end, without the folder */
+    uint32_t kind;    /* deepspeed/files.c's */
+    uint32_t part;
+    uint32_t layer;  /* of an expert, which the part counts from 0 */
+    uint32_t number; /* of the rank, the layer or the expert */
 };
 
 /* All zero is the empty value. */
 struct cairn_deepspeed_files {
-    char **models; /* paths in the place, by part and rank; one of all ranks unless model_by_rank */
+    struct cairn_deepspeed_file *all; /* owned: what follows is in it */
+    uint32_t count;
+    const struct cairn_deepspeed_file *models; /* by part and rank; one of all ranks unless
+                                                * model_by_rank */
     uint32_t model_count;
-    bool model_by_rank; /* ZeRO 3 */
-    char **optims;      /* by part and rank, as many ranks in each part */
+    bool model_by_rank;                        /* ZeRO 3 */
+    const struct cairn_deepspeed_file *optims; /* by part and rank, as many ranks in each part */
     uint32_t optim_count;
-    bool bf16;     /* optims have the prefix */
-    char **layers; /* by number */
-    uint32_t *layer_numbers;
+    bool bf16;                                 /* optims have the prefix */
+    const struct cairn_deepspeed_file *layers; /* by number */
     uint32_t layer_count;
-    struct cairn_deepspeed_expert_file *experts; /* by part, layer and number, as many as each layer
-                                                  * has */
+    const struct cairn_deepspeed_file *experts; /* by part, layer and number, as many as each layer
+                                                 * has */
     uint32_t expert_count;
     uint32_t part_count; /* >= 1 */
 };

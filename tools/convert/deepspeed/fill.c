@@ -83,18 +83,6 @@ split_flat(const struct cairn_deepspeed_target *target, const char *name,
     return *end == '\0' && number < target->groups.group_count;
 }
 
-static uint32_t
-key_index(struct cairn_deepspeed_target *target, const char *key)
-{
-    for (uint32_t i = 0; i < target->key_count; i++)
-        if (strcmp(target->keys[i], key) == 0)
-            return i;
-    if (target->key_count == CAIRN_DEEPSPEED_KEYS_MAX)
-        return UINT32_MAX;
-    (void)snprintf(target->keys[target->key_count], CAIRN_DEEPSPEED_KEY_BYTES_MAX, "%s", key);
-    return target->key_count++;
-}
-
 /* The state of the first parameter of a group stands for its dtype, or for the group's where it is
  * one. */
 static cairn_err
@@ -122,10 +110,14 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
 
     if (strcmp(word, "tensor") == 0)
         return fill_tensor(target, name, out);
-    if (strcmp(word, "line") == 0) {
+    if (strcmp(word, "line") == 0 || strcmp(word, "fragment") == 0) {
         err = fill_tensor(target, name, out);
         out->shape[0] = cairn_shape_elements(out->dims, out->shape);
         out->dims = 1;
+        if (word[0] == 'f') {
+            out->shape[0] = cairn_deepspeed_evenly(out->shape[0], target->ranks);
+            out->identity += tensors;
+        }
         return err;
     }
     if (strcmp(word, "empty") == 0) {
@@ -136,14 +128,7 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
             out->identity += out->dtype->dtype;
         return out->dtype ? CAIRN_OK : unknown(target, name);
     }
-    if (strcmp(word, "fragment") == 0) {
-        err = fill_tensor(target, name, out);
-        out->shape[0] =
-            cairn_deepspeed_evenly(cairn_shape_elements(out->dims, out->shape), target->ranks);
-        out->dims = 1;
-        out->identity += tensors;
-        return err;
-    }
+
     if (!split_flat(target, name, key, &group))
         return cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "carried from DeepSpeed: %s %s",
                             word, name);
@@ -152,7 +137,7 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
         err = fill_tensor(target, first, out);
     if (err)
         return err;
-    key_at = key_index(target, key);
+    key_at = cairn_deepspeed_keys_index(&target->keys, key, strlen(key), true);
     if (strcmp(word, "scalar") == 0 && key_at != UINT32_MAX) {
         /* a group counts its own steps in place, so no two may share the storage of an alias */
         out->identity = scalars_begin(target) + key_at * target->groups.group_count + group;
@@ -280,8 +265,8 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         walked += cairn_deepspeed_evenly(parameter->elements, share.ranks);
         if (begin == end && share.rank > 0)
             continue;
-        if (cairn_deepspeed_state_name(target->keys[key], parameter, share.expert_rank, name) !=
-            CAIRN_OK)
+        if (cairn_deepspeed_state_name(target->keys.keys[key], parameter, share.expert_rank,
+                                       name) != CAIRN_OK)
             return unknown(target, parameter->name);
         index = cairn_deepspeed_target_find(target, name);
         if (index == UINT32_MAX)
@@ -315,7 +300,7 @@ add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
         char first[CAIRN_NAME_BYTES_MAX];
 
         identity -= scalars_begin(target);
-        err = name_first(target, target->keys[identity / target->groups.group_count],
+        err = name_first(target, target->keys.keys[identity / target->groups.group_count],
                          identity % target->groups.group_count, first);
         /* it was found for its shape */
         identity = err ? 0 : cairn_deepspeed_target_find(target, first);

@@ -54,18 +54,18 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
                             "%s says that %" PRIu32
                             " ranks wrote the checkpoint, and there are %" PRIu32
                             " optim_states files; copy the others from the nodes that wrote them",
-                            files->models[0], state->ranks, files->optim_count);
+                            files->models[0].path, state->ranks, files->optim_count);
     if (!state->has_groups && files->optim_count > 0)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%s has no param_shapes, without which the optim_states files cannot "
                             "be cut into parameters; take the checkpoint's own",
-                            files->models[0]);
+                            files->models[0].path);
     if (files->model_by_rank && files->model_count != files->part_count * (uint64_t)state->ranks)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%s says that %" PRIu32
                             " ranks wrote the checkpoint, and there are %" PRIu32
                             " model_states files; copy the others from the nodes that wrote them",
-                            files->models[0], state->ranks, files->model_count);
+                            files->models[0].path, state->ranks, files->model_count);
     return CAIRN_OK;
 }
 
@@ -76,17 +76,17 @@ read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_file
 {
     uint32_t models = files->model_count / files->part_count;
     uint32_t optims = files->optim_count / files->part_count;
-    char *const *model = &files->models[state->part * models];
-    char *const *optim = optims ? &files->optims[state->part * optims] : NULL;
+    const struct cairn_deepspeed_file *model = &files->models[state->part * models];
+    const struct cairn_deepspeed_file *optim = optims ? &files->optims[state->part * optims] : NULL;
     cairn_err err;
 
-    err = cairn_deepspeed_model_read(checkpoint, state, model[0], 0);
+    err = cairn_deepspeed_model_read(checkpoint, state, model[0].path, 0);
     if (!err)
         err = check_counts(checkpoint, files, state);
     for (uint32_t i = 1; i < models && !err; i++)
-        err = cairn_deepspeed_model_read(checkpoint, state, model[i], i);
+        err = cairn_deepspeed_model_read(checkpoint, state, model[i].path, i);
     for (uint32_t i = 0; i < optims && !err; i++)
-        err = cairn_deepspeed_optim_read(checkpoint, state, optim[i], i);
+        err = cairn_deepspeed_optim_read(checkpoint, state, optim[i].path, i);
     return err ? err : cairn_deepspeed_state_end(checkpoint, state);
 }
 

@@ -13,6 +13,20 @@ enum {
 /* so that bytes and sums of two do not overflow */
 static const uint64_t ELEMENTS_MAX = INT64_MAX / 16;
 
+uint32_t
+cairn_deepspeed_keys_index(struct cairn_deepspeed_keys *keys, const char *key, size_t bytes,
+                           bool add)
+{
+    for (uint32_t i = 0; i < keys->count; i++)
+        if (strncmp(keys->keys[i], key, bytes) == 0 && keys->keys[i][bytes] == '\0')
+            return i;
+    if (!add || keys->count == CAIRN_DEEPSPEED_KEYS_MAX || bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX)
+        return UINT32_MAX;
+    memcpy(keys->keys[keys->count], key, bytes);
+    keys->keys[keys->count][bytes] = '\0';
+    return keys->count++;
+}
+
 const char *
 cairn_deepspeed_canonical(const char *path)
 {

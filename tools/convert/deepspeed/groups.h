@@ -40,6 +40,19 @@ struct cairn_deepspeed_groups {
     bool data_first; /* use_data_before_expert_parallelism */
 };
 
+enum { CAIRN_DEEPSPEED_KEYS_MAX = 32, CAIRN_DEEPSPEED_KEY_BYTES_MAX = 64 };
+
+/* The distinct keys of an optimizer's state. All zero is the empty value. */
+struct cairn_deepspeed_keys {
+    char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX];
+    uint32_t count;
+};
+
+/* The index of a key, added where it is new and `add`; UINT32_MAX where it is not there, too long,
+ * or one too many. */
+uint32_t cairn_deepspeed_keys_index(struct cairn_deepspeed_keys *keys, const char *key,
+                                    size_t bytes, bool add);
+
 /* A name without the prefixes of module wrappers; points into `path`. */
 const char *cairn_deepspeed_canonical(const char *path);
 

@@ -30,17 +30,14 @@ static cairn_err
 add_buffer_names(const struct cairn_checkpoint *checkpoint, uint32_t part,
                  struct cairn_name_set *names)
 {
-    const struct cairn_pickle_node *list;
     struct cairn_opaque_tree model;
-    char carried[CAIRN_NAME_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
+    char carried[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
 
     cairn_deepspeed_scoped(part, 0, CAIRN_DEEPSPEED_MODEL, carried);
     err = cairn_opaque_tree_open(checkpoint, carried, &model);
-    list = err ? NULL : cairn_pickle_get(model.root, "buffer_names");
-    for (uint32_t i = 0; cairn_pickle_is_list(list) && i < list->count && !err; i++)
-        if (cairn_pickle_copy_text(list->items[i], name, sizeof(name)))
-            err = cairn_name_set_add(names, name);
+    if (!err)
+        err = cairn_deepspeed_buffer_names(model.root, names);
     cairn_opaque_tree_close(&model);
     return err;
 }
@@ -176,9 +173,9 @@ cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
     for (uint32_t i = 0; i < files->expert_count && !err; i++)
         err = read_layer(checkpoint, files->experts[i].path, EXPERT, &buffers);
     for (uint32_t i = 0; i < files->layer_count && !err; i++)
-        err = read_layer(checkpoint, files->layers[i], files->layer_numbers[i], &buffers);
+        err = read_layer(checkpoint, files->layers[i].path, files->layers[i].number, &buffers);
     cairn_name_set_fini(&buffers);
     return err ? err
                : check_whole(checkpoint,
-                             files->layer_count ? files->layers[0] : files->experts[0].path);
+                             files->layer_count ? files->layers[0].path : files->experts[0].path);
 }

@@ -276,11 +276,9 @@ check_experts(const struct cairn_deepspeed_make *make)
 {
     for (uint32_t i = 0; i < make->tensor_count; i++) {
         const struct cairn_tensor *tensor = tensor_at(make, i);
-        size_t begin, end;
-        uint32_t number;
+        struct cairn_deepspeed_expert expert;
 
-        if (tensor->kind == CAIRN_PARAM &&
-            cairn_deepspeed_expert_in(tensor->name, &begin, &end, &number))
+        if (tensor->kind == CAIRN_PARAM && cairn_deepspeed_expert_in(tensor->name, &expert))
             return cairn_refuse(
                 make->checkpoint, CAIRN_VERSION,
                 "%s is of an expert of DeepSpeed's MoE layers, whose files need what DeepSpeed "

@@ -197,23 +197,6 @@ compare_facts(const struct reading *reading, const struct cairn_pickle_node *roo
 
 /* ---- the module ---- */
 
-/* The names in `buffer_names`. */
-static cairn_err
-read_buffer_names(const struct cairn_pickle_node *list, struct cairn_name_set *names)
-{
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; cairn_pickle_is_list(list) && i < list->count && !err; i++) {
-        char name[CAIRN_NAME_BYTES_MAX];
-
-        if (cairn_pickle_copy_text(list->items[i], name,
-                                   sizeof(name))) /* else it is none of ours */
-            err = cairn_name_set_add(names, name);
-    }
-    cairn_name_set_sort(names);
-    return err;
-}
-
 /* The tensor that a node of the module was in the file, carried out or not. */
 static const struct cairn_torch_tensor *
 tensor_at(const struct reading *reading, const struct cairn_pickle_node *node)
@@ -324,7 +307,8 @@ read_module(struct reading *reading, struct cairn_pickle_node *root)
     uint32_t seen_buffers = 0;
     cairn_err err;
 
-    err = read_buffer_names(cairn_pickle_get(root, "buffer_names"), &buffers);
+    err = cairn_deepspeed_buffer_names(root, &buffers);
+    cairn_name_set_sort(&buffers);
     for (uint32_t i = 0; !err && pairs && i < pairs->count; i++) {
         struct cairn_pickle_node *node = pairs->items[2 * i + 1];
         const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
@@ -411,8 +395,7 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
     const struct cairn_pickle_node *pairs =
         cairn_pickle_pairs(cairn_pickle_get(root, "frozen_param_fragments"));
     const struct cairn_pickle_node *sizes = cairn_pickle_pairs(shapes);
-    size_t begin, end;
-    uint32_t number;
+    struct cairn_deepspeed_expert expert;
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
@@ -423,7 +406,7 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
         if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !sizes ||
             i >= sizes->count || !cairn_pickle_is_text(sizes->items[2 * i], path))
             return refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
-        if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
+        if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &expert))
             return cairn_refuse_file(
                 reading->checkpoint, reading->where, CAIRN_VERSION,
                 "%s is a frozen parameter of an expert; ZeRO 2 saves only the first rank's alone; "

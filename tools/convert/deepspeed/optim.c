@@ -72,30 +72,6 @@ check_tied(const struct reading *reading, const char *name, enum cairn_dtype dty
                              name);
 }
 
-/* Elements [begin, end) of a part of a parameter, which lie at `at`. */
-static cairn_err
-add_cut(struct reading *reading, uint32_t tensor, uint32_t parameter, uint64_t begin, uint64_t end,
-        uint64_t at, size_t element_bytes)
-{
-    const struct cairn_deepspeed_cut *cut = &reading->state->cut_of[parameter];
-    const struct cairn_deepspeed_parameter *part = &reading->state->groups.parameters[parameter];
-    uint64_t row_elements =
-        part->dims > 0 && part->shape[0] > 0 ? part->elements / part->shape[0] : 0;
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t b = 0; b < cut->box_count && !err; b++) {
-        const struct cairn_deepspeed_cut_box *box = &cut->boxes[b];
-        uint64_t from, to,
-            first = cairn_deepspeed_cut_clip(box, part->dims, row_elements, begin, end, &from, &to);
-
-        if (from < to)
-            err = cairn_checkpoint_add_flat(reading->checkpoint, tensor, reading->source.container,
-                                            box->start, box->extent, from, to,
-                                            at + (first + from - begin) * element_bytes);
-    }
-    return err;
-}
-
 /* One buffer: a piece for each parameter that the rank has some of. */
 static cairn_err
 cut_buffer(struct reading *reading, const char *key, uint32_t group,
@@ -135,8 +111,10 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
                                                   : parameter->shape,
                                               &index);
         if (!err && reading->state->cut)
-            err = add_cut(reading, index, known->first + i, begin, end,
-                          buffer->at + at * element_bytes, element_bytes);
+            err =
+                cairn_deepspeed_cut_add(reading->checkpoint, NULL, index, reading->source.container,
+                                        &reading->state->cut_of[known->first + i], parameter, begin,
+                                        end, buffer->at + at * element_bytes, element_bytes);
         else if (!err)
             err =
                 cairn_checkpoint_add_flat(reading->checkpoint, index, reading->source.container,
@@ -178,24 +156,6 @@ read_buffer(struct reading *reading, const char *key, uint32_t group,
 /* ---- what a group has once ---- */
 
 static cairn_err
-load_value(const struct reading *reading, const struct cairn_torch_tensor *tensor,
-           uint8_t value[16])
-{
-    size_t bytes = tensor->view.dtype->element_bytes, got = 0;
-    int fd = -1;
-    cairn_err err;
-
-    if (bytes > 16)
-        return CAIRN_INVAL;
-    err = cairn_place_open_file(&reading->checkpoint->place, reading->path, &fd,
-                                reading->checkpoint->complaint);
-    if (!err)
-        err = cairn_file_read_at(fd, tensor->at, value, bytes, &got);
-    (void)cairn_file_close(fd); /* only read; -1 is allowed */
-    return !err && got != bytes ? CAIRN_CORRUPT : err;
-}
-
-static cairn_err
 read_scalar(struct reading *reading, const char *key, uint32_t group,
             struct cairn_pickle_node *node, const struct cairn_torch_tensor *tensor)
 {
@@ -209,7 +169,8 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
     if (known->count == 0 || tensor->view.dtype->dtype == 0)
         return CAIRN_OK; /* carried under its path */
     (void)snprintf(scalar.key, sizeof(scalar.key), "%s", key);
-    err = load_value(reading, tensor, scalar.value);
+    err = cairn_torch_source_load(reading->checkpoint, &reading->source, tensor, scalar.value,
+                                  sizeof(scalar.value));
     if (!err)
         err = cairn_deepspeed_agree(reading->state, reading->path, reading->rank, &scalar,
                                     reading->checkpoint->complaint);
@@ -226,15 +187,8 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
             continue;
         if (first != UINT32_MAX && reading->state->cut && reading->state->part > 0)
             break; /* the first part has said it */
-        if (first != UINT32_MAX) {
-            err = cairn_checkpoint_add_alias(reading->checkpoint, name, first);
-            continue;
-        }
-        err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
-                                          CAIRN_OPTIMIZER, 0, NULL, &first);
-        if (!err)
-            err = cairn_checkpoint_add_box(reading->checkpoint, first, reading->source.container,
-                                           NULL, NULL, tensor->at, NULL);
+        err =
+            cairn_deepspeed_add_scalar(reading->checkpoint, &reading->source, tensor, name, &first);
     }
     (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, group);
     if (!err)

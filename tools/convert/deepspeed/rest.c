@@ -13,27 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The distinct keys of optimizer state of one element: "step". */
-struct keys {
-    char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX];
-    uint32_t count;
-};
-
-static void
-note_key(struct keys *keys, const char *name)
-{
-    size_t bytes = strcspn(name, ".");
-
-    if (name[bytes] == '\0' || bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX)
-        return;
-    for (uint32_t i = 0; i < keys->count; i++)
-        if (strncmp(keys->keys[i], name, bytes) == 0 && keys->keys[i][bytes] == '\0')
-            return;
-    if (keys->count < CAIRN_DEEPSPEED_KEYS_MAX)
-        (void)snprintf(keys->keys[keys->count++], CAIRN_DEEPSPEED_KEY_BYTES_MAX, "%.*s", (int)bytes,
-                       name);
-}
-
 /* Leaves `name` out as equal to `of`, where it is there, apart, and not written, and `of` is. */
 static cairn_err
 leave_out(struct cairn_deepspeed_target *target, const char *name, const char *of)
@@ -50,7 +29,7 @@ leave_out(struct cairn_deepspeed_target *target, const char *name, const char *o
 }
 
 static cairn_err
-leave_out_scalars(struct cairn_deepspeed_target *target, const struct keys *keys,
+leave_out_scalars(struct cairn_deepspeed_target *target, const struct cairn_deepspeed_keys *keys,
                   const struct cairn_deepspeed_group *group)
 {
     const struct cairn_deepspeed_parameter *parameters = &target->groups.parameters[group->first];
@@ -138,7 +117,7 @@ cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target)
 {
     const struct cairn_layout *layout = target->checkpoint->layout;
     struct cairn_opaque_tree object;
-    struct keys keys = {.count = 0};
+    struct cairn_deepspeed_keys keys = {.count = 0};
     char master[CAIRN_NAME_BYTES_MAX + 8];
     cairn_err err = cairn_deepspeed_object_load(target, 0, 0, &object);
 
@@ -147,8 +126,10 @@ cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target)
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
 
-        if (tensor->kind == CAIRN_OPTIMIZER && tensor->dims == 0)
-            note_key(&keys, tensor->name);
+        size_t bytes = strcspn(tensor->name, ".");
+
+        if (tensor->kind == CAIRN_OPTIMIZER && tensor->dims == 0 && tensor->name[bytes])
+            (void)cairn_deepspeed_keys_index(&keys, tensor->name, bytes, true);
     }
     for (uint32_t g = 0; g < target->groups.group_count && !err; g++)
         err = leave_out_scalars(target, &keys, &target->groups.groups[g]);

@@ -11,6 +11,7 @@
 #include "tools/convert/deepspeed/subgroups.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/pickle/write.h"
+#include "base/assert.h"
 
 void
 cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state)
@@ -36,6 +37,20 @@ cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
         (void)snprintf(scope + strlen(scope), sizeof(scope) - strlen(scope), "rank%" PRIu32 "/",
                        rank);
     (void)snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s", scope, what);
+}
+
+cairn_err
+cairn_deepspeed_buffer_names(const struct cairn_pickle_node *model, struct cairn_name_set *names)
+{
+    const struct cairn_pickle_node *list = cairn_pickle_get(model, "buffer_names");
+    char name[CAIRN_NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; cairn_pickle_is_list(list) && i < list->count && !err; i++)
+        if (cairn_pickle_copy_text(list->items[i], name,
+                                   sizeof(name))) /* else it is none of ours */
+            err = cairn_name_set_add(names, name);
+    return err;
 }
 
 void
@@ -92,6 +107,18 @@ cairn_deepspeed_stage(const struct cairn_pickle_node *node, uint32_t *stage)
         return false;
     *stage = (uint32_t)number;
     return true;
+}
+
+cairn_err
+cairn_deepspeed_add_scalar(struct cairn_checkpoint *checkpoint,
+                           const struct cairn_torch_source *source,
+                           const struct cairn_torch_tensor *tensor, const char *name,
+                           uint32_t *first)
+{
+    CAIRN_ASSERT(tensor->view.dims == 0);
+    return *first != UINT32_MAX ? cairn_checkpoint_add_alias(checkpoint, name, *first)
+                                : cairn_torch_add_view(checkpoint, source->container, tensor, name,
+                                                       CAIRN_OPTIMIZER, first);
 }
 
 cairn_err

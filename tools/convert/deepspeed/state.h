@@ -26,6 +26,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
 
+#include "tools/convert/core/name_set.h"
 #include "tools/convert/deepspeed/cuts.h"
 #include "tools/convert/deepspeed/experts.h"
 #include "tools/convert/torch/source.h"
@@ -48,8 +49,6 @@
  * text, two numbers. */
 #define CAIRN_DEEPSPEED_SUB_GROUP_RANKS "deepspeed/sub_group_ranks"
 #define CAIRN_DEEPSPEED_SCOPE "deepspeed/"
-
-enum { CAIRN_DEEPSPEED_KEY_BYTES_MAX = 64 };
 
 /* Over how many ranks the experts of all parts that were read are spread. All zero where there are
  * none. */
@@ -155,6 +154,10 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_optim_read(struct cairn_checkpoint *c
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint,
                                                      struct cairn_deepspeed_state *state);
 
+/* Adds what a model_states object has in `buffer_names`. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_buffer_names(const struct cairn_pickle_node *model,
+                                                        struct cairn_name_set *names);
+
 /* What a dict has under a key, a number or a list of them, becomes the count of ranks. Values of a
  * tree may be shared, so their places are given new ones. */
 void cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
@@ -176,6 +179,13 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carry(struct cairn_checkpoint *checkp
 bool cairn_deepspeed_stage(const struct cairn_pickle_node *node, uint32_t *stage);
 /* Whether a model_states object is of a job with round_robin_gradients. */
 bool cairn_deepspeed_takes_turns(const struct cairn_pickle_node *model);
+
+/* Adds a tensor of one element as `name`: the first that it is, where *first is UINT32_MAX, and an
+ * alias of that one later. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_add_scalar(struct cairn_checkpoint *checkpoint,
+                                                      const struct cairn_torch_source *source,
+                                                      const struct cairn_torch_tensor *tensor,
+                                                      const char *name, uint32_t *first);
 
 /* Notes rank 0's value of a scalar, or compares another rank's with it. CAIRN_CORRUPT where they
  * differ. */

@@ -245,11 +245,10 @@ choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
 static bool
 has_experts(const struct cairn_layout *layout)
 {
-    size_t begin, end;
-    uint32_t number;
+    struct cairn_deepspeed_expert expert;
 
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
-        if (cairn_deepspeed_expert_in(cairn_layout_tensor(layout, i)->name, &begin, &end, &number))
+        if (cairn_deepspeed_expert_in(cairn_layout_tensor(layout, i)->name, &expert))
             return true;
     return false;
 }

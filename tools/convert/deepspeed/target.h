@@ -10,8 +10,6 @@
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/torch/output.h"
 
-enum { CAIRN_DEEPSPEED_KEYS_MAX = 32 };
-
 /* What a tensor-parallel rank has of a tensor. */
 struct cairn_deepspeed_piece {
     uint64_t shape[CAIRN_DIMS_MAX];
@@ -42,9 +40,8 @@ struct cairn_deepspeed_target {
                                          * the module is written as */
     struct cairn_deepspeed_piece *pieces;
     const struct cairn_deepspeed_target *parts; /* [part_count], this one among them; NULL: one */
-    char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX]; /* of flat buffers */
-    uint32_t key_count;
-    uint8_t *carried[2]; /* rank 0's pickles: model, optim (NULL: no ZeRO) */
+    struct cairn_deepspeed_keys keys;           /* of flat buffers */
+    uint8_t *carried[2];                        /* rank 0's pickles: model, optim (NULL: no ZeRO) */
     size_t carried_bytes[2];
 
     bool *left_out; /* [tensors]: as equal to one that is written */

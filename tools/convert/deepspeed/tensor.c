@@ -281,24 +281,14 @@ cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target, uint32_t 
                                 uint64_t at)
 {
     const struct cairn_tensor *known = cairn_layout_tensor(target->checkpoint->layout, tensor);
-    const struct cairn_deepspeed_parameter *part = &target->groups.parameters[parameter];
-    const struct cairn_deepspeed_cut *cut = &target->cut_of[parameter];
-    uint64_t row_elements =
-        part->dims > 0 && part->shape[0] > 0 ? part->elements / part->shape[0] : 0;
     uint32_t index = 0;
     cairn_err err = cairn_output_add_tensor(target->output, target->options, known, &index);
 
-    for (uint32_t b = 0; b < cut->box_count && !err; b++) {
-        const struct cairn_deepspeed_cut_box *box = &cut->boxes[b];
-        uint64_t from, to,
-            first = cairn_deepspeed_cut_clip(box, part->dims, row_elements, begin, end, &from, &to);
-
-        if (from < to)
-            err = cairn_output_add_flat(
-                target->output, index, file, box->start, box->extent, from, to,
-                at + (first + from - begin) * cairn_dtype_bytes(known->dtype));
-    }
-    return err;
+    return err ? err
+               : cairn_deepspeed_cut_add(NULL, target->output, index, file,
+                                         &target->cut_of[parameter],
+                                         &target->groups.parameters[parameter], begin, end, at,
+                                         cairn_dtype_bytes(known->dtype));
 }
 
 cairn_err

@@ -10,8 +10,7 @@ struct cairn_ds_universal_reading {
     struct cairn_checkpoint *checkpoint;
     struct cairn_deepspeed_state state;
     char folder[CAIRN_NAME_BYTES_MAX];
-    char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX]; /* of all parameters */
-    uint32_t key_count;
+    struct cairn_deepspeed_keys keys; /* of all parameters */
     bool keys_known;
 };
 

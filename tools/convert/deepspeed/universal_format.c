@@ -93,10 +93,8 @@ read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_s
     const struct cairn_torch_tensor *tensor = tensor_of(source);
     struct cairn_deepspeed_scalar scalar = {.key = "step", .group = group};
     char name[CAIRN_NAME_BYTES_MAX + 8];
-    uint32_t index = 0;
+    uint32_t index;
     uint64_t number;
-    size_t got = 0;
-    int fd = -1;
     cairn_err err;
 
     if (!tensor) {
@@ -110,23 +108,16 @@ read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_s
     if (tensor->view.dims != 0 || tensor->view.dtype->dtype == 0)
         return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
                                  "is not a tensor of one element");
-    err = cairn_place_open_file(&reading->checkpoint->place, source->path, &fd,
-                                reading->checkpoint->complaint);
-    if (!err)
-        err = cairn_file_read_at(fd, tensor->at, scalar.value, (size_t)tensor->bytes, &got);
-    (void)cairn_file_close(fd); /* only read; -1 is allowed */
+    err = cairn_torch_source_load(reading->checkpoint, source, tensor, scalar.value,
+                                  sizeof(scalar.value));
     if (!err)
         err = cairn_deepspeed_agree(&reading->state, source->path, parameter == first ? 0 : 1,
                                     &scalar, reading->checkpoint->complaint);
     (void)snprintf(name, sizeof(name), "step.%s", first->name);
-    if (!err)
-        err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
-                                          CAIRN_OPTIMIZER, 0, NULL, &index);
-    if (!err && parameter == first)
-        return cairn_checkpoint_add_box(reading->checkpoint, index, source->container, NULL, NULL,
-                                        tensor->at, NULL);
+    index = cairn_layout_tensor_find(reading->checkpoint->layout, name);
     (void)snprintf(name, sizeof(name), "step.%s", parameter->name);
-    return err ? err : cairn_checkpoint_add_alias(reading->checkpoint, name, index);
+    return err ? err
+               : cairn_deepspeed_add_scalar(reading->checkpoint, source, tensor, name, &index);
 }
 
 static cairn_err
@@ -154,27 +145,24 @@ static cairn_err
 see_key(struct cairn_ds_universal_reading *reading, const char *directory, const char *name)
 {
     size_t bytes = strlen(name);
+    uint32_t found;
 
     if (bytes <= 3 || strcmp(name + bytes - 3, ".pt") != 0)
         return CAIRN_OK;
     bytes -= 3;
-    if (bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX || memchr(name, '.', bytes) ||
-        (!reading->keys_known && reading->key_count == CAIRN_DEEPSPEED_KEYS_MAX))
+    found = memchr(name, '.', bytes) || bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX
+                ? UINT32_MAX
+                : cairn_deepspeed_keys_index(&reading->keys, name, bytes, !reading->keys_known);
+    if (found != UINT32_MAX)
+        return CAIRN_OK;
+    if (!reading->keys_known || memchr(name, '.', bytes) || bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX)
         return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
                               "%s/%s/%s: unknown name of optimizer state, or too many",
                               reading->checkpoint->place.path, directory, name);
-    for (uint32_t k = 0; k < reading->key_count; k++)
-        if (strlen(reading->keys[k]) == bytes && memcmp(reading->keys[k], name, bytes) == 0)
-            return CAIRN_OK;
-    if (reading->keys_known)
-        return cairn_complain(
-            reading->checkpoint->complaint, CAIRN_CORRUPT,
-            "%s/%s/%s: is there, and %s has no such file; take another copy of that folder",
-            reading->checkpoint->place.path, directory, name,
-            reading->state.groups.parameters[0].path);
-    memcpy(reading->keys[reading->key_count], name, bytes);
-    reading->keys[reading->key_count++][bytes] = '\0';
-    return CAIRN_OK;
+    return cairn_complain(
+        reading->checkpoint->complaint, CAIRN_CORRUPT,
+        "%s/%s/%s: is there, and %s has no such file; take another copy of that folder",
+        reading->checkpoint->place.path, directory, name, reading->state.groups.parameters[0].path);
 }
 
 static cairn_err
@@ -212,8 +200,8 @@ read_parameters(struct cairn_ds_universal_reading *reading)
             err = cairn_deepspeed_path(reading->folder, within, directory, sizeof(directory));
             if (!err)
                 err = see_keys(reading, directory);
-            for (uint32_t k = 0; k < reading->key_count && !err; k++)
-                err = read_key(reading, g, parameter, reading->keys[k]);
+            for (uint32_t k = 0; k < reading->keys.count && !err; k++)
+                err = read_key(reading, g, parameter, reading->keys.keys[k]);
             if (err)
                 return err;
         }
@@ -279,11 +267,11 @@ read_all(struct cairn_checkpoint *checkpoint)
     reading.state.stage3 = files.model_by_rank;
     reading.state.part_count = files.part_count;
     for (uint32_t i = 0; i < files.model_count && !err; i++)
-        err = cairn_deepspeed_model_read(checkpoint, &reading.state, files.models[i], i);
+        err = cairn_deepspeed_model_read(checkpoint, &reading.state, files.models[i].path, i);
     if (!err && !reading.state.has_groups)
-        err =
-            cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                         "%s has no param_shapes, so the parameters are unknown", files.models[0]);
+        err = cairn_refuse(checkpoint, CAIRN_CORRUPT,
+                           "%s has no param_shapes, so the parameters are unknown",
+                           files.models[0].path);
     if (!err)
         err = read_parameters(&reading);
     if (!err)

@@ -59,10 +59,7 @@ plan_file(struct writing *writing, const char *parameter, const char *key, const
     if (number) {
         root = cairn_pickle_int(&tree, number->integer);
     } else {
-        value = cairn_pickle_none(&tree);
-        if (value)
-            cairn_torch_carry_out(&tree, value, writing->bare ? "line" : "tensor", tensor);
-        root = value;
+        root = value = cairn_pickle_named(&tree, writing->bare ? "line" : "tensor", tensor);
         if (!writing->bare && strcmp(key, "step") != 0) {
             root = cairn_pickle_dict(&tree);
             cairn_pickle_set(&tree, root, "cat_dim", cairn_pickle_int(&tree, 0));

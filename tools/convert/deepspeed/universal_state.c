@@ -8,17 +8,17 @@
 
 #include "base/file.h"
 #include "tools/convert/deepspeed/files.h"
+#include "tools/convert/state/param_groups.h"
 
 static void
 put_mark(struct cairn_pickle *tree, struct cairn_pickle_node *dict, struct cairn_pickle_node *key,
          const char *word, const char *name, uint32_t group)
 {
-    struct cairn_pickle_node *value = cairn_pickle_none(tree);
+    struct cairn_pickle_node *value;
     char text[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
 
     (void)snprintf(text, sizeof(text), "%s/%" PRIu32, name, group);
-    if (value)
-        cairn_torch_carry_out(tree, value, word, text);
+    value = cairn_pickle_named(tree, word, text);
     if (cairn_pickle_is_list(dict))
         cairn_pickle_append(tree, dict, value);
     else
@@ -46,9 +46,10 @@ make_states(struct cairn_ds_universal_reading *reading, struct cairn_pickle *tre
             put_mark(tree, state, cairn_pickle_text(tree, "step"), "scalar", "step", g);
         else if (cairn_pickle_get(own, "step"))
             cairn_pickle_set(tree, state, "step", cairn_pickle_get(own, "step"));
-        for (uint32_t k = 0; k < reading->key_count; k++)
-            if (strcmp(reading->keys[k], "fp32") != 0 && strcmp(reading->keys[k], "step") != 0)
-                put_mark(tree, state, key_nodes[k], "flat", reading->keys[k], g);
+        for (uint32_t k = 0; k < reading->keys.count; k++)
+            if (strcmp(reading->keys.keys[k], "fp32") != 0 &&
+                strcmp(reading->keys.keys[k], "step") != 0)
+                put_mark(tree, state, key_nodes[k], "flat", reading->keys.keys[k], g);
         cairn_pickle_put(tree, states, cairn_pickle_int(tree, g), state);
     }
     return states;
@@ -73,8 +74,8 @@ make_optimizer(struct cairn_ds_universal_reading *reading, struct cairn_torch_so
         cairn_pickle_get(source->torch.root, "optimizer_state_dict");
 
     groups = cairn_pickle_get(source->torch.root, "param_groups");
-    for (uint32_t k = 0; k < reading->key_count; k++)
-        key_nodes[k] = cairn_pickle_text(tree, reading->keys[k]);
+    for (uint32_t k = 0; k < reading->keys.count; k++)
+        key_nodes[k] = cairn_pickle_text(tree, reading->keys.keys[k]);
     for (uint32_t g = 0; g < reading->state.groups.group_count; g++)
         put_mark(tree, masters, NULL, "flat", "fp32", g);
     cairn_pickle_set(tree, base, "state",
@@ -128,7 +129,7 @@ read_inner_steps(struct cairn_ds_universal_reading *reading, struct cairn_torch_
         struct cairn_pickle_node *node = cairn_pickle_get(pairs->items[2 * i + 1], "step");
         const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(source, node);
         char name[CAIRN_NAME_BYTES_MAX + 8];
-        uint32_t index = 0;
+        uint32_t index = UINT32_MAX;
         uint64_t group;
 
         if (!tensor || tensor->view.dims != 0 || tensor->view.dtype->dtype == 0 ||
@@ -140,15 +141,7 @@ read_inner_steps(struct cairn_ds_universal_reading *reading, struct cairn_torch_
                            groups->parameters[groups->groups[group].first + p].name);
             if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
                 break; /* it has a step.pt */
-            if (p > 0) {
-                err = cairn_checkpoint_add_alias(reading->checkpoint, name, index);
-                continue;
-            }
-            err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
-                                              CAIRN_OPTIMIZER, 0, NULL, &index);
-            if (!err)
-                err = cairn_checkpoint_add_box(reading->checkpoint, index, source->container, NULL,
-                                               NULL, tensor->at, NULL);
+            err = cairn_deepspeed_add_scalar(reading->checkpoint, source, tensor, name, &index);
         }
         if (!err)
             cairn_torch_carry_out(&source->torch.tree, node, "part", "");

@@ -135,6 +135,24 @@ cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_s
 }
 
 cairn_err
+cairn_torch_source_load(const struct cairn_checkpoint *checkpoint,
+                        const struct cairn_torch_source *source,
+                        const struct cairn_torch_tensor *tensor, void *bytes, size_t room)
+{
+    size_t got = 0;
+    int fd = -1;
+    cairn_err err;
+
+    if (tensor->bytes > room)
+        return CAIRN_INVAL;
+    err = cairn_place_open_file(&checkpoint->place, source->path, &fd, checkpoint->complaint);
+    if (!err)
+        err = cairn_file_read_at(fd, tensor->at, bytes, (size_t)tensor->bytes, &got);
+    (void)cairn_file_close(fd); /* only read; -1 is allowed */
+    return !err && got != tensor->bytes ? CAIRN_CORRUPT : err;
+}
+
+cairn_err
 cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
                          const char *scope, uint8_t **bytes, size_t *bytes_len)
 {

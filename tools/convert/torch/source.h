@@ -62,6 +62,13 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_source_add(struct cairn_checkpoint *check
                                                   const struct cairn_torch_tensor *tensor,
                                                   const char *name, enum cairn_kind kind);
 
+/* Reads all of a contiguous tensor's bytes, at most `room`. CAIRN_INVAL where it has more,
+ * CAIRN_CORRUPT where the file has fewer; errors of reading. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_source_load(const struct cairn_checkpoint *checkpoint,
+                                                   const struct cairn_torch_source *source,
+                                                   const struct cairn_torch_tensor *tensor,
+                                                   void *bytes, size_t room);
+
 /*
  * Adds the tensors that are still in the tree as `scope` and their paths, and gives the pickle of
  * the rest; the caller frees *bytes.
