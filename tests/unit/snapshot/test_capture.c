@@ -6,6 +6,7 @@
 
 #include "base/crc.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/kept_lines.h"
 #include "tests/support/fakecuda_load.h"
 #include "tests/support/random.h"
 
@@ -32,7 +33,6 @@ enum {
     DEVICE_COUNT = 2
 };
 
-static char lines[4096];
 static uint8_t *region;   /* where captures go */
 static uint8_t *expected; /* what must be there */
 static uint8_t *host;     /* sources on the host */
@@ -83,15 +83,6 @@ on_done(void *context, cairn_err err)
     assert_ptr_equal(context, &seen);
     seen.result = err;
     atomic_fetch_add(&seen.done, 1);
-}
-
-static void
-keep_line(void *context, enum cairn_log_level level, const char *line)
-{
-    size_t used = strlen(lines);
-
-    (void)context;
-    snprintf(lines + used, sizeof lines - used, "%d %s\n", (int)level, line);
 }
 
 static int

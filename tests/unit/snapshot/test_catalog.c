@@ -17,19 +17,10 @@
 #include "base/log.h"
 #include "snapshot/catalog.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/kept_lines.h"
 #include "tests/support/folder.h"
 
 enum { RECORDS = 200 };
-
-static char last_line[1024];
-
-static void
-keep_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)snprintf(last_line, sizeof(last_line), "%s", line);
-}
 
 static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

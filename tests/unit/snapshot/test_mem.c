@@ -2,6 +2,7 @@
 #include "snapshot/mem.h"
 
 #include "tests/support/cmocka.h"
+#include "tests/support/kept_lines.h"
 #include "tests/support/fakecuda_load.h"
 
 #include <inttypes.h>
@@ -13,7 +14,6 @@
 
 enum { PIECE = 64 * 1024, HOST_BYTES = 24 << 20 };
 
-static char lines[4096];
 static uint8_t *host;
 static uint64_t region;
 
@@ -21,15 +21,6 @@ static int (*fake_retain)(void **context, int device);
 static int (*fake_release)(int device);
 static int (*fake_push)(void *context);
 static int (*fake_pop)(void **context);
-
-static void
-keep_line(void *context, enum cairn_log_level level, const char *line)
-{
-    size_t used = strlen(lines);
-
-    (void)context;
-    snprintf(lines + used, sizeof lines - used, "%d %s\n", (int)level, line);
-}
 
 static const struct cairn_mem_options options = {.driver_path = fake_path, .log = keep_line};
 

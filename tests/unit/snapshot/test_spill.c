@@ -21,20 +21,12 @@
 #include "base/log.h"
 #include "snapshot/spill.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/kept_lines.h"
 
 enum { HEADER_BYTES = 8192, WAIT_MS = 20000 };
 
 static char root[64];
 static int root_fd = -1;
-static char last_line[1024];
-
-static void
-keep_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)snprintf(last_line, sizeof(last_line), "%s", line);
-}
 
 static int
 setup(void **state)

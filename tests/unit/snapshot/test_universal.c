@@ -14,19 +14,10 @@
 #include "snapshot/spill.h"
 #include "snapshot/universal.h"
 #include "tests/support/cmocka.h"
+#include "tests/support/kept_lines.h"
 #include "tests/support/folder.h"
 
 enum { NODES = 4 };
-
-static char last_line[1024];
-
-static void
-keep_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)snprintf(last_line, sizeof(last_line), "%s", line);
-}
 
 static int
 setup(void **state)

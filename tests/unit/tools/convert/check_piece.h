@@ -6,10 +6,12 @@
 #include "tests/support/cmocka.h"
 #include "tests/support/random.h"
 #include "snapshot/box.h"
+#include "tools/convert/engine/conversion.h"
 #include "tools/convert/formats.h"
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -107,6 +109,41 @@ check_changed_bytes(const char *folder, const char *const names[], uint32_t name
         assert_int_equal(pwrite(fd, &old, 1, at), 1);
         (void)close(fd);
     }
+}
+
+/* Opening gives an error whose complaint says this. */
+__attribute__((unused)) static void
+expect_refusal(const char *path, const char *format, cairn_err wanted, const char *said)
+{
+    struct cairn_complaint complaint = {""};
+    struct cairn_checkpoint checkpoint;
+    cairn_err err =
+        cairn_checkpoint_open(path, cairn_format_find(format), 0, &checkpoint, &complaint);
+
+    if (err == CAIRN_OK)
+        cairn_checkpoint_close(&checkpoint);
+    if (err != wanted || !strstr(complaint.text, said))
+        fail_msg("%d: \"%s\" does not say \"%s\"", (int)err, complaint.text, said);
+}
+
+/* Converts to a format of that name, on two threads. */
+__attribute__((unused)) static cairn_err
+convert_to(struct cairn_conversion_options options, const char *format,
+           struct cairn_complaint *complaint)
+{
+    struct cairn_conversion conversion;
+    cairn_err err;
+
+    options.formats = cairn_formats;
+    options.to = cairn_format_find(format);
+    options.thread_count = 2;
+    options.memory_limit_bytes = 256 << 20;
+    complaint->text[0] = '\0';
+    err = cairn_conversion_open(&options, &conversion, complaint);
+    if (!err)
+        err = cairn_conversion_run(&conversion, complaint);
+    cairn_conversion_close(&conversion);
+    return err;
 }
 
 #endif

@@ -43,24 +43,13 @@ static cairn_err
 convert(const char *source, const char *target, const char *format, uint32_t dp,
         struct cairn_complaint *complaint)
 {
-    struct cairn_conversion_options options = {
-        .source = source,
-        .formats = cairn_formats,
-        .target = target,
-        .to = cairn_format_find(format),
-        .output.parallelism.dp = dp,
-        .output.single_file = strcmp(format, "torch") == 0 || strcmp(format, "safetensors") == 0,
-        .thread_count = 2,
-        .memory_limit_bytes = LIMIT_BYTES};
-    struct cairn_conversion conversion;
-    cairn_err err;
+    bool file = strcmp(format, "torch") == 0 || strcmp(format, "safetensors") == 0;
 
-    complaint->text[0] = '\0';
-    err = cairn_conversion_open(&options, &conversion, complaint);
-    if (!err)
-        err = cairn_conversion_run(&conversion, complaint);
-    cairn_conversion_close(&conversion);
-    return err;
+    return convert_to((struct cairn_conversion_options){.source = source,
+                                                        .target = target,
+                                                        .output.parallelism.dp = dp,
+                                                        .output.single_file = file},
+                      format, complaint);
 }
 
 static void
@@ -612,48 +601,35 @@ copy_fixture(const char *name, size_t without, char path[PATH_BYTES])
 }
 
 static void
-expect_refusal(const char *path, cairn_err wanted, const char *said)
-{
-    struct cairn_complaint complaint = {""};
-    struct cairn_checkpoint checkpoint;
-    cairn_err err =
-        cairn_checkpoint_open(path, cairn_format_find("deepspeed"), 0, &checkpoint, &complaint);
-
-    if (err == CAIRN_OK)
-        cairn_checkpoint_close(&checkpoint);
-    assert_int_equal(err, wanted);
-    if (!strstr(complaint.text, said))
-        fail_msg("\"%s\" does not say \"%s\"", complaint.text, said);
-}
-
-static void
 refuses_what_does_not_fit_together(void **state)
 {
     char path[PATH_BYTES], from[2 * PATH_BYTES], to[2 * PATH_BYTES];
 
     (void)state;
     copy_fixture("no-first", 2, path);
-    expect_refusal(path, CAIRN_CORRUPT, "rank 0's optim_states file is missing");
+    expect_refusal(path, "deepspeed", CAIRN_CORRUPT, "rank 0's optim_states file is missing");
     copy_fixture("no-last", 3, path);
-    expect_refusal(path, CAIRN_CORRUPT, "2 ranks wrote the checkpoint, and there are 1");
+    expect_refusal(path, "deepspeed", CAIRN_CORRUPT,
+                   "2 ranks wrote the checkpoint, and there are 1");
     copy_fixture("no-model", 1, path);
-    expect_refusal(path, CAIRN_CORRUPT, "has no model_states file");
+    expect_refusal(path, "deepspeed", CAIRN_CORRUPT, "has no model_states file");
 
     copy_fixture("swapped", 3, path);
     (void)snprintf(from, sizeof(from), "%s/%s", path, files2[2]);
     (void)snprintf(to, sizeof(to), "%s/%s", path, files2[3]);
     copy_file(from, to); /* rank 0's file under rank 1's name */
-    expect_refusal(path, CAIRN_CORRUPT, "group_paddings of group 0");
+    expect_refusal(path, "deepspeed", CAIRN_CORRUPT, "group_paddings of group 0");
 
     copy_fixture("tensor-parallel", 4, path);
     (void)snprintf(to, sizeof(to), "%s" TAG "mp_rank_01_model_states.pt", path);
     copy_file(from, to);
-    expect_refusal(path, CAIRN_CORRUPT, "model parallelism of 1, and there are model_states of 2");
+    expect_refusal(path, "deepspeed", CAIRN_CORRUPT,
+                   "model parallelism of 1, and there are model_states of 2");
 
     copy_fixture("elsewhere", 0, path);
     (void)snprintf(to, sizeof(to), "%s/latest", path);
     write_file(to, "../..", 5);
-    expect_refusal(path, CAIRN_CORRUPT, "latest: expected");
+    expect_refusal(path, "deepspeed", CAIRN_CORRUPT, "latest: expected");
 }
 
 /* Any changed bytes give an error, or a checkpoint; never anything else. */

@@ -47,34 +47,22 @@ set_up(void **state)
     return 0;
 }
 
-/* zero 0: the source's own objects are left out, without settings of the target. */
 static cairn_err
 convert(const char *source, const char *target, const char *format, enum cairn_zero zero,
         uint32_t dp, struct cairn_complaint *complaint)
 {
     static const char *const drops[] = {"deepspeed/*"};
     char said[PATH_BYTES];
-    struct cairn_conversion_options options = {.source = source,
-                                               .formats = cairn_formats,
-                                               .target = target,
-                                               .to = cairn_format_find(format),
-                                               .output.parallelism.dp = dp,
-                                               .output.zero = zero,
-                                               .output.job = zero ? said : NULL,
-                                               .drops = drops,
-                                               .drop_count = zero ? 0 : 1,
-                                               .thread_count = 2,
-                                               .memory_limit_bytes = LIMIT_BYTES};
-    struct cairn_conversion conversion;
-    cairn_err err;
 
     (void)snprintf(said, sizeof(said), "%s/job.json", root);
-    complaint->text[0] = '\0';
-    err = cairn_conversion_open(&options, &conversion, complaint);
-    if (!err)
-        err = cairn_conversion_run(&conversion, complaint);
-    cairn_conversion_close(&conversion);
-    return err;
+    return convert_to((struct cairn_conversion_options){.source = source,
+                                                        .target = target,
+                                                        .output.parallelism.dp = dp,
+                                                        .output.zero = zero,
+                                                        .output.job = zero ? said : NULL,
+                                                        .drops = drops,
+                                                        .drop_count = zero ? 0 : 1},
+                      format, complaint);
 }
 
 static void

@@ -101,24 +101,12 @@ convert_without(const char *source, const char *target, const char *format,
                 const struct cairn_parallelism *parallelism, const char *const *drops,
                 size_t drop_count, struct cairn_complaint *complaint)
 {
-    struct cairn_conversion_options options = {.source = source,
-                                               .formats = cairn_formats,
-                                               .target = target,
-                                               .to = cairn_format_find(format),
-                                               .output.parallelism = *parallelism,
-                                               .drops = drops,
-                                               .drop_count = drop_count,
-                                               .thread_count = 2,
-                                               .memory_limit_bytes = LIMIT_BYTES};
-    struct cairn_conversion conversion;
-    cairn_err err;
-
-    complaint->text[0] = '\0';
-    err = cairn_conversion_open(&options, &conversion, complaint);
-    if (!err)
-        err = cairn_conversion_run(&conversion, complaint);
-    cairn_conversion_close(&conversion);
-    return err;
+    return convert_to((struct cairn_conversion_options){.source = source,
+                                                        .target = target,
+                                                        .output.parallelism = *parallelism,
+                                                        .drops = drops,
+                                                        .drop_count = drop_count},
+                      format, complaint);
 }
 
 static cairn_err
@@ -486,20 +474,6 @@ buffers_are_what_a_walk_gives(void **state)
 
 /* ---- broken ---- */
 
-static void
-expect_refusal(const char *path, cairn_err wanted, const char *said)
-{
-    struct cairn_complaint complaint = {""};
-    struct cairn_checkpoint checkpoint;
-    cairn_err err =
-        cairn_checkpoint_open(path, cairn_format_find("megatron"), 0, &checkpoint, &complaint);
-
-    if (err == CAIRN_OK)
-        cairn_checkpoint_close(&checkpoint);
-    if (err != wanted || !strstr(complaint.text, said))
-        fail_msg("%d: \"%s\" does not say \"%s\"", (int)err, complaint.text, said);
-}
-
 static const char *const files[] = {"iter_0000003/mp_rank_00_000/model_optim_rng.pt",
                                     "iter_0000003/mp_rank_01_000/model_optim_rng.pt",
                                     "iter_0000003/mp_rank_00_001/distrib_optim.pt",
@@ -516,24 +490,24 @@ refuses_what_does_not_fit_together(void **state)
     copy_fixture("missing", path);
     (void)snprintf(to, sizeof(to), "%s/%s", path, files[3]);
     assert_int_equal(unlink(to), 0);
-    expect_refusal(path, CAIRN_CORRUPT, "mp_rank_01_001/model_optim_rng.pt is missing");
+    expect_refusal(path, "megatron", CAIRN_CORRUPT, "mp_rank_01_001/model_optim_rng.pt is missing");
 
     copy_fixture("swapped", path); /* one stage's optimizer beside another's model */
     (void)snprintf(from, sizeof(from), "%s/%s", path, files[2]);
     (void)snprintf(to, sizeof(to), "%s/iter_0000003/mp_rank_00_000/distrib_optim.pt", path);
     assert_int_equal(rename(from, to), 0);
-    expect_refusal(path, CAIRN_CORRUPT, "elements");
+    expect_refusal(path, "megatron", CAIRN_CORRUPT, "elements");
 
     copy_fixture("stranger", path);
     (void)snprintf(from, sizeof(from), "%s/iter_0000003/mp_rank_01_000", path);
     (void)snprintf(to, sizeof(to), "%s/iter_0000003/mp_rank_02_000", path);
     assert_int_equal(rename(from, to), 0);
-    expect_refusal(path, CAIRN_CORRUPT, "mp_rank_01_000/model_optim_rng.pt is missing");
+    expect_refusal(path, "megatron", CAIRN_CORRUPT, "mp_rank_01_000/model_optim_rng.pt is missing");
 
     copy_fixture("truncated", path);
     (void)snprintf(to, sizeof(to), "%s/%s", path, files[2]);
     assert_int_equal(truncate(to, 1000), 0);
-    expect_refusal(path, CAIRN_CORRUPT, "mp_rank_00_001/distrib_optim.pt");
+    expect_refusal(path, "megatron", CAIRN_CORRUPT, "mp_rank_00_001/distrib_optim.pt");
 
     (void)snprintf(path, sizeof(path), "%s/layers", root);
     assert_int_equal(convert(FIXTURES "dense", path, "megatron", &three, &complaint), CAIRN_INVAL);
