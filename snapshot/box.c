@@ -142,3 +142,38 @@ cairn_box_add_flat(struct cairn_layout *layout, uint32_t tensor, uint32_t contai
     }
     return cairn_layout_add(layout, container, &slice, flat_begin, flat_end, offset_bytes, why);
 }
+
+uint32_t
+cairn_box_by_stride(const struct cairn_tensor *tensor, const struct cairn_piece *piece,
+                    uint32_t order[CAIRN_DIMS_MAX])
+{
+    uint32_t count = 0;
+
+    for (uint32_t d = 0; d < tensor->dims; d++) {
+        uint32_t at = count;
+
+        if (piece->extent[d] == 1)
+            continue;
+        while (at > 0 && piece->stride_bytes[order[at - 1]] < piece->stride_bytes[d]) {
+            order[at] = order[at - 1];
+            at--;
+        }
+        order[at] = d;
+        count++;
+    }
+    return count;
+}
+
+bool
+cairn_box_nests(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
+{
+    uint64_t span = cairn_dtype_bytes(tensor->dtype);
+    uint32_t order[CAIRN_DIMS_MAX], count = cairn_box_by_stride(tensor, piece, order);
+
+    for (uint32_t i = count; i-- > 0;) {
+        if (piece->stride_bytes[order[i]] < span)
+            return false;
+        span += (piece->extent[order[i]] - 1) * piece->stride_bytes[order[i]];
+    }
+    return true;
+}

@@ -56,4 +56,11 @@ CAIRN_MUST_CHECK cairn_err cairn_box_add_flat(struct cairn_layout *layout, uint3
                                               uint64_t flat_end, uint64_t offset_bytes,
                                               const char **why);
 
+/* The dimensions of more than one step, longest stride first; returns how many. */
+uint32_t cairn_box_by_stride(const struct cairn_tensor *tensor, const struct cairn_piece *piece,
+                             uint32_t order[CAIRN_DIMS_MAX]);
+
+/* Whether no byte of a piece is two elements: the strides nest. */
+bool cairn_box_nests(const struct cairn_tensor *tensor, const struct cairn_piece *piece);
+
 #endif

@@ -141,23 +141,23 @@ add_tensor(struct planning *planning, uint32_t tensor)
 
 /* Gives parameters their numbers again, counted through all groups. */
 static cairn_err
-number_members(struct cairn_param_groups *groups)
+number_members(struct cairn_opaque_tree *groups)
 {
     int64_t position = 0;
 
-    for (uint32_t g = 0; g < groups->list->count; g++) {
-        struct cairn_pickle_node *members = cairn_pickle_get(groups->list->items[g], "params");
+    for (uint32_t g = 0; g < groups->root->count; g++) {
+        struct cairn_pickle_node *members = cairn_pickle_get(groups->root->items[g], "params");
 
         for (uint32_t i = 0; cairn_pickle_is_list(members) && i < members->count; i++, position++)
             if (members->items[i]->kind == CAIRN_PICKLE_TEXT)
-                members->items[i] = cairn_pickle_int(&groups->pickle, position);
+                members->items[i] = cairn_pickle_int(&groups->tree, position);
     }
-    return cairn_pickle_done(&groups->pickle);
+    return cairn_pickle_done(&groups->tree);
 }
 
 /* Parameter groups, each hyperparameter an object of its own, as get_state_dict has them. */
 static cairn_err
-add_groups(struct planning *planning, struct cairn_param_groups *groups)
+add_groups(struct planning *planning, struct cairn_opaque_tree *groups)
 {
     const struct cairn_kept_name *kept =
         cairn_kept_names_find(&planning->names, CAIRN_PARAM_GROUPS_NAME);
@@ -178,9 +178,10 @@ add_groups(struct planning *planning, struct cairn_param_groups *groups)
     if (path.count + 3 > CAIRN_STATE_KEYS_MAX)
         return CAIRN_INVAL;
     prefix_count = path.count;
-    for (uint32_t g = 0; g < groups->list->count; g++) {
-        const struct cairn_pickle_node *dict = groups->list->items[g];
-        const struct cairn_pickle_node *members = cairn_param_group_members(groups, g);
+    for (uint32_t g = 0; g < groups->root->count; g++) {
+        const struct cairn_pickle_node *dict = groups->root->items[g];
+        const struct cairn_pickle_node *said = cairn_pickle_get(dict, "params");
+        const struct cairn_pickle_node *members = cairn_pickle_is_list(said) ? said : NULL;
         uint32_t member_count = flat && members ? members->count : 1;
 
         if (flat && !members)
@@ -206,7 +207,7 @@ add_groups(struct planning *planning, struct cairn_param_groups *groups)
                 }
                 if (!cairn_state_join(&path, name, sizeof(name)))
                     return CAIRN_INVAL;
-                err = cairn_dcp_output_literal(&planning->dcp, name, &path, &groups->pickle,
+                err = cairn_dcp_output_literal(&planning->dcp, name, &path, &groups->tree,
                                                dict->items[2 * k + 1]);
             }
             if (err)
@@ -222,7 +223,7 @@ add_object(struct planning *planning, uint32_t tensor, bool *done)
 {
     const struct cairn_tensor *known = cairn_layout_tensor(planning->source->layout, tensor);
     char text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX];
-    struct cairn_param_groups groups = {0};
+    struct cairn_opaque_tree groups = {.root = NULL};
     struct cairn_state_path path;
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
@@ -236,7 +237,7 @@ add_object(struct planning *planning, uint32_t tensor, bool *done)
     if (!err)
         err = choose_name(planning, tensor, text, name, &path);
     if (!err && strcmp(known->name, CAIRN_PARAM_GROUPS_NAME) == 0 &&
-        cairn_param_groups_open(bytes, bytes_len, &groups) == CAIRN_OK) {
+        cairn_param_groups_open(planning->source, &groups) == CAIRN_OK) {
         err = add_groups(planning, &groups);
         if (!err && planning->tree) /* with the parameters' names */
             err = cairn_dcp_output_tensor(
@@ -246,10 +247,10 @@ add_object(struct planning *planning, uint32_t tensor, bool *done)
         else if (!err)
             err = cairn_output_add_carried(planning->output, tensor);
         *done = true;
-        cairn_param_groups_close(&groups);
     } else if (!err) {
         err = cairn_dcp_output_object(&planning->dcp, tensor, bytes, bytes_len, name, &path, done);
     }
+    cairn_opaque_tree_close(&groups);
     free(bytes);
     return err;
 }

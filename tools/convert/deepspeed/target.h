@@ -57,8 +57,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_ta
                                                        struct cairn_output *output);
 void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
 
-/* The carried object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's. The
- * caller ends *object in any case. */
+/* The carried object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's.
+ * The caller ends *object in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_load(struct cairn_deepspeed_target *target,
                                                        int which, uint32_t rank,
                                                        struct cairn_opaque_tree *object);
@@ -110,8 +110,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_tar
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target,
                                                           const char *name);
 
-/* The numbers that are carried under a name, which then has its place; *said (may be NULL): they are
- * there. Otherwise `numbers` stay what they are. */
+/* The numbers that are carried under a name, which then has its place; *said (may be NULL): they
+ * are there. Otherwise `numbers` stay what they are. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_numbers(struct cairn_deepspeed_target *target,
                                                           const char *name, uint64_t max,
                                                           uint64_t *numbers, size_t count,

@@ -29,6 +29,23 @@ same_form(const struct cairn_tensor *a, const struct cairn_tensor *b)
            cairn_shape_equal(a->dims, a->shape, b->dims, b->shape);
 }
 
+/* The two tensors of a pair; whether the first is what the second is rounded to. */
+struct pair {
+    const struct cairn_tensor *tensor, *of;
+    bool rounded;
+};
+
+static struct pair
+pair_at(const struct cairn_conversion *conversion, uint32_t i)
+{
+    const struct cairn_layout *layout = conversion->source.layout;
+    struct pair pair = {cairn_layout_tensor(layout, conversion->output.equals[i].tensor),
+                        cairn_layout_tensor(layout, conversion->output.equals[i].of), false};
+
+    pair.rounded = is_rounded(pair.tensor, pair.of);
+    return pair;
+}
+
 /* Refuses pairs that cannot be equal. */
 static cairn_err
 check_forms(const struct cairn_conversion *conversion)
@@ -36,16 +53,13 @@ check_forms(const struct cairn_conversion *conversion)
     const struct cairn_output *output = &conversion->output;
 
     for (uint32_t i = 0; i < output->equal_count; i++) {
-        const struct cairn_tensor *tensor =
-            cairn_layout_tensor(conversion->source.layout, output->equals[i].tensor);
-        const struct cairn_tensor *of =
-            cairn_layout_tensor(conversion->source.layout, output->equals[i].of);
+        struct pair pair = pair_at(conversion, i);
 
-        if (!same_form(tensor, of))
+        if (!same_form(pair.tensor, pair.of))
             return cairn_complain(conversion->source.complaint, CAIRN_INVAL,
                                   "%s: is not of the type and shape of %s, and the format %s keeps "
                                   "one for both; leave it out with --drop",
-                                  tensor->name, of->name, output->format->name);
+                                  pair.tensor->name, pair.of->name, output->format->name);
     }
     return CAIRN_OK;
 }
@@ -61,16 +75,13 @@ choose(const struct cairn_conversion *conversion, enum cairn_dtype dtype, bool *
     *any = false;
     memset(wanted, 0, cairn_layout_tensor_count(layout) * sizeof(*wanted));
     for (uint32_t i = 0; i < output->equal_count; i++) {
-        const struct cairn_tensor *tensor =
-            cairn_layout_tensor(conversion->source.layout, output->equals[i].tensor);
-        const struct cairn_tensor *of =
-            cairn_layout_tensor(conversion->source.layout, output->equals[i].of);
+        struct pair pair = pair_at(conversion, i);
 
         if (!dtype)
-            wanted[cairn_layout_tensor_find(layout, tensor->name)] = true;
-        if (dtype ? is_rounded(tensor, of) && tensor->dtype == dtype : !is_rounded(tensor, of))
-            wanted[cairn_layout_tensor_find(layout, of->name)] = true;
-        *any = *any || !dtype || (is_rounded(tensor, of) && tensor->dtype == dtype);
+            wanted[cairn_layout_tensor_find(layout, pair.tensor->name)] = true;
+        if (dtype ? pair.rounded && pair.tensor->dtype == dtype : !pair.rounded)
+            wanted[cairn_layout_tensor_find(layout, pair.of->name)] = true;
+        *any = *any || !dtype || (pair.rounded && pair.tensor->dtype == dtype);
     }
 }
 
@@ -83,24 +94,22 @@ compare(const struct cairn_conversion *conversion, enum cairn_dtype dtype,
     const struct cairn_layout *layout = conversion->whole.layout;
 
     for (uint32_t i = 0; i < output->equal_count; i++) {
-        const struct cairn_tensor *tensor =
-            cairn_layout_tensor(conversion->source.layout, output->equals[i].tensor);
-        const struct cairn_tensor *of =
-            cairn_layout_tensor(conversion->source.layout, output->equals[i].of);
+        struct pair pair = pair_at(conversion, i);
 
-        if (is_rounded(tensor, of) != (dtype != 0) || (dtype && tensor->dtype != dtype))
+        if (pair.rounded != (dtype != 0) || (dtype && pair.tensor->dtype != dtype))
             continue;
-        if (!cairn_fingerprint_equal(of_tensors[cairn_layout_tensor_find(layout, tensor->name)],
-                                     of_others[cairn_layout_tensor_find(layout, of->name)]))
+        if (!cairn_fingerprint_equal(
+                of_tensors[cairn_layout_tensor_find(layout, pair.tensor->name)],
+                of_others[cairn_layout_tensor_find(layout, pair.of->name)]))
             return dtype ? cairn_complain(conversion->source.complaint, CAIRN_INVAL,
                                           "%s: has other elements than %s when these are rounded, "
                                           "and the format %s would keep those alone; choose a form "
                                           "that has both, such as another stage of ZeRO",
-                                          tensor->name, of->name, output->format->name)
+                                          pair.tensor->name, pair.of->name, output->format->name)
                          : cairn_complain(conversion->source.complaint, CAIRN_INVAL,
                                           "%s: has other elements than %s, and the format %s keeps "
                                           "one for both; leave it out with --drop",
-                                          tensor->name, of->name, output->format->name);
+                                          pair.tensor->name, pair.of->name, output->format->name);
     }
     return CAIRN_OK;
 }

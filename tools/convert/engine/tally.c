@@ -35,8 +35,10 @@ struct locator {
     const struct cairn_layout *layout;
     struct entry *entries; /* by tensor, container, offset */
     size_t *first;         /* [tensor_count + 1] */
-    bool *regular;         /* [tensor_count] */
-    bool *replica;         /* [piece_count] */
+    /* [tensor_count]: its pieces can be inverted at a price worth paying: the strides of each nest,
+     * so that no byte is two elements, and its runs are at least 64 bytes long (or whole pieces) */
+    bool *regular;
+    bool *replica; /* [piece_count]: it holds elements that another one, added before it, holds */
 };
 
 /* Bytes of a run that is contiguous in the piece's container and in the tensor. */
@@ -57,44 +59,14 @@ unit_bytes(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
     return unit;
 }
 
-/* Dimensions of more than one step, longest stride first; returns how many. */
-static uint32_t
-by_stride(const struct cairn_tensor *tensor, const struct cairn_piece *piece,
-          uint32_t order[CAIRN_DIMS_MAX])
-{
-    uint32_t count = 0;
-
-    for (uint32_t d = 0; d < tensor->dims; d++) {
-        uint32_t at = count;
-
-        if (piece->extent[d] == 1)
-            continue;
-        while (at > 0 && piece->stride_bytes[order[at - 1]] < piece->stride_bytes[d]) {
-            order[at] = order[at - 1];
-            at--;
-        }
-        order[at] = d;
-        count++;
-    }
-    return count;
-}
-
 static bool
 piece_regular(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
 {
-    uint64_t element = cairn_dtype_bytes(tensor->dtype), span = element, unit, bytes = element;
-    uint32_t order[CAIRN_DIMS_MAX], count = by_stride(tensor, piece, order);
+    uint64_t unit = unit_bytes(tensor, piece);
 
-    for (uint32_t i = count; i-- > 0;) {
-        uint32_t d = order[i];
-
-        if (piece->stride_bytes[d] < span)
-            return false;
-        span += (piece->extent[d] - 1) * piece->stride_bytes[d];
-        bytes *= piece->extent[d];
-    }
-    unit = unit_bytes(tensor, piece);
-    return unit >= RUN_BYTES_MIN || unit == bytes;
+    return cairn_box_nests(tensor, piece) &&
+           (unit >= RUN_BYTES_MIN || unit == cairn_dtype_bytes(tensor->dtype) *
+                                                 cairn_shape_elements(tensor->dims, piece->extent));
 }
 
 static int
@@ -187,23 +159,6 @@ locator_create(const struct cairn_layout *layout, struct locator **out)
     return err;
 }
 
-/*
- * Whether the tensor's pieces can be inverted at a price worth paying: the strides of each nest, so
- * that no byte is two elements, and its runs are at least 64 bytes long (or whole pieces).
- */
-static bool
-locator_regular(const struct locator *locator, uint32_t tensor)
-{
-    return locator->regular[tensor];
-}
-
-/* Whether some piece of the tensor holds elements that another one, added before it, holds too. */
-static bool
-locator_is_replica(const struct locator *locator, size_t piece)
-{
-    return locator->replica[piece];
-}
-
 /* Finds the byte in one piece. Its strides nest, so the indices are the digits of the offset. */
 static bool
 find_in_piece(const struct cairn_tensor *tensor, const struct cairn_piece *piece, uint64_t offset,
@@ -211,7 +166,7 @@ find_in_piece(const struct cairn_tensor *tensor, const struct cairn_piece *piece
 {
     uint64_t element = cairn_dtype_bytes(tensor->dtype), left = offset - piece->offset_bytes;
     uint64_t canonical = element, unit = unit_bytes(tensor, piece);
-    uint32_t order[CAIRN_DIMS_MAX], count = by_stride(tensor, piece, order);
+    uint32_t order[CAIRN_DIMS_MAX], count = cairn_box_by_stride(tensor, piece, order);
     uint64_t index[CAIRN_DIMS_MAX] = {0};
 
     for (uint32_t i = 0; i < count; i++) {
@@ -308,8 +263,8 @@ cairn_tally_create(const struct cairn_layout *source, const struct cairn_output 
             cairn_layout_tensor_find(source, cairn_layout_tensor(output->layout, t)->name);
 
         tally->source_tensor[t] = from;
-        tally->left_out[t] = !locator_regular(tally->source_locator, from) ||
-                             !locator_regular(tally->target_locator, t);
+        tally->left_out[t] =
+            !tally->source_locator->regular[from] || !tally->target_locator->regular[t];
     }
     if (err) {
         cairn_tally_destroy(tally);
@@ -404,7 +359,7 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
             bytes = from.run_bytes;
         if (bytes > to.run_bytes / to_bytes * from_bytes)
             bytes = to.run_bytes / to_bytes * from_bytes;
-        if (locator_is_replica(tally->target_locator, to.piece))
+        if (tally->target_locator->replica[to.piece])
             continue;
         cairn_fingerprint_walk_add(
             &visit->source, cairn_fingerprint_of(visit->tile->bytes + at + done, (size_t)bytes),

@@ -46,30 +46,6 @@ copy_piece(struct cairn_layout *layout, const struct cairn_piece *piece, uint32_
     return cairn_layout_add_piece(layout, &copy);
 }
 
-/* Whether no byte of a piece is two elements: the strides nest. */
-static bool
-nests(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
-{
-    uint64_t span = cairn_dtype_bytes(tensor->dtype);
-    bool used[CAIRN_DIMS_MAX] = {false};
-
-    for (uint32_t round = 0; round < tensor->dims; round++) {
-        uint32_t least = CAIRN_DIMS_MAX;
-
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            if (!used[d] && piece->extent[d] > 1 &&
-                (least == CAIRN_DIMS_MAX || piece->stride_bytes[d] < piece->stride_bytes[least]))
-                least = d;
-        if (least == CAIRN_DIMS_MAX)
-            break;
-        if (piece->stride_bytes[least] < span)
-            return false;
-        span += (piece->extent[least] - 1) * piece->stride_bytes[least];
-        used[least] = true;
-    }
-    return true;
-}
-
 static cairn_err
 add_replica(struct cairn_whole *whole, const struct cairn_tensor *tensor,
             const struct cairn_piece *piece)
@@ -79,7 +55,7 @@ add_replica(struct cairn_whole *whole, const struct cairn_tensor *tensor,
     uint32_t tensor_index;
     cairn_err err;
 
-    if (!nests(tensor, piece)) {
+    if (!cairn_box_nests(tensor, piece)) {
         whole->unchecked_count++;
         return CAIRN_OK;
     }

@@ -7,14 +7,13 @@
 
 #include "tools/convert/maps/stage.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/write.h"
 
 enum { NO_GROUP = 0 };
 
 struct renaming {
     struct cairn_map_stage *stage;
     const struct cairn_layout *from;
-    struct cairn_param_groups groups;
+    struct cairn_opaque_tree *groups;
     uint32_t *group_of; /* [tensors of the new layout]: 1 + its group */
 };
 
@@ -24,7 +23,7 @@ add_member(struct renaming *renaming, struct cairn_pickle_node *list, uint32_t g
            struct cairn_pickle_node *member)
 {
     struct cairn_map_stage *stage = renaming->stage;
-    struct cairn_pickle *pickle = &renaming->groups.pickle;
+    struct cairn_pickle *pickle = &renaming->groups->tree;
     char name[CAIRN_NAME_BYTES_MAX];
     uint32_t tensor = UINT32_MAX;
 
@@ -76,50 +75,42 @@ rename_names(struct cairn_pickle *pickle, const struct cairn_pickle_node *group,
 static cairn_err
 rename_groups(struct renaming *renaming)
 {
-    struct cairn_pickle *pickle = &renaming->groups.pickle;
+    struct cairn_pickle *pickle = &renaming->groups->tree;
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t g = 0; g < renaming->groups.list->count && !err; g++) {
-        const struct cairn_pickle_node *members = cairn_param_group_members(&renaming->groups, g);
+    for (uint32_t g = 0; g < renaming->groups->root->count && !err; g++) {
+        const struct cairn_pickle_node *members =
+            cairn_pickle_get(renaming->groups->root->items[g], "params");
         struct cairn_pickle_node *list = cairn_pickle_list(pickle);
 
-        if (!members)
+        if (!cairn_pickle_is_list(members))
             continue;
         for (uint32_t i = 0; i < members->count && !err; i++)
             err = add_member(renaming, list, g, members->items[i]);
         if (!err)
             err = cairn_pickle_replace(pickle, members, list);
         if (!err)
-            err = rename_names(pickle, renaming->groups.list->items[g], members);
+            err = rename_names(pickle, renaming->groups->root->items[g], members);
     }
     return err ? err : cairn_pickle_done(pickle);
 }
 
 cairn_err
 cairn_map_groups_rename(struct cairn_map_stage *stage, const struct cairn_layout *from,
-                        const uint8_t *bytes, size_t bytes_len)
+                        struct cairn_opaque_tree *groups)
 {
-    struct renaming renaming = {.stage = stage, .from = from};
-    uint8_t *written = NULL;
-    size_t written_bytes = 0;
+    struct renaming renaming = {.stage = stage, .from = from, .groups = groups};
     cairn_err err;
 
     renaming.group_of = calloc((size_t)cairn_layout_tensor_count(stage->checkpoint->layout) + 1,
                                sizeof(*renaming.group_of));
     if (!renaming.group_of)
         return CAIRN_NOMEM;
-    err = cairn_param_groups_open(bytes, bytes_len, &renaming.groups);
-    if (!err)
-        err = rename_groups(&renaming);
-    if (!err)
-        err = cairn_pickle_write(&renaming.groups.pickle, renaming.groups.list, &written,
-                                 &written_bytes, stage->checkpoint->complaint);
-    cairn_param_groups_close(&renaming.groups);
+    err = rename_groups(&renaming);
     free(renaming.group_of);
     if (!err)
-        err = cairn_checkpoint_add_opaque(stage->checkpoint, CAIRN_PARAM_GROUPS_NAME, written,
-                                          written_bytes);
-    free(written);
+        err = cairn_opaque_add(stage->checkpoint, CAIRN_PARAM_GROUPS_NAME, &groups->tree,
+                               groups->root);
     return err ? cairn_refuse(stage->checkpoint, err,
                               "the optimizer's groups of parameters cannot be renamed")
                : CAIRN_OK;

@@ -266,22 +266,22 @@ replace(struct cairn_map_stage *stage)
 {
     struct cairn_checkpoint *checkpoint = stage->checkpoint;
     struct cairn_layout *from = checkpoint->layout;
-    uint8_t *groups = NULL;
-    size_t groups_bytes = 0;
-    cairn_err err;
+    struct cairn_opaque_tree groups;
+    cairn_err err = cairn_param_groups_open(checkpoint, &groups);
 
-    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME,
-                                       CAIRN_PARAM_GROUPS_BYTES_MAX, &groups, &groups_bytes);
-    if (err && err != CAIRN_NOT_FOUND)
-        return err;
+    if (err && err != CAIRN_NOT_FOUND) {
+        cairn_opaque_tree_close(&groups);
+        return cairn_refuse(checkpoint, err,
+                            "the optimizer's groups of parameters cannot be renamed");
+    }
     checkpoint->layout = stage->to;
     free(checkpoint->aliases);
     checkpoint->aliases = stage->aliases;
     checkpoint->alias_count = stage->alias_count;
     stage->to = NULL;
     stage->aliases = NULL;
-    err = groups ? cairn_map_groups_rename(stage, from, groups, groups_bytes) : CAIRN_OK;
-    free(groups);
+    err = groups.root ? cairn_map_groups_rename(stage, from, &groups) : CAIRN_OK;
+    cairn_opaque_tree_close(&groups);
     cairn_piece_table_fini(&stage->table);
     stage->table = (struct cairn_piece_table){0};
     cairn_layout_destroy(from);

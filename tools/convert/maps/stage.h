@@ -6,6 +6,7 @@
 #include "snapshot/reshard_pieces.h"
 #include "tools/convert/maps/map.h"
 #include "tools/convert/maps/numbers.h"
+#include "tools/convert/state/opaque_tree.h"
 
 struct cairn_map_pieces {
     struct cairn_piece *pieces;
@@ -73,6 +74,6 @@ CAIRN_MUST_CHECK cairn_err cairn_map_assumed_tell(struct cairn_map_stage *stage,
  * checkpoint, which has its new layout. Nothing where there are none. `from` is the old layout. */
 CAIRN_MUST_CHECK cairn_err cairn_map_groups_rename(struct cairn_map_stage *stage,
                                                    const struct cairn_layout *from,
-                                                   const uint8_t *bytes, size_t bytes_len);
+                                                   struct cairn_opaque_tree *groups);
 
 #endif

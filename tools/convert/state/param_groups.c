@@ -7,7 +7,6 @@
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/state/names.h"
-#include "tools/convert/state/opaque_tree.h"
 
 /* ---- ("tensor", name) ---- */
 
@@ -249,19 +248,14 @@ cairn_param_groups_add(struct cairn_checkpoint *checkpoint, const struct cairn_g
 /* ---- reading again ---- */
 
 cairn_err
-cairn_param_groups_open(const uint8_t *bytes, size_t bytes_len, struct cairn_param_groups *groups)
+cairn_param_groups_open(const struct cairn_checkpoint *checkpoint, struct cairn_opaque_tree *out)
 {
-    struct cairn_pickle_node *root = NULL;
-    cairn_err err;
+    cairn_err err = cairn_opaque_tree_open(checkpoint, CAIRN_PARAM_GROUPS_NAME, out);
 
-    memset(groups, 0, sizeof(*groups));
-    cairn_pickle_init(&groups->pickle, CAIRN_PARAM_GROUPS_BYTES_MAX);
-    err =
-        cairn_pickle_read(&groups->pickle, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len, &root, NULL);
-    if (!err && root->kind != CAIRN_PICKLE_LIST)
+    if (!err && out->root->kind != CAIRN_PICKLE_LIST)
         err = CAIRN_CORRUPT;
-    for (uint32_t i = 0; !err && i < root->count; i++) {
-        const struct cairn_pickle_node *dict = root->items[i];
+    for (uint32_t i = 0; !err && i < out->root->count; i++) {
+        const struct cairn_pickle_node *dict = out->root->items[i];
 
         if (dict->kind != CAIRN_PICKLE_DICT)
             err = CAIRN_CORRUPT;
@@ -269,25 +263,5 @@ cairn_param_groups_open(const uint8_t *bytes, size_t bytes_len, struct cairn_par
             if (dict->items[2 * k]->kind != CAIRN_PICKLE_TEXT)
                 err = CAIRN_CORRUPT;
     }
-    if (err)
-        cairn_param_groups_close(groups);
-    else
-        groups->list = root;
     return err;
-}
-
-void
-cairn_param_groups_close(struct cairn_param_groups *groups)
-{
-    cairn_pickle_fini(&groups->pickle);
-    memset(groups, 0, sizeof(*groups));
-}
-
-const struct cairn_pickle_node *
-cairn_param_group_members(const struct cairn_param_groups *groups, uint32_t group)
-{
-    const struct cairn_pickle_node *members =
-        cairn_pickle_get(groups->list->items[group], "params");
-
-    return cairn_pickle_is_list(members) ? members : NULL;
 }

@@ -14,6 +14,7 @@
 #include "cairn/types.h"
 #include "tools/convert/core/checkpoint.h"
 #include "tools/convert/pickle/pickle.h"
+#include "tools/convert/state/opaque_tree.h"
 
 #define CAIRN_PARAM_GROUPS_NAME "optimizer.param_groups.pickle"
 
@@ -41,21 +42,11 @@ CAIRN_MUST_CHECK cairn_err cairn_param_groups_add(struct cairn_checkpoint *check
                                                   size_t count, const char *const names[],
                                                   uint32_t name_count, bool *added);
 
-/* Groups that were read again. All zero is the empty value. */
-struct cairn_param_groups {
-    struct cairn_pickle pickle;
-    const struct cairn_pickle_node *list; /* of dicts, each of text keys */
-};
-
-/* `bytes` outlive *groups, which the caller ends with cairn_param_groups_close. CAIRN_CORRUPT,
- * CAIRN_NOMEM; then *groups is all zero. */
-CAIRN_MUST_CHECK cairn_err cairn_param_groups_open(const uint8_t *bytes, size_t bytes_len,
-                                                   struct cairn_param_groups *groups);
-void cairn_param_groups_close(struct cairn_param_groups *groups);
-
-/* "params" of a group; NULL where it is not a list. */
-const struct cairn_pickle_node *cairn_param_group_members(const struct cairn_param_groups *groups,
-                                                          uint32_t group);
+/* Reads the groups of a checkpoint again: out->root is a list of dicts, each of text keys.
+ * CAIRN_NOT_FOUND; CAIRN_CORRUPT, not complained about, where they are anything else; CAIRN_NOMEM,
+ * errors of loading. The caller ends *out with cairn_opaque_tree_close in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_param_groups_open(const struct cairn_checkpoint *checkpoint,
+                                                   struct cairn_opaque_tree *out);
 
 enum { CAIRN_PICKLE_WORD_BYTES_MAX = 16 };
 

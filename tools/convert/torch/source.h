@@ -43,8 +43,9 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_source_read(struct cairn_checkpoint *chec
                                                    const char *where, uint64_t begin,
                                                    uint64_t bytes, struct cairn_torch_source *out);
 
-/* Opens a file of the checkpoint's place, "": that is itself one. Errors of cairn_checkpoint_add_file and cairn_torch_open,
- * complained about; *out is for the caller to end in any case. */
+/* Opens a file of the checkpoint's place, "": that is itself one. Errors of
+ * cairn_checkpoint_add_file and cairn_torch_open, complained about; *out is for the caller to end
+ * in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_open(struct cairn_checkpoint *checkpoint,
                                                    const char *path,
                                                    struct cairn_torch_source *out);

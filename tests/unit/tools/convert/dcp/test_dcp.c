@@ -75,23 +75,17 @@ static void
 keeps_groups(void **unused)
 {
     struct cairn_checkpoint checkpoint;
-    struct cairn_param_groups groups;
+    struct cairn_opaque_tree groups;
     const struct cairn_pickle_node *members;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
 
     (void)unused;
     open_fixture(&checkpoint);
-    assert_int_equal(cairn_checkpoint_load_opaque(&checkpoint, CAIRN_PARAM_GROUPS_NAME, 1 << 20,
-                                                  &bytes, &bytes_len),
-                     CAIRN_OK);
-    assert_int_equal(cairn_param_groups_open(bytes, bytes_len, &groups), CAIRN_OK);
-    assert_int_equal(groups.list->count, 1);
-    members = cairn_param_group_members(&groups, 0);
+    assert_int_equal(cairn_param_groups_open(&checkpoint, &groups), CAIRN_OK);
+    assert_int_equal(groups.root->count, 1);
+    members = cairn_pickle_get(groups.root->items[0], "params");
     assert_true(members && members->count == 1 && cairn_pickle_is_text(members->items[0], "rows"));
-    assert_true(cairn_pickle_get(groups.list->items[0], "lr")->real == 0.5);
-    cairn_param_groups_close(&groups);
-    free(bytes);
+    assert_true(cairn_pickle_get(groups.root->items[0], "lr")->real == 0.5);
+    cairn_opaque_tree_close(&groups);
     cairn_checkpoint_close(&checkpoint);
 }
 
