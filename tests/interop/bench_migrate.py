@@ -16,7 +16,9 @@ From step 12 on the device of one rank takes four times as long per layer.
 
 The peers get the better of what may happen: the restart from DCP is planned, so it loses no step,
 and its shape costs nothing to find. A row's standstill is the longest time of a rank without
-training. Steps are compared by the median of the last fifteen. Rounds (1) are in turns.
+training. Steps are compared by the median of the last fifteen. Rounds (1) are in turns. Deviation
+is the largest relative one of any sample's loss, in float64, from a job without emulation and
+agents.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ SLOW = [pipeline.SLOW_RANK, pipeline.SLOW_BY]
 FROM, AFTER, STEPS = pipeline.SLOW_FROM, 30, 20
 OFTEN = 10**6
 Found = Dict[str, float]
+losses: Dict[str, Any] = {}  # of the rows of a round, by step and sample
 
 
 def ended(run: Any) -> Any:
@@ -57,7 +60,7 @@ def last_steps(run: Any) -> float:
 
 
 def common(first: int) -> Dict[str, Any]:
-    return {"layer_ms": pipeline.LAYER_MS, "slow": [*SLOW, first, OFTEN]}
+    return {"layer_ms": pipeline.LAYER_MS, "slow": [*SLOW, first, OFTEN], "dtype": "float64"}
 
 
 def nothing(folder: pathlib.Path, _shape: Any) -> Found:
@@ -70,7 +73,7 @@ def cairn(folder: pathlib.Path, shape: List[Any]) -> Found:
         ended(run)
     shape[:] = json.loads(re.findall(r"^step \d+ (.*)$", run.text(0), re.M)[-1])
     stood = [each for rank in range(pipeline.WORLD) for each in times(run, "stood", rank)]
-    samples = pipeline.samples(run)  # AssertionError: one was computed twice
+    samples = losses["cairn"] = pipeline.samples(run)  # AssertionError: one was computed twice
     steps = len(times(run, "took"))
     return {
         "step_ms": last_steps(run),
@@ -103,7 +106,7 @@ def dcp(folder: pathlib.Path, shape: List[Any]) -> Found:
     ]
     step_ms = last_steps(after)
     stood_s = max(first - last for last, first in at) - step_ms / 1000
-    computed = pipeline.samples(before).keys() | pipeline.samples(after).keys()
+    computed = losses["dcp"] = {**pipeline.samples(before), **pipeline.samples(after)}
     lost = 8 * (6 + STEPS) - len(computed)
     return {"step_ms": step_ms, "standstill_s": stood_s, "samples_lost": lost}
 
@@ -116,6 +119,18 @@ def torchft(_folder: pathlib.Path, _shape: Any) -> Found:
         job.close()
 
 
+def deviations(folder: pathlib.Path) -> Found:
+    """By row, of all of its samples."""
+    steps = 1 + int(max(step for row in losses.values() for step, _ in row))
+    wanted = pipeline.samples(ended(pipeline.train(folder, None, steps=steps, dtype="float64")))
+    return {
+        name: max(
+            abs(float.fromhex(loss) / float.fromhex(wanted[key]) - 1) for key, loss in row.items()
+        )
+        for name, row in losses.items()
+    }
+
+
 def measure(rounds: int, without: str) -> Dict[str, List[Found]]:
     rows = {"nothing": nothing, "cairn": cairn, "oracle": oracle, "dcp": dcp, "torchft": torchft}
     rows.pop(without, None)
@@ -126,6 +141,7 @@ def measure(rounds: int, without: str) -> Dict[str, List[Found]]:
     found: Dict[str, List[Found]] = {name: [] for name in rows}
     for number in range(rounds):
         shape: List[Any] = []
+        losses.clear()
         for name, row in rows.items():
             folder = pathlib.Path(tempfile.mkdtemp(prefix="cairn-migrate-"))
             try:
@@ -133,6 +149,12 @@ def measure(rounds: int, without: str) -> Dict[str, List[Found]]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             print(f"bench_migrate: round {number + 1}: {name}: {found[name][-1]}", file=sys.stderr)
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="cairn-migrate-"))
+        try:
+            for name, value in deviations(folder).items():
+                found[name][-1]["deviation"] = value
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
         print(f"bench_migrate: round {number + 1}: Cairn's last shape is {shape}", file=sys.stderr)
     return found
 
@@ -151,13 +173,15 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))
         return
-    print("| | step | of the oracle's speed | standstill | samples lost |\n" + "| --- " * 5 + "|")
+    head = "| | step | of the oracle's speed | standstill | samples lost | deviation |"
+    print(f"{head}\n{'| --- ' * 6}|")
     for name, row in found.items():
         cells = [
             f"{row['step_ms']:.0f} ms" if "step_ms" in row else "",
             f"{found['oracle']['step_ms'] / row['step_ms']:.2f}" if "step_ms" in row else "",
             f"{row['standstill_s']:.2f} s" if "standstill_s" in row else "",
             f"{row['samples_lost']:.0f}" if "samples_lost" in row else "",
+            f"{row['deviation']:.1e}" if "deviation" in row else "",
         ]
         print(f"| {name} | {' | '.join(cells)} |")
 

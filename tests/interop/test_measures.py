@@ -122,6 +122,7 @@ def test_bench_migrate():
     assert set(found) == {"nothing", "cairn", "oracle", "dcp"}
     assert found["cairn"]["step_ms"] < found["nothing"]["step_ms"]
     assert found["cairn"]["samples_lost"] == 0
+    assert found["cairn"]["deviation"] < 1e-9 and found["dcp"]["deviation"] < 1e-9
     assert 0 < found["cairn"]["standstill_s"] < found["dcp"]["standstill_s"]
 
 
