@@ -373,7 +373,7 @@ deb:
 	    packaging/deb.sh $(BUILD)/deb $(RELEASE) $(DEB)
 
 # The simulator: the protocol's own files, compiled with planted bugs; the product has none of them.
-SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces \
+SIM_LAYOUT := box layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces \
               reshard_report shard_seal tiling tiling_audit tiling_pieces
 SIM_BASE := array crc crc_x86 wire codec text log log_json err clock
 SIM_SRC  := $(wildcard tests/sim/*.c agent/core/*.c agent/core/*/*.c erasure/*.c) \
