@@ -2,19 +2,13 @@
 #include "snapshot/tiling.h"
 
 #include "base/crc.h"
-#include "base/wire.h"
 #include "snapshot/manifest.h"
 #include "snapshot/reshard_pieces.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MANIFEST_HEAD_BYTES = 72, /* manifest.c: before the ranks, tensors and entries */
-    MANIFEST_BLOCKS_AT = 64,  /* how many checksums stand behind them */
-    CRC_BYTES = 8,
-    INDEX_BITS = 64
-};
+enum { INDEX_BITS = 64 };
 
 struct cairn_tiling {
     struct cairn_layout *layout; /* containers are ranks */
@@ -161,26 +155,6 @@ has_origin(const struct cairn_tensor *tensor, const struct cairn_piece *piece)
 }
 
 /* ---- one part ---- */
-
-uint32_t
-cairn_tiling_digest(const void *manifest, size_t manifest_bytes)
-{
-    const uint8_t *bytes = manifest;
-    struct cairn_reader reader;
-    uint64_t blocks, crc;
-    size_t left = manifest_bytes;
-
-    if (left > MANIFEST_HEAD_BYTES + CRC_BYTES) {
-        cairn_reader_init(&reader, bytes + MANIFEST_BLOCKS_AT, 8);
-        blocks = cairn_read_u64(&reader);
-        bytes += MANIFEST_HEAD_BYTES;
-        left -= MANIFEST_HEAD_BYTES + CRC_BYTES;
-        if (blocks <= left / CRC_BYTES)
-            left -= (size_t)blocks * CRC_BYTES;
-    }
-    crc = mix(cairn_crc64(0, bytes, left));
-    return (uint32_t)crc ? (uint32_t)crc : 1;
-}
 
 /* A number of what replicas of each other have in common. */
 static uint64_t

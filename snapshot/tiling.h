@@ -43,12 +43,6 @@ enum {
 /* What one part, a packed manifest, holds of the job's tensors. Opaque and immutable. */
 struct cairn_tiling;
 
-/*
- * A number of what a packed manifest says of ranks, tensors and pieces, without its generation:
- * equal for equal layouts, never 0, and different for different layouts but for one in 2^32.
- */
-uint32_t cairn_tiling_digest(const void *manifest, size_t manifest_bytes);
-
 /* Reads a packed manifest. CAIRN_CORRUPT, CAIRN_VERSION, CAIRN_NOMEM. The caller ends *out with
  * cairn_tiling_destroy. */
 CAIRN_MUST_CHECK cairn_err cairn_tiling_create(const void *manifest, size_t manifest_bytes,

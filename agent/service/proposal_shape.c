@@ -81,7 +81,7 @@ find_best(const struct cairn_problem *problem, const double *settled, uint64_t r
                                             .has_layers = reads & OPERATOR_READS_LAYERS,
                                             .has_shares = reads & OPERATOR_READS_SHARES};
     uint64_t all[CAIRN_SHAPE_NODES_MAX], nodes[CAIRN_SHAPE_NODES_MAX];
-    struct node_rate rates[CAIRN_SHAPE_NODES_MAX];
+    struct node_rate rates[CAIRN_SHAPE_NODES_MAX] = {{0}};
     uint32_t count = cairn_shape_nodes(problem, all);
 
     for (uint32_t i = 0; i < count; i++)

@@ -75,7 +75,10 @@ fill_plan(const struct ground *ground, const struct cairn_shape *shape, struct c
         for (uint32_t s = 0; s < pp; s++) {
             uint32_t at = r * pp + s, group = ground->by_stage ? s * dp + r : at;
 
-            plan->stages[at] = (struct cairn_plan_stage){at * tp, tp, layer, shape->layers[s]};
+            plan->stages[at] = (struct cairn_plan_stage){.first_device = at * tp,
+                                                         .device_count = tp,
+                                                         .first_layer = layer,
+                                                         .layer_count = shape->layers[s]};
             layer += shape->layers[s];
             memcpy(plan->devices + (size_t)at * tp, ground->devices + (size_t)group * tp,
                    tp * sizeof *plan->devices);
