@@ -343,8 +343,14 @@ class Slurm(Built):
         self.assertRegex(self.node(3), r"State=\S*DRAIN")
         for other in (1, 2, 4, 5):
             self.assertNotIn("DRAIN", self.node(other))
-        done = [v for v in detection()["verdicts"] if v["ranks"] == [2] and v["enforcement"]]
-        self.assertEqual({v["enforcement"]["result"] for v in done}, {"succeeded"}, done)
+
+        def results():
+            found = [v for v in detection()["verdicts"] if v["ranks"] == [2] and v["enforcement"]]
+            return {v["enforcement"]["result"] for v in found}
+
+        # The node drains before the command that asked for it has ended.
+        self.wait(job, "the command ends", lambda: "running" not in results(), 60)
+        self.assertEqual(results(), {"succeeded"})
         newest = self.newest(job, 1)
         self.wait(job, "it trains on", lambda: self.newest(job, 1) > newest + 5)
 
