@@ -132,8 +132,16 @@ def format_python():
 
 
 def cppcheck():
-    os.makedirs(os.path.join(ROOT, "build", "cppcheck"), exist_ok=True)
-    return output_lines([*CPPCHECK, *files(".c")])
+    folder = os.path.join(ROOT, "build", "cppcheck")
+    whole = os.path.join(folder, "whole")
+    if os.path.exists(whole):
+        os.remove(whole)
+    else:  # a run that was interrupted has left results without their suppressions
+        shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder, exist_ok=True)
+    lines = output_lines([*CPPCHECK, *files(".c")])
+    with open(whole, "w", encoding="utf-8"):
+        return lines
 
 
 def suppressions():
