@@ -259,6 +259,9 @@ class Slurm(Built):
                 say(f"== {path}\n{text_of(path)[-3000:]}")
             raise
 
+    def has_ended(self, job):
+        return "JobState=COMPLETED" in self.command("scontrol", "show", "job", str(job))
+
     def wait_requeued(self, job):
         """Until the job waits, and goes on as soon as it can: Slurm would let it wait for two
         minutes, and runs no prolog for a job that begins in the second in which its epilog ended.
@@ -284,7 +287,7 @@ class Slurm(Built):
         job = self.submit()
         self.wait(job, "a generation", lambda: self.newest(job, 1) > 20)
         committed = self.newest(job, 1)
-        self.submit("-p", "urgent", f"-N{NODES}", "-o", "/dev/null", "--wrap", "sleep 2")
+        urgent = self.submit("-p", "urgent", f"-N{NODES}", "-o", "/dev/null", "--wrap", "sleep 2")
         said = self.wait(
             job,
             "it says what it keeps",
@@ -303,7 +306,8 @@ class Slurm(Built):
                 "keeper", f"{self.dir}/run/n{node}/job-{job}/agent/state/keeper.sock"
             ):
                 os.kill(pid, signal.SIGKILL)
-        self.wait(job, "the urgent job has ended", lambda: self.idle() == NODES, 60)
+        self.wait(job, "the urgent job has ended", lambda: self.has_ended(urgent), 60)
+        self.wait(job, "its nodes are free", lambda: self.idle() == NODES, 60)
         self.wait_requeued(job)
         self.wait(job, "the trainers go on", lambda: len(self.resumed(job)) == 4, 60)
         say(f"preempted: step {kept} is kept, resumed after {set(self.resumed(job))}")
@@ -358,7 +362,9 @@ class Slurm(Built):
         return self.command("scontrol", "show", "node", f"n{number}")
 
     def pids(self, number):
-        return [int(pid) for pid in ip("netns", "pids", NAMES[number - 1]).stdout.split()]
+        # It complains of processes that end meanwhile.
+        found = ip("netns", "pids", NAMES[number - 1]).stdout
+        return [int(pid) for pid in re.findall(r"(?m)^\d+$", found)]
 
     def test_node_is_lost(self):
         """Slurm requeues the job, on the nodes that are left and a new one; it goes on after the
