@@ -1,5 +1,5 @@
-/* tests/support/operator_scene.h - what operators are told, in a scene that a test changes: six
- * healthy nodes, one group of 4 + 2, generation 1:30 committed everywhere, one step later. */
+/* tests/support/operator_scene.h - a job that operators ask about, for tests to change: six healthy
+ * nodes, one group of 4 + 2, generation 1:30 committed everywhere, one step later. */
 #ifndef CAIRN_TESTS_OPERATOR_SCENE_H
 #define CAIRN_TESTS_OPERATOR_SCENE_H
 
