@@ -393,8 +393,8 @@ sim: $(BUILD)/sim/sim
 # The simulator of placements: the analyst's and the ranks' state machines with planted bugs. The
 # planner is the product's archive.
 PLACEMENTS_SRC := $(wildcard tests/placements/*.c) client/placement.c \
-                  $(patsubst %,agent/service/%.c,analyst proposal proposal_pack proposal_plan \
-                      proposal_shape) \
+                  $(patsubst %,agent/service/%.c,analyst proposal proposal_decide proposal_pack \
+                      proposal_plan proposal_shape) \
                   $(patsubst %,client/%.c,session session_up session_down)
 $(BUILD)/sim/placements: $(PLACEMENTS_SRC:%.c=$(BUILD)/sim/%.o) $(BUILD)/libreplan.a \
     $(BUILD)/libsnapshot.a $(BUILD)/libbase.a

@@ -1,5 +1,5 @@
-/* agent/service/proposal.c - the transitions of the book of placements; see proposal.h. */
-#include "agent/service/proposal.h"
+/* agent/service/proposal.c - how rounds, offers and relaunches change a book; see proposal.h. */
+#include "agent/service/proposal_book.h"
 
 #include "base/clock.h"
 #include "base/crc.h"
@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 64, EXIT_DENIED = 77 };
 /* Rates of one rank that differ by less are the same evidence: measured rates scatter. */
 #define RATE_CHANGED 0.25
 static const uint64_t again_ns = UINT64_C(300) * CAIRN_NS_PER_S; /* a relaunch that failed */
@@ -229,9 +228,9 @@ proposal_note_number(struct proposal_book *book, uint64_t number)
         book->last_number = number;
 }
 
-static void
-note_end(struct proposal_book *book, uint64_t number, enum proposal_end end,
-         const struct proposal_decision *decision, uint64_t wall_ns)
+void
+book_note_end(struct proposal_book *book, uint64_t number, enum proposal_end end,
+              const struct proposal_decision *decision, uint64_t wall_ns)
 {
     if (book->ended_count == PROPOSAL_ENDED_MAX) {
         book->ended_count--;
@@ -242,24 +241,22 @@ note_end(struct proposal_book *book, uint64_t number, enum proposal_end end,
                                 decision ? decision->token : 0, wall_ns};
 }
 
-/* Ends the relaunch that waits, if one does. */
-static bool
-end_relaunch(struct proposal_book *book, enum proposal_end end, uint64_t wall_ns)
+bool
+book_end_relaunch(struct proposal_book *book, enum proposal_end end, uint64_t wall_ns)
 {
     if (book->relaunch.placement.count == 0)
         return false;
-    note_end(book, book->relaunch.placement.number, end, NULL, wall_ns);
+    book_note_end(book, book->relaunch.placement.number, end, NULL, wall_ns);
     memset(&book->relaunch, 0, sizeof book->relaunch);
     return true;
 }
 
-/* Ends the proposal that waits, if one does. */
-static bool
-end_waiting(struct proposal_book *book, enum proposal_end end, uint64_t wall_ns)
+bool
+book_end_waiting(struct proposal_book *book, enum proposal_end end, uint64_t wall_ns)
 {
     if (book->waiting.placement.count == 0)
         return false;
-    note_end(book, book->waiting.placement.number, end, NULL, wall_ns);
+    book_note_end(book, book->waiting.placement.number, end, NULL, wall_ns);
     memset(&book->waiting, 0, sizeof book->waiting);
     return true;
 }
@@ -292,10 +289,9 @@ end_story(struct proposal_book *book, bool is_relaunch, enum proposal_fate fate,
     story->ended_wall_ns = wall_ns;
 }
 
-/* Begins the story of an offer or of a relaunch. */
-static void
-begin_story(struct proposal_book *book, const struct proposal *made, uint64_t withdraws,
-            uint64_t wall_ns)
+void
+book_begin_story(struct proposal_book *book, const struct proposal *made, uint64_t withdraws,
+                 uint64_t wall_ns)
 {
     bool is_relaunch = made->shape.tp > 0;
     struct proposal_story *story;
@@ -334,11 +330,9 @@ begin_story(struct proposal_book *book, const struct proposal *made, uint64_t wi
         (void)proposal_describe(&made->placement, story->text);
 }
 
-/* Makes a proposal the offer, under its number. decision NULL: nobody was asked. withdraws: the
- * offer that it takes back, or 0. */
-static void
-offer(struct proposal_book *book, const struct proposal *proposal,
-      const struct proposal_decision *decision, uint64_t withdraws, uint64_t wall_ns)
+void
+book_offer(struct proposal_book *book, const struct proposal *proposal,
+           const struct proposal_decision *decision, uint64_t withdraws, uint64_t wall_ns)
 {
     uint32_t kept = proposal_count_changes(book, wall_ns);
     bool is_away = !proposal->is_home && withdraws == 0;
@@ -359,13 +353,12 @@ offer(struct proposal_book *book, const struct proposal *proposal,
             decision->word == PROPOSAL_GO_BACK ? PROPOSAL_BACK : PROPOSAL_APPROVED;
         book->offer.node = decision->node;
     }
-    begin_story(book, &book->offer, withdraws, wall_ns);
+    book_begin_story(book, &book->offer, withdraws, wall_ns);
 }
 
-/* A proposal with the next number. */
-static void
-give_number(struct proposal_book *book, struct proposal *proposal, const struct proposal *from,
-            uint64_t wall_ns)
+void
+book_give_number(struct proposal_book *book, struct proposal *proposal, const struct proposal *from,
+                 uint64_t wall_ns)
 {
     *proposal = *from;
     proposal->placement.number = PLACEMENT_BUG(NUMBER_TWICE) && book->last_number > 0
@@ -391,9 +384,8 @@ clear_denials(struct proposal_book *book)
     memset(&book->denied_at, 0, sizeof book->denied_at);
 }
 
-/* Denials hold for one evidence: others end with it. */
-static void
-set_evidence(struct proposal_book *book, const struct proposal_slow *slow)
+void
+book_set_evidence(struct proposal_book *book, const struct proposal_slow *slow)
 {
     if (!proposal_is_same_slow(&book->denied_at, slow)) {
         clear_denials(book);
@@ -401,12 +393,11 @@ set_evidence(struct proposal_book *book, const struct proposal_slow *slow)
     }
 }
 
-/* until_wall_ns 0: while its evidence holds. */
-static void
-deny(struct proposal_book *book, const struct proposal *proposal, uint64_t until_wall_ns)
+void
+book_deny(struct proposal_book *book, const struct proposal *proposal, uint64_t until_wall_ns)
 {
     if (until_wall_ns == 0)
-        set_evidence(book, &proposal->slow);
+        book_set_evidence(book, &proposal->slow);
     if (book->denied_count == PROPOSAL_DENIED_MAX) {
         book->denied_count--;
         memmove(book->denied, book->denied + 1, book->denied_count * sizeof *book->denied);
@@ -442,8 +433,9 @@ has_denials(const struct proposal_book *book)
 static uint32_t
 want_nothing(struct proposal_book *book, const struct proposal_round *round)
 {
-    return end_waiting(book, PROPOSAL_WITHDRAWN, round->wall_ns) ? PROPOSAL_CHANGED | PROPOSAL_OVER
-                                                                 : 0;
+    return book_end_waiting(book, PROPOSAL_WITHDRAWN, round->wall_ns)
+               ? PROPOSAL_CHANGED | PROPOSAL_OVER
+               : 0;
 }
 
 static uint32_t
@@ -462,8 +454,8 @@ propose(struct proposal_book *book, const struct proposal *wanted, uint64_t wall
         *waiting = same;
         return PROPOSAL_CHANGED;
     }
-    (void)end_waiting(book, PROPOSAL_REPLACED, wall_ns);
-    give_number(book, waiting, wanted, wall_ns);
+    (void)book_end_waiting(book, PROPOSAL_REPLACED, wall_ns);
+    book_give_number(book, waiting, wanted, wall_ns);
     return PROPOSAL_CHANGED | PROPOSAL_WAITS;
 }
 
@@ -492,9 +484,9 @@ offer_at_once(struct proposal_book *book, const struct proposal *wanted,
 
     if (is_spent(book, wanted, round))
         return PROPOSAL_SPENT;
-    (void)end_waiting(book, PROPOSAL_REPLACED, round->wall_ns);
-    give_number(book, &numbered, wanted, round->wall_ns);
-    offer(book, &numbered, NULL, 0, round->wall_ns);
+    (void)book_end_waiting(book, PROPOSAL_REPLACED, round->wall_ns);
+    book_give_number(book, &numbered, wanted, round->wall_ns);
+    book_offer(book, &numbered, NULL, 0, round->wall_ns);
     return PROPOSAL_CHANGED | PROPOSAL_OFFER;
 }
 
@@ -608,13 +600,13 @@ proposal_withdraw(struct proposal_book *book, const struct proposal *before, enu
     story->after_ms = after_ms;
     if (why == PROPOSAL_TAKEN_BACK)
         book->doubt_until_wall_ns = wall_ns + day_ns;
-    deny(book, &withdrawn, wall_ns + deny_ns);
-    (void)end_waiting(book, PROPOSAL_REPLACED, wall_ns);
-    give_number(book, &again, &again, wall_ns);
+    book_deny(book, &withdrawn, wall_ns + deny_ns);
+    (void)book_end_waiting(book, PROPOSAL_REPLACED, wall_ns);
+    book_give_number(book, &again, &again, wall_ns);
     if (why == PROPOSAL_TAKEN_BACK)
         book->before = withdrawn;
     end_story(book, false, why, wall_ns);
-    offer(book, &again, NULL, withdrawn.placement.number, wall_ns);
+    book_offer(book, &again, NULL, withdrawn.placement.number, wall_ns);
     book->version++;
     return PROPOSAL_CHANGED | PROPOSAL_OFFER;
 }
@@ -628,27 +620,36 @@ proposal_want_relaunch(struct proposal_book *book, const struct proposal *wanted
     uint32_t follows = PROPOSAL_CHANGED;
 
     if (!wanted || is_denied(book, wanted, wall_ns)) {
-        if (!end_relaunch(book, PROPOSAL_WITHDRAWN, wall_ns))
+        if (!book_end_relaunch(book, PROPOSAL_WITHDRAWN, wall_ns))
             return 0;
     } else if (waiting->placement.count &&
                proposal_full_name(waiting) == proposal_full_name(wanted)) {
         return 0; /* an operator decides by the figures that were shown first */
     } else {
-        (void)end_relaunch(book, PROPOSAL_REPLACED, wall_ns);
-        give_number(book, waiting, wanted, wall_ns);
+        (void)book_end_relaunch(book, PROPOSAL_REPLACED, wall_ns);
+        book_give_number(book, waiting, wanted, wall_ns);
         follows |= PROPOSAL_RELAUNCH;
     }
     book->version++;
     return follows;
 }
 
+/* The newest relaunch, if it is as far as this. */
+static struct proposal_story *
+relaunch_that_is(struct proposal_book *book, enum proposal_fate fate)
+{
+    struct proposal_story *story = newest_of(book, true);
+
+    return story && story->fate == fate ? story : NULL;
+}
+
 uint32_t
 proposal_note_relaunched(struct proposal_book *book, double before_ms, uint64_t standstill_ns,
                          uint64_t wall_ns)
 {
-    struct proposal_story *story = newest_of(book, true);
+    struct proposal_story *story = relaunch_that_is(book, PROPOSAL_OFFERED);
 
-    if (!story || story->fate != PROPOSAL_OFFERED)
+    if (!story)
         return 0;
     story->fate = PROPOSAL_TAKEN;
     story->taken_wall_ns = wall_ns;
@@ -665,9 +666,9 @@ proposal_note_relaunched(struct proposal_book *book, double before_ms, uint64_t 
 uint32_t
 proposal_note_relaunch_kept(struct proposal_book *book, double after_ms)
 {
-    struct proposal_story *story = newest_of(book, true);
+    struct proposal_story *story = relaunch_that_is(book, PROPOSAL_TAKEN);
 
-    if (!story || story->fate != PROPOSAL_TAKEN)
+    if (!story)
         return 0;
     story->fate = PROPOSAL_KEPT;
     story->after_ms = after_ms;
@@ -678,368 +679,14 @@ proposal_note_relaunch_kept(struct proposal_book *book, double after_ms)
 uint32_t
 proposal_end_relaunch(struct proposal_book *book, uint64_t wall_ns)
 {
-    struct proposal_story *story = newest_of(book, true);
-
-    if (!story || story->fate != PROPOSAL_OFFERED)
+    if (!relaunch_that_is(book, PROPOSAL_OFFERED))
         return 0;
     end_story(book, true, PROPOSAL_AGED, wall_ns);
-    deny(book, &book->shape, wall_ns + again_ns);
+    book_deny(book, &book->shape, wall_ns + again_ns);
     memset(&book->shape, 0, sizeof book->shape);
     book->version++;
     return PROPOSAL_CHANGED;
 }
-
-/* ---- decisions ---- */
-
-static const struct proposal_ended *
-find_ended(const struct proposal_book *book, uint64_t number)
-{
-    for (uint32_t i = book->ended_count; i-- > 0;)
-        if (book->ended[i].number == number)
-            return &book->ended[i];
-    return NULL;
-}
-
-static const struct proposal_ended *
-find_token(const struct proposal_book *book, uint64_t token)
-{
-    for (uint32_t i = book->ended_count; i-- > 0;)
-        if (book->ended[i].token == token && !PLACEMENT_BUG(DECIDES_TWICE))
-            return &book->ended[i];
-    return NULL;
-}
-
-static uint32_t
-refuse(struct proposal_answer *out, int exit_code)
-{
-    out->exit_code = exit_code;
-    return 0;
-}
-
-/* Why a proposal that was there waits no longer, and what to do. */
-static uint32_t
-refuse_ended(const struct proposal_book *book, const struct proposal_ended *ended, uint64_t wall_ns,
-             struct proposal_answer *out)
-{
-    uint64_t age_s = wall_ns > ended->wall_ns ? (wall_ns - ended->wall_ns) / CAIRN_NS_PER_S : 0;
-    size_t room = sizeof out->text;
-
-    switch (ended->end) {
-    case PROPOSAL_APPROVED:
-        (void)snprintf(out->text, room,
-                       "proposal %" PRIu64 ": approved %" PRIu64
-                       " s ago at node %u, and the trainers have the offer; to undo it, run `cairn "
-                       "replan --back`",
-                       ended->number, age_s, ended->node);
-        break;
-    case PROPOSAL_DENIED:
-        (void)snprintf(out->text, room,
-                       "proposal %" PRIu64 ": denied %" PRIu64
-                       " s ago at node %u; wait for the next proposal",
-                       ended->number, age_s, ended->node);
-        break;
-    case PROPOSAL_REPLACED:
-        if (book->waiting.placement.count)
-            (void)snprintf(out->text, room,
-                           "proposal %" PRIu64 ": replaced %" PRIu64
-                           " s ago; look at proposal %" PRIu64
-                           ", which waits now, with `cairn replan`",
-                           ended->number, age_s, book->waiting.placement.number);
-        else
-            (void)snprintf(out->text, room,
-                           "proposal %" PRIu64 ": replaced %" PRIu64
-                           " s ago by a later one, which is over too; see `cairn replan`",
-                           ended->number, age_s);
-        break;
-    case PROPOSAL_BACK:
-        (void)snprintf(out->text, room,
-                       "proposal %" PRIu64 ": withdrawn %" PRIu64
-                       " s ago at node %u, where an operator went back to the home placement; wait "
-                       "for the next proposal",
-                       ended->number, age_s, ended->node);
-        break;
-    case PROPOSAL_WITHDRAWN:
-        (void)snprintf(out->text, room,
-                       "proposal %" PRIu64 ": withdrawn %" PRIu64
-                       " s ago, since it gained nothing any more; wait for the next proposal",
-                       ended->number, age_s);
-        break;
-    }
-    return refuse(out, EXIT_FAILED);
-}
-
-/* The number is none of a proposal that waits. */
-static uint32_t
-refuse_number(const struct proposal_book *book, uint64_t wrong, uint64_t wall_ns,
-              struct proposal_answer *out)
-{
-    const struct proposal_ended *ended = find_ended(book, wrong);
-
-    if (ended)
-        return refuse_ended(book, ended, wall_ns, out);
-    if (book->offer.placement.count && wrong == book->offer.placement.number) {
-        (void)snprintf(out->text, sizeof out->text,
-                       "offer %" PRIu64
-                       ": the trainers have it already; to undo it, run `cairn replan --back`",
-                       wrong);
-        return refuse(out, EXIT_FAILED);
-    }
-    if (wrong > 0 && wrong <= book->last_number) {
-        (void)snprintf(out->text, sizeof out->text,
-                       "proposal %" PRIu64 ": over for long; see `cairn replan`", wrong);
-        return refuse(out, EXIT_FAILED);
-    }
-    if (book->waiting.placement.count)
-        (void)snprintf(out->text, sizeof out->text,
-                       "proposal %" PRIu64 ": there is none with this number; %" PRIu64
-                       " is the one that waits",
-                       wrong, book->waiting.placement.number);
-    else if (book->relaunch.placement.count)
-        (void)snprintf(out->text, sizeof out->text,
-                       "proposal %" PRIu64 ": there is none with this number; relaunch %" PRIu64
-                       " waits",
-                       wrong, book->relaunch.placement.number);
-    else
-        (void)snprintf(out->text, sizeof out->text,
-                       "proposal %" PRIu64 ": there is none with this number, and none waits; see "
-                       "`cairn replan`",
-                       wrong);
-    return refuse(out, EXIT_USAGE);
-}
-
-/* A gate that holds for operators too refuses what they decided. */
-static uint32_t
-refuse_gate(enum proposal_gate gate, struct proposal_answer *out)
-{
-    (void)snprintf(out->text, sizeof out->text, "plan: %s; training goes on as before",
-                   proposal_gate_why(gate));
-    return refuse(out, EXIT_FAILED);
-}
-
-static uint32_t
-answer(struct proposal_answer *out, const struct cairn_session_shares *placement, uint32_t follows)
-{
-    char text[PROPOSAL_TEXT_BYTES];
-
-    out->number = placement->number;
-    (void)snprintf(out->text, sizeof out->text, "micro-batches %s",
-                   proposal_describe(placement, text));
-    return follows;
-}
-
-/* The answer to a decision that was carried out before. */
-static uint32_t
-answer_again(const struct proposal_book *book, const struct proposal_ended *repeated,
-             struct proposal_answer *out)
-{
-    if (book->offer.placement.count && book->offer.placement.number == repeated->number)
-        return answer(out, &book->offer.placement, 0);
-    out->number = repeated->number;
-    (void)snprintf(out->text, sizeof out->text, "carried out before");
-    return 0;
-}
-
-static uint32_t
-decide_waiting(struct proposal_book *book, const struct proposal_decision *decision,
-               const struct proposal_scene *scene, struct proposal_answer *out)
-{
-    bool approves = decision->word == PROPOSAL_APPROVE;
-    struct proposal waiting = book->waiting;
-
-    if (waiting.placement.count == 0 || waiting.placement.number != decision->number)
-        return refuse_number(book, decision->number, scene->wall_ns, out);
-    if (decision->name != proposal_name(&waiting.placement)) {
-        (void)snprintf(out->text, sizeof out->text,
-                       "proposal %" PRIu64
-                       ": node %u has another placement under this number; run `cairn replan` "
-                       "again in 10 s",
-                       decision->number, decision->node);
-        return refuse(out, EXIT_FAILED);
-    }
-    if (approves && scene->waiting_gate)
-        return refuse_gate(scene->waiting_gate, out);
-    if (approves)
-        offer(book, &waiting, decision, 0, scene->wall_ns);
-    else
-        deny(book, &waiting, decision->for_ns ? scene->wall_ns + decision->for_ns : 0);
-    note_end(book, decision->number, approves ? PROPOSAL_APPROVED : PROPOSAL_DENIED, decision,
-             scene->wall_ns);
-    memset(&book->waiting, 0, sizeof book->waiting);
-    return answer(out, &waiting.placement, PROPOSAL_CHANGED | (approves ? PROPOSAL_OFFER : 0));
-}
-
-/* Makes a relaunch the shape that the launchers carry out. */
-static void
-approve_relaunch(struct proposal_book *book, const struct proposal *relaunch,
-                 const struct proposal_decision *decision, uint64_t wall_ns)
-{
-    (void)end_waiting(book, PROPOSAL_REPLACED, wall_ns); /* it is for the shape of now */
-    book->shape = *relaunch;
-    book->shape.made_wall_ns = wall_ns;
-    book->shape.decided = decision->word == PROPOSAL_GO_BACK ? PROPOSAL_BACK : PROPOSAL_APPROVED;
-    book->shape.node = decision->node;
-    begin_story(book, &book->shape, 0, wall_ns);
-}
-
-static uint32_t
-answer_relaunch(struct proposal_answer *out, const struct proposal *relaunch)
-{
-    char text[PROPOSAL_TEXT_BYTES];
-
-    out->number = relaunch->placement.number;
-    (void)snprintf(out->text, sizeof out->text, "%s", proposal_describe_full(relaunch, text));
-    return PROPOSAL_CHANGED;
-}
-
-/* A decision about the relaunch that waits. */
-static uint32_t
-decide_relaunch(struct proposal_book *book, const struct proposal_decision *decision,
-                const struct proposal_scene *scene, struct proposal_answer *out)
-{
-    bool approves = decision->word == PROPOSAL_APPROVE;
-    struct proposal relaunch = book->relaunch;
-
-    if (decision->name != proposal_full_name(&relaunch)) {
-        (void)snprintf(out->text, sizeof out->text,
-                       "proposal %" PRIu64 ": node %u has another relaunch under this number; run "
-                       "`cairn replan` again in 10 s",
-                       decision->number, decision->node);
-        return refuse(out, EXIT_FAILED);
-    }
-    note_end(book, decision->number, approves ? PROPOSAL_APPROVED : PROPOSAL_DENIED, decision,
-             scene->wall_ns);
-    memset(&book->relaunch, 0, sizeof book->relaunch);
-    if (approves)
-        approve_relaunch(book, &relaunch, decision, scene->wall_ns);
-    else
-        deny(book, &relaunch, decision->for_ns ? scene->wall_ns + decision->for_ns : 0);
-    return answer_relaunch(out, &relaunch);
-}
-
-/* The job runs in the shape of a relaunch: home is another relaunch. */
-static uint32_t
-go_back_by_relaunch(struct proposal_book *book, const struct proposal_decision *decision,
-                    const struct proposal_scene *scene, struct proposal_answer *out)
-{
-    struct proposal home;
-
-    if (!scene->home_shape) {
-        (void)snprintf(out->text, sizeof out->text,
-                       "home placement: its replicas are not divided alike, so no relaunch leads "
-                       "there; end the job, and start it with --resume");
-        return refuse(out, EXIT_FAILED);
-    }
-    (void)end_relaunch(book, PROPOSAL_BACK, scene->wall_ns);
-    set_evidence(book, scene->slow);
-    book->is_all_denied = true;
-    give_number(book, &home, scene->home_shape, scene->wall_ns);
-    approve_relaunch(book, &home, decision, scene->wall_ns);
-    note_end(book, home.placement.number, PROPOSAL_BACK, decision, scene->wall_ns);
-    return answer_relaunch(out, &home);
-}
-
-static uint32_t
-go_back(struct proposal_book *book, const struct proposal_decision *decision,
-        const struct proposal_scene *scene, struct proposal_answer *out)
-{
-    const struct proposal *running = proposal_running(book, scene->home);
-    struct proposal home;
-
-    if (book->shape.placement.count && !book->shape.is_home)
-        return go_back_by_relaunch(book, decision, scene, out);
-    if (proposal_is_same(&running->placement, &scene->home->placement)) {
-        if (book->waiting.placement.count)
-            (void)snprintf(out->text, sizeof out->text,
-                           "home placement: the trainers have it; to refuse proposal %" PRIu64
-                           ", run `cairn replan --deny %" PRIu64 "`",
-                           book->waiting.placement.number, book->waiting.placement.number);
-        else
-            (void)snprintf(
-                out->text, sizeof out->text,
-                "home placement: the trainers have it; there is nothing to go back from");
-        return refuse(out, EXIT_FAILED);
-    }
-    if (scene->home_gate)
-        return refuse_gate(scene->home_gate, out);
-    if (book->waiting.placement.count) {
-        note_end(book, book->waiting.placement.number, PROPOSAL_BACK, decision, scene->wall_ns);
-        memset(&book->waiting, 0, sizeof book->waiting);
-    }
-    (void)end_relaunch(book, PROPOSAL_BACK, scene->wall_ns);
-    set_evidence(book, scene->slow);
-    book->is_all_denied = true;
-    give_number(book, &home, scene->home, scene->wall_ns);
-    offer(book, &home, decision, 0, scene->wall_ns);
-    note_end(book, home.placement.number, PROPOSAL_BACK, decision, scene->wall_ns);
-    return answer(out, &home.placement, PROPOSAL_CHANGED | PROPOSAL_OFFER);
-}
-
-/* Offers the best plan at once, although what slow ranks have cost so far has not paid for it. */
-static uint32_t
-offer_now(struct proposal_book *book, const struct proposal_decision *decision,
-          const struct proposal_scene *scene, struct proposal_answer *out)
-{
-    const struct proposal *running = proposal_running(book, scene->home);
-    struct proposal best;
-
-    if (!scene->best) {
-        (void)snprintf(out->text, sizeof out->text,
-                       "plan: no other plan gains enough for what is known to be slow now; see "
-                       "`cairn status` for the verdicts");
-        return refuse(out, EXIT_FAILED);
-    }
-    if (proposal_is_same(&running->placement, &scene->best->placement)) {
-        (void)snprintf(out->text, sizeof out->text,
-                       "plan: the trainers have the best placement that is known; wait for "
-                       "another verdict");
-        return refuse(out, EXIT_FAILED);
-    }
-    if (scene->best_gate)
-        return refuse_gate(scene->best_gate, out);
-    (void)end_waiting(book, PROPOSAL_REPLACED, scene->wall_ns);
-    give_number(book, &best, scene->best, scene->wall_ns);
-    offer(book, &best, decision, 0, scene->wall_ns);
-    note_end(book, best.placement.number, PROPOSAL_APPROVED, decision, scene->wall_ns);
-    return answer(out, &best.placement, PROPOSAL_CHANGED | PROPOSAL_OFFER);
-}
-
-uint32_t
-proposal_decide(struct proposal_book *book, const struct proposal_decision *decision,
-                const struct proposal_scene *scene, struct proposal_answer *out)
-{
-    const struct proposal_ended *repeated = find_token(book, decision->token);
-    uint32_t follows;
-
-    *out = (struct proposal_answer){.number = decision->number};
-    if (repeated)
-        return answer_again(book, repeated, out);
-    if (!scene->home) {
-        (void)snprintf(out->text, sizeof out->text,
-                       "plan: the agent that analyses the job plans nothing; set problem and "
-                       "plan_policy in its file");
-        return refuse(out, EXIT_DENIED);
-    }
-    if ((decision->word == PROPOSAL_APPROVE || decision->word == PROPOSAL_DENY) &&
-        book->relaunch.placement.count && book->relaunch.placement.number == decision->number) {
-        follows = decide_relaunch(book, decision, scene, out);
-    } else if (decision->word == PROPOSAL_GO_BACK) {
-        follows = go_back(book, decision, scene, out);
-    } else if (decision->word == PROPOSAL_NOW) {
-        follows = offer_now(book, decision, scene, out);
-    } else if (!scene->needs_approval && book->waiting.placement.count == 0) {
-        (void)snprintf(out->text, sizeof out->text,
-                       "proposal %" PRIu64
-                       ": plan_policy is enforce, so plans are offered without approval; to undo "
-                       "one, run `cairn replan --back`",
-                       decision->number);
-        return refuse(out, EXIT_DENIED);
-    } else {
-        follows = decide_waiting(book, decision, scene, out);
-    }
-    book->version += (follows & PROPOSAL_CHANGED) != 0;
-    return follows;
-}
-
 /* ---- other agents' books ---- */
 
 uint32_t
