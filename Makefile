@@ -94,6 +94,8 @@ $(BUILD)/base/file_ring.o: CFLAGS_EXTRA = $(if $(HAS_LIBURING),-DCAIRN_HAS_LIBUR
 FABRIC_ABI = $(shell nm -D --with-symbol-versions "$$($(CC) -print-file-name=libfabric.so)" | \
                  sed -n 's/.* fi_getinfo@@//p')
 $(BUILD)/transport/fabric.o: CFLAGS_EXTRA = -DFABRIC_ABI='"$(FABRIC_ABI)"'
+# cmocka and tables of callbacks fix the parameters of tests, which need few of them.
+$(BUILD)/tests/%.o: CFLAGS_EXTRA = -Wno-unused-parameter
 # The planner must fill these tables in milliseconds: -O3 vectorizes their inner loops.
 VECTORIZED := bound/parts.o assign/table.o assign/slots.o
 $(VECTORIZED:%=$(BUILD)/replan/%): CFLAGS_EXTRA = $(if $(SAN),,-O3)
@@ -272,7 +274,7 @@ $(BUILD)/$(1)/cairn: $(VERSIONED:%.c=$(BUILD)/$(1)/%.o) $(call ARCHIVES_FOR,tool
 endef
 $(foreach later,newer foreign,$(eval $(call later_rule,$(later))))
 # Loaded into an agent, it makes calls hang.
-$(BUILD)/tests/support/faults/faults.o: CFLAGS_EXTRA = -U_FORTIFY_SOURCE
+$(BUILD)/tests/support/faults/faults.o: CFLAGS_EXTRA += -U_FORTIFY_SOURCE
 $(BUILD)/libfaults.so: $(BUILD)/tests/support/faults/faults.o
 	$(Q)$(CC) -shared -o $@ $< -ldl
 # A GPU that says what a test wants it to say.

@@ -7,6 +7,7 @@ not come. CLUSTER_KEEP=1 keeps the directories.
 import atexit
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import random
@@ -83,6 +84,17 @@ class Built(unittest.TestCase):
         cluster = Cluster(*arguments, **options)
         self.addCleanup(cluster.close)
         return cluster
+
+    def new_folder(self):
+        """The path of a folder that ends with the test."""
+        folder = tempfile.TemporaryDirectory(prefix="cairn-test-", ignore_cleanup_errors=True)
+        self.addCleanup(folder.cleanup)
+        return folder.name
+
+    def end_with_test(self, process):
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
 
 
 def say(text):
@@ -161,19 +173,11 @@ def text_of(path):
 
 def cairn(*words, seconds=60 * PATIENCE, env=None):
     """Runs a verb with -o json; returns (exit code, JSON or None, stderr)."""
-    done = subprocess.run(
-        [CAIRN, *words, "-o", "json"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=seconds,
-        env={**os.environ, **(env or {})},
-    )
+    code, out, err = run(*words, "-o", "json", seconds=seconds, env=env)
     try:
-        return done.returncode, json.loads(done.stdout), done.stderr
+        return code, json.loads(out), err
     except ValueError:
-        return done.returncode, None, done.stderr
+        return code, None, err
 
 
 def run(*words, seconds=60 * PATIENCE, env=None):
@@ -190,11 +194,51 @@ def run(*words, seconds=60 * PATIENCE, env=None):
     return done.returncode, done.stdout, done.stderr
 
 
+def pipelines(stages, microbatches):
+    """A plan: pipelines with these numbers of micro-batches, whose stages have so many layers, each
+    on one device."""
+    ends = list(itertools.accumulate(stages))
+    return {
+        "pipelines": [
+            {
+                "microbatches": count,
+                "stages": [
+                    {"devices": [p * len(stages) + s], "layers": [end - stages[s], end]}
+                    for s, end in enumerate(ends)
+                ],
+            }
+            for p, count in enumerate(microbatches)
+        ]
+    }
+
+
+def problem(stages, microbatches, layer_ms, memory_bytes=1 << 30, layer_bytes=1 << 20):
+    """A job of such pipelines as the planner sees it; each device is on its own node."""
+    ranks = range(len(stages) * len(microbatches))
+    return {
+        "layers": sum(stages),
+        "layer_ms": layer_ms,
+        "microbatches": sum(microbatches),
+        "tp_cost": {"1": 1},
+        "layer_bytes": layer_bytes,
+        "devices": [
+            {"id": rank, "node": rank, "rate": 1, "memory_bytes": memory_bytes} for rank in ranks
+        ],
+        "link_gbps": {"intra": 100, "inter": 10},
+        "current": pipelines(stages, microbatches),
+    }
+
+
 def undisturbed(shape):
     """The digests of losses and state of the same job of one rank, without agents and emulation.
     `shape` is the command line of examples/gpt for two replicas of two stages."""
     shape = [word.replace("4,4", "8") for word in shape]
     shape[shape.index("--dp") + 1] = shape[shape.index("--pp") + 1] = "1"
+    return digests(shape)
+
+
+def digests(shape):
+    """The digests of losses and state of examples/gpt without agents."""
     talk = subprocess.run(
         [GPT, *shape],
         env={"PATH": "/usr/bin:/bin"},
@@ -283,6 +327,19 @@ class Cluster:
             file.seek(0)
             file.truncate()
             file.write(text)
+
+    def write_problem(self, problem):
+        """Writes a problem to a file; returns its path."""
+        path = self.path("problem.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(problem, file)
+        return path
+
+    def plan_for(self, problem):
+        """All agents plan for this problem."""
+        path = self.write_problem(problem)
+        for node in range(self.nodes):
+            self.configure(node, problem=path)
 
     def status(self, node=0):
         """What `cairn status` answers; {} while there is no answer."""

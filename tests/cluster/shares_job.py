@@ -4,7 +4,8 @@ so that other shares of micro-batches are better."""
 import json
 import statistics
 
-from harness import GPT, PATIENCE, Built, Cluster, free_ports, spawn, text_of
+import harness
+from harness import GPT, PATIENCE, Built, free_ports, spawn, text_of
 
 DP, PP, LAYER_MS = 2, 2, 8
 SLOW_RANK, SLOW_FROM, SLOW_TO, STEPS = 2, 40, 130, 240
@@ -22,45 +23,22 @@ SLOW = (
 
 
 def problem(room=2):
-    """The job as the planner sees it; each rank is a device on its own node, with room for so many
-    layers. With room for 2, nothing but micro-batches can move."""
-    stages = [{"devices": [0], "layers": [0, 2]}, {"devices": [1], "layers": [2, 4]}]
-    others = [{"devices": [2], "layers": [0, 2]}, {"devices": [3], "layers": [2, 4]}]
-    return {
-        "layers": 4,
-        "layer_ms": LAYER_MS,
-        "microbatches": 8,
-        "tp_cost": {"1": 1},
-        "layer_bytes": 1 << 20,
-        "devices": [
-            {"id": rank, "node": rank, "rate": 1, "memory_bytes": (2 * room + 1) << 19}
-            for rank in range(4)
-        ],
-        "link_gbps": {"intra": 100, "inter": 10},
-        "current": {
-            "pipelines": [
-                {"microbatches": 4, "stages": stages},
-                {"microbatches": 4, "stages": others},
-            ]
-        },
-    }
+    """The job as the planner sees it; each rank's device has room for so many layers. With room for
+    2, nothing but micro-batches can move."""
+    return harness.problem([2, 2], HOME, LAYER_MS, memory_bytes=(2 * room + 1) << 19)
 
 
 class SharesJob(Built):
     """The agents and ranks of such a job."""
 
     def agents(self, policy, room=2, **options):
-        cluster = Cluster(
+        cluster = self.cluster(
             nodes=DP * PP,
             parity=1,
             options=f"plan_policy: {policy}\nverdict_policy: advise",
             **options,
         )
-        self.addCleanup(cluster.close)
-        with open(cluster.path("problem.json"), "w", encoding="utf-8") as file:
-            json.dump(problem(room), file)
-        for node in range(DP * PP):
-            cluster.configure(node, problem=cluster.path("problem.json"))
+        cluster.plan_for(problem(room))
         return cluster.start()
 
     def train(self, cluster, steps, *words):
@@ -69,23 +47,10 @@ class SharesJob(Built):
         ranks = []
         for rank in range(DP * PP):
             command = ["--rank", str(rank), "--peers", peers, "--steps", str(steps), *SHAPE, *words]
-            command += [
-                "--agent",
-                cluster.socket(rank),
-                "--job",
-                "cluster",
-                "--events",
-                self.events(cluster),
-            ]
-            ranks.append(
-                spawn(
-                    [GPT, *command],
-                    cluster.path(f"gpt{rank}.log"),
-                    prefix=("env", "CAIRN_TIMING=1"),
-                )
-            )
-            self.addCleanup(ranks[-1].wait)
-            self.addCleanup(ranks[-1].kill)
+            command += ["--agent", cluster.socket(rank), "--job", "cluster"]
+            command += ["--events", self.events(cluster)]
+            log, timed = cluster.path(f"gpt{rank}.log"), ("env", "CAIRN_TIMING=1")
+            ranks.append(self.end_with_test(spawn([GPT, *command], log, prefix=timed)))
         return ranks
 
     def events(self, cluster):

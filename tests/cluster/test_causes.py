@@ -3,7 +3,6 @@
 of a network interface, a slow PCIe link. Only the node that the verdict names is asked."""
 import os
 import signal
-import tempfile
 import unittest
 
 from harness import BUILD, OK, WARN, Built, Cluster, cairn, run, wait_for
@@ -49,9 +48,7 @@ class Causes(Built):
             self.write(nic + name, text + "\n")
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="cairn-causes-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.new_folder()
         self.gpu()
         self.interface(errors=10)
         os.environ["CAIRN_FAKE_NVML"] = os.path.join(self.folder, "gpu")
@@ -73,13 +70,12 @@ class Causes(Built):
         return None
 
     def test_a_hot_gpu_and_a_bad_interface(self):
-        cluster = Cluster(
+        cluster = self.cluster(
             nodes=NODES,
             parity=1,
             options=f"nvml_library: {os.path.join(BUILD, 'libfakenvml.so')}\n"
             f"sysfs_dir: {os.path.join(self.folder, 'sys')}",
         )
-        self.addCleanup(cluster.close)
         cluster.start()
         cluster.train(timing=True, step_us=STEP_US, elements=2000)
         wait_for(

@@ -153,23 +153,21 @@ class Run(unittest.TestCase):
             self.assertEqual(process.returncode, 0, err)
         wait_for("one of them is left", lambda: self.embedded_count() == 1)
 
+    def waiting_command(self, out, script):
+        """Starts a shell that prints `ready`, and waits until it has."""
+        agent = ("--agent", self.cluster.socket(0))
+        process = spawn([CAIRN, "run", *agent, "--", "sh", "-c", script], out)
+        wait_for("the command runs", lambda: "ready" in text_of(out))
+        return process
+
     def test_signals(self):
         self.cluster.start()
         agent = ("--agent", self.cluster.socket(0))
         self.assertEqual(run("run", *agent, "--", "sh", "-c", "kill -9 $$")[0], 128 + 9)
-        process = spawn(
-            [
-                CAIRN,
-                "run",
-                *agent,
-                "--",
-                "sh",
-                "-c",
-                "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done",
-            ],
+        process = self.waiting_command(
             self.cluster.path("run.out"),
+            "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done",
         )
-        wait_for("the command runs", lambda: "ready" in text_of(self.cluster.path("run.out")))
         process.terminate()
         self.assertEqual(process.wait(timeout=60 * PATIENCE), 5)
 
@@ -179,20 +177,9 @@ class Run(unittest.TestCase):
         self.cluster.start()
         for number, (trap, code) in enumerate((("", 3), ("trap 'exit 6' USR1; ", 6))):
             out, go = self.cluster.path(f"usr1-{number}.out"), self.cluster.path(f"go{number}")
-            process = spawn(
-                [
-                    CAIRN,
-                    "run",
-                    "--agent",
-                    self.cluster.socket(0),
-                    "--",
-                    "sh",
-                    "-c",
-                    f"{trap}echo ready; while ! test -e {go}; do sleep 0.05; done; exit 3",
-                ],
-                out,
+            process = self.waiting_command(
+                out, f"{trap}echo ready; while ! test -e {go}; do sleep 0.05; done; exit 3"
             )
-            wait_for("the command runs", lambda: "ready" in text_of(out))
             process.send_signal(signal.SIGUSR1)
             if not trap:
                 wait_for(
@@ -294,20 +281,9 @@ class Run(unittest.TestCase):
         self.cluster.kill_agent(0)  # nor where nobody can tell
         self.cluster.start()
         path, go = self.cluster.path("late.err"), self.cluster.path("go")
-        process = spawn(
-            [
-                CAIRN,
-                "run",
-                "--agent",
-                self.cluster.socket(0),
-                "--",
-                "sh",
-                "-c",
-                f"echo ready; while ! test -e {go}; do sleep 0.05; done",
-            ],
-            path,
+        process = self.waiting_command(
+            path, f"echo ready; while ! test -e {go}; do sleep 0.05; done"
         )
-        wait_for("the command runs", lambda: "ready" in text_of(path))
         self.cluster.kill_agent(0)
         open(go, "w").close()
         self.assertEqual(process.wait(timeout=60 * PATIENCE), 0)

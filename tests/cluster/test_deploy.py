@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import unittest
 
 from harness import (
@@ -28,8 +27,7 @@ SERVICES = ["cairn-agent.service", "cairn-enforce@.service", "cairn-metrics.serv
 
 class Deploy(Built):
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="cairn-test-")
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.dir = self.new_folder()
 
     def script(self, name, env):
         return subprocess.run(
@@ -123,8 +121,7 @@ class Deploy(Built):
         """Agent and keeper ended before the job; other processes now have their process ids."""
         others = [subprocess.Popen(["sleep", str(600 * PATIENCE)]) for _ in range(2)]
         for other in others:
-            self.addCleanup(other.wait)
-            self.addCleanup(other.kill)
+            self.end_with_test(other)
         run = os.path.join(self.dir, "job-8")
         os.makedirs(os.path.join(run, "agent", "state"))
         for name, text in (
@@ -198,8 +195,7 @@ class Deploy(Built):
             + ["/bin/sh", "-c", 'cat > "$0.part" && mv "$0.part" "$0"', taken],
             stderr=subprocess.DEVNULL,
         )
-        self.addCleanup(listener.wait)
-        self.addCleanup(listener.kill)
+        self.end_with_test(listener)
         wait_for("the socket listens", lambda: os.path.exists(path))
         verdict = json.dumps({"ranks": list(range(20000))})
         sent = subprocess.run(

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 
@@ -17,7 +16,7 @@ from harness import (
     USAGE,
     WARN,
     Built,
-    Cluster,
+    problem,
     cairn,
     say,
     text_of,
@@ -35,10 +34,11 @@ HANG_S = 8  # after so long a rank that stands still is reported to hang
 
 
 class Detection(Built):
-    def job(self, options=""):
+    def job(self, options="", planned=False):
         """A job of four ranks that trains, with what is normal for it learned."""
-        cluster = Cluster(nodes=NODES, parity=1, options=options)
-        self.addCleanup(cluster.close)
+        cluster = self.cluster(nodes=NODES, parity=1, options=options)
+        if planned:
+            cluster.plan_for(problem([8], [8] * NODES, layer_ms=5))
         cluster.start()
         cluster.train(timing=True, step_us=STEP_US, elements=2000)
         wait_for("the ranks' normal is known", lambda: self.seen(cluster).get("calibrated"), 60)
@@ -79,31 +79,6 @@ class Detection(Built):
                 and each["rate"] >= FAULT_RATE_MIN
             )
         ]
-
-    def problem_file(self):
-        """A problem whose ranks are each a device, and a pipeline by itself."""
-        problem = {
-            "layers": 8,
-            "layer_ms": 5,
-            "microbatches": 32,
-            "tp_cost": {"1": 1},
-            "layer_bytes": 1 << 20,
-            "devices": [
-                {"id": rank, "node": rank, "rate": 1, "memory_bytes": 1 << 30}
-                for rank in range(NODES)
-            ],
-            "link_gbps": {"intra": 100, "inter": 10},
-            "current": {
-                "pipelines": [
-                    {"microbatches": 8, "stages": [{"devices": [rank], "layers": [0, 8]}]}
-                    for rank in range(NODES)
-                ]
-            },
-        }
-        with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
-            json.dump(problem, file)
-        self.addCleanup(os.unlink, file.name)
-        return file.name
 
     def advice(self, cluster, node=3):
         """What any node says about the plan."""
@@ -152,9 +127,8 @@ class Detection(Built):
 
     def command_file(self, then="echo drained"):
         """A command of the operator's, and the file that it adds a line to whenever it is run."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        command, runs = os.path.join(folder.name, "drain"), os.path.join(folder.name, "runs")
+        folder = self.new_folder()
+        command, runs = os.path.join(folder, "drain"), os.path.join(folder, "runs")
         with open(command, "w") as file:
             file.write(
                 '#!/bin/sh\nprintf "%s ranks %s nodes %s %s\\n" "$1 $CAIRN_VERDICT" '
@@ -204,8 +178,8 @@ class Detection(Built):
         command, runs = self.command_file()
         cluster = self.job(
             f"verdict_policy: enforce\nexchanges_per_day: 100000\nenforce_command: [{command}, "
-            "drain]\n"
-            f"problem: {self.problem_file()}"
+            "drain]",
+            planned=True,
         )
         rank = cluster.trainers[2]
         at_step = rank.step()
@@ -277,7 +251,7 @@ class Detection(Built):
 
     def test_advice_is_kept(self):
         """The agent that gave it dies, and says it again when it is back, while the job stands."""
-        cluster = self.job(f"verdict_policy: advise\nproblem: {self.problem_file()}")
+        cluster = self.job("verdict_policy: advise", planned=True)
         cluster.trainers[2].process.send_signal(signal.SIGUSR1)
         wait_for("advice about the plan", lambda: self.advice(cluster), 20)
         for trainer in cluster.trainers:

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import unittest
 
 from harness import (
@@ -18,8 +17,8 @@ from harness import (
     USAGE,
     WARN,
     Built,
-    Cluster,
     cairn,
+    problem,
     run,
     wait_for,
 )
@@ -31,9 +30,7 @@ STEPS = 30
 
 class LiveTrace(Built):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="cairn-live-trace-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.new_folder()
 
     def trace(self, cluster, *words, node=0):
         """(exit code, header, lines, stderr) of `cairn trace --agent`."""
@@ -41,33 +38,8 @@ class LiveTrace(Built):
         lines = [json.loads(line) for line in text.splitlines()]
         return code, lines[0] if lines else None, lines[1:], talk
 
-    def problem_file(self):
-        problem = {
-            "layers": 6,
-            "layer_ms": 5,
-            "microbatches": 24,
-            "tp_cost": {"1": 1},
-            "layer_bytes": 1 << 20,
-            "devices": [
-                {"id": rank, "node": rank, "rate": 1, "memory_bytes": 1 << 30}
-                for rank in range(NODES)
-            ],
-            "link_gbps": {"intra": 100, "inter": 10},
-            "current": {
-                "pipelines": [
-                    {"microbatches": 8, "stages": [{"devices": [rank], "layers": [0, 6]}]}
-                    for rank in range(NODES)
-                ]
-            },
-        }
-        path = os.path.join(self.folder, "problem.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(problem, file)
-        return path
-
     def test_a_job_and_its_file_agree(self):
-        cluster = Cluster(nodes=NODES, parity=1)
-        self.addCleanup(cluster.close)
+        cluster = self.cluster(nodes=NODES, parity=1)
         cluster.start()
         code, _, _, talk = self.trace(cluster)
         self.assertEqual((code, "CAIRN_TIMING=1" in talk), (AGAIN, True), talk)
@@ -89,7 +61,7 @@ class LiveTrace(Built):
         path = os.path.join(self.folder, "t.jsonl")
         agent = ("--agent", cluster.socket(2), "--steps", str(STEPS))
 
-        words = ("--problem", self.problem_file())
+        words = ("--problem", cluster.write_problem(problem([6], [8] * NODES, layer_ms=5)))
         verbs = {"heatmap": (), "detect": (), "profile": words, "plan": words}
 
         def agree():
@@ -160,8 +132,7 @@ class LiveTrace(Built):
 
     def test_an_agent_that_does_not_answer(self):
         """As one does whose version knows no traces: it lives, and is named after some seconds."""
-        cluster = Cluster(nodes=2, parity=1, dead_after_ms=60000)
-        self.addCleanup(cluster.close)
+        cluster = self.cluster(nodes=2, parity=1, dead_after_ms=60000)
         cluster.start()
         cluster.wait_met(0)
         os.kill(cluster.agents[1].pid, signal.SIGSTOP)

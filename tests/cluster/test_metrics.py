@@ -64,8 +64,7 @@ class Metrics(Built):
             text=True,
         )
         self.addCleanup(server.stderr.close)
-        self.addCleanup(server.wait)
-        self.addCleanup(server.kill)
+        self.end_with_test(server)
         return server, int(re.search(r"127\.0\.0\.1:(\d+)/metrics", server.stderr.readline())[1])
 
     def test_what_is_printed(self):

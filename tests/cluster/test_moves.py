@@ -9,9 +9,9 @@ from harness import (
     OK,
     PATIENCE,
     Built,
-    Cluster,
     cairn,
     free_ports,
+    problem,
     spawn,
     text_of,
     undisturbed,
@@ -30,46 +30,16 @@ SLOW = f"--emulate-layer-ms {LAYER_MS} --emulate-slow {SLOW_RANK}:4@40-{STEPS}".
 LAYER_STATE_BYTES = 3 * 4 * (12 * 16 * 16 + 13 * 16)
 
 
-def problem(layer_bytes):
-    """The job as the planner sees it, with room for all but one of the layers on each device."""
-
-    def stages(first):
-        half = LAYERS // 2
-        return [
-            {"devices": [first], "layers": [0, half]},
-            {"devices": [first + 1], "layers": [half, LAYERS]},
-        ]
-
-    return {
-        "layers": LAYERS,
-        "layer_ms": LAYER_MS,
-        "microbatches": 8,
-        "tp_cost": {"1": 1},
-        "layer_bytes": layer_bytes,
-        "devices": [
-            {"id": rank, "node": rank, "rate": 1, "memory_bytes": (LAYERS - 1) * layer_bytes}
-            for rank in range(DP * PP)
-        ],
-        "link_gbps": {"intra": 100, "inter": 10},
-        "current": {
-            "pipelines": [{"microbatches": 4, "stages": stages(replica * PP)} for replica in (0, 1)]
-        },
-    }
-
-
 class Moves(Built):
     def agents(self, state="2MiB", layer_bytes=1 << 20):
-        cluster = Cluster(
+        cluster = self.cluster(
             nodes=DP * PP,
             parity=1,
             state=state,
             options="plan_policy: enforce\nverdict_policy: advise",
         )
-        self.addCleanup(cluster.close)
-        with open(cluster.path("problem.json"), "w", encoding="utf-8") as file:
-            json.dump(problem(layer_bytes), file)
-        for node in range(DP * PP):
-            cluster.configure(node, problem=cluster.path("problem.json"))
+        room_bytes = (LAYERS - 1) * layer_bytes
+        cluster.plan_for(problem([LAYERS // 2] * PP, [4] * DP, LAYER_MS, room_bytes, layer_bytes))
         return cluster.start()
 
     def train(self, cluster, name, *words, death=None):
@@ -82,9 +52,8 @@ class Moves(Built):
             command += ["--events", cluster.path(f"{name}.jsonl")]
             command += ["--emulate-death", death] if death and rank == KILLED_RANK else []
             log = cluster.path(f"{name}-{rank}.log")
-            ranks.append(spawn(command, log, prefix=("env", "CAIRN_TIMING=1")))
-            self.addCleanup(ranks[-1].wait)
-            self.addCleanup(ranks[-1].kill)
+            rank_process = spawn(command, log, prefix=("env", "CAIRN_TIMING=1"))
+            ranks.append(self.end_with_test(rank_process))
         return ranks
 
     def events(self, cluster, name, event):

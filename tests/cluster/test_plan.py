@@ -5,19 +5,13 @@ import json
 import os
 import random
 import re
-import subprocess
-import tempfile
 import unittest
 from xml.etree import ElementTree
 
-from harness import CAIRN, LOST, OK, USAGE, build
+from harness import LOST, OK, USAGE, Built, pipelines, run
 
 INPUT = 65
 TP_COST = {"1": 8.0, "2": 4.0, "4": 2.0, "8": 1.0}
-
-
-def setUpModule():
-    build()
 
 
 def problem(devices=64, seed=0, layer_bytes=1610612736, layers=80, microbatches=64):
@@ -48,11 +42,9 @@ def problem(devices=64, seed=0, layer_bytes=1610612736, layers=80, microbatches=
     }
 
 
-class Planner(unittest.TestCase):
+class Planner(Built):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="cairn-plan-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.new_folder()
 
     def file(self, name, what):
         path = os.path.join(self.folder, name)
@@ -60,20 +52,8 @@ class Planner(unittest.TestCase):
             out.write(what if isinstance(what, str) else json.dumps(what))
         return path
 
-    def run_verb(self, *words):
-        done = subprocess.run(
-            [CAIRN, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return done.returncode, done.stdout, done.stderr
-
     def plan(self, what, *words):
-        code, out, err = self.run_verb(
+        code, out, err = run(
             "plan", "--problem", self.file("problem.json", what), "-o", "json", *words
         )
         self.assertEqual(code, OK, err)
@@ -132,7 +112,7 @@ class Planner(unittest.TestCase):
             self.assertLess(plan["gap"], 0.1)
             self.assertLessEqual(plan["healthy_ms"], plan["step_ms"])
             self.assertEqual(plan["moved_bytes"], 0)
-            code, out, err = self.run_verb(
+            code, out, err = run(
                 "simulate",
                 "--problem",
                 os.path.join(self.folder, "problem.json"),
@@ -177,7 +157,7 @@ class Planner(unittest.TestCase):
             # 5: a layer would take longer than any step
             device["rate"] = {3: 1.2, 5: 5000.0, 9: None}.get(device["id"], 1.0)
         svg = os.path.join(self.folder, "plan.svg")
-        code, out, err = self.run_verb(
+        code, out, err = run(
             "plan", "--problem", self.file("problem.json", what), "--explain", "--svg", svg
         )
         self.assertEqual(code, OK, err)
@@ -248,18 +228,7 @@ class Planner(unittest.TestCase):
                 "head_layers": 0.0,
                 "tp": 1,
                 "tp_cost": {"1": 1.0},
-                "current": {
-                    "pipelines": [
-                        {
-                            "microbatches": 4,
-                            "stages": [
-                                {"devices": [4 * i + j], "layers": [5 * j, 5 * j + 5]}
-                                for j in range(4)
-                            ],
-                        }
-                        for i in range(2)
-                    ]
-                },
+                "current": pipelines([5] * 4, [4, 4]),
             }
         )
         for device in what["devices"]:
@@ -268,7 +237,7 @@ class Planner(unittest.TestCase):
         trace = self.trace(
             "trace.jsonl", [layers[r] * 3.0 * (1.8 if r == 5 else 1) for r in range(8)]
         )
-        code, out, err = self.run_verb(
+        code, out, err = run(
             "profile", "--problem", self.file("problem.json", what), "--trace", trace
         )
         self.assertEqual(code, OK, err)
@@ -281,7 +250,7 @@ class Planner(unittest.TestCase):
         plan = self.plan(measured)  # the answer is a problem
         self.assertLess(plan["step_ms"], plan["current_ms"])
         del what["current"]
-        code, out, err = self.run_verb(
+        code, out, err = run(
             "profile", "--problem", self.file("problem.json", what), "--trace", trace
         )
         self.assertEqual((code, out), (INPUT, ""))
@@ -289,7 +258,6 @@ class Planner(unittest.TestCase):
 
     def test_a_trace_gives_links_and_memory(self):
         layers = [3, 7, 5, 5]
-        begins = [sum(layers[:j]) for j in range(5)]
         what = problem(8, layers=20, microbatches=8)
         what.update(
             {
@@ -297,18 +265,7 @@ class Planner(unittest.TestCase):
                 "head_layers": 0.0,
                 "tp": 1,
                 "tp_cost": {"1": 1.0},
-                "current": {
-                    "pipelines": [
-                        {
-                            "microbatches": 4,
-                            "stages": [
-                                {"devices": [4 * i + j], "layers": [begins[j], begins[j + 1]]}
-                                for j in range(4)
-                            ],
-                        }
-                        for i in range(2)
-                    ]
-                },
+                "current": pipelines(layers, [4, 4]),
             }
         )
         for device in what["devices"]:
@@ -326,7 +283,7 @@ class Planner(unittest.TestCase):
             for r in range(8)
         ]
         trace = self.trace("trace.jsonl", times, transfer_ns=transfer_ns, more_lines=held)
-        code, out, err = self.run_verb(
+        code, out, err = run(
             "profile", "--problem", self.file("problem.json", what), "--trace", trace
         )
         self.assertEqual(code, OK, err)
@@ -347,7 +304,7 @@ class Planner(unittest.TestCase):
         self.assertAlmostEqual(
             plan["step_ms"], self.step_ms(measured, plan), delta=1e-6 * plan["step_ms"]
         )
-        code, out, err = self.run_verb(
+        code, out, err = run(
             "profile",
             "--problem",
             self.file("problem.json", what),
@@ -360,7 +317,7 @@ class Planner(unittest.TestCase):
         with open(os.path.join(self.folder, "bare.jsonl"), encoding="utf-8") as bare:
             trace = self.file("unsized.jsonl", bare.read().replace('"bytes": 1048576, ', ""))
         for who in ("it is what the problem said", "the problem does not say it either"):
-            code, out, err = self.run_verb(
+            code, out, err = run(
                 "profile", "--problem", self.file("problem.json", what), "--trace", trace
             )
             self.assertEqual(code, OK, err)
@@ -376,12 +333,12 @@ class Planner(unittest.TestCase):
         ):
             trace = self.trace("trace.jsonl", [1.0] * 8, steps=1, more_lines=lines)
             for words in (("profile", "--problem", self.file("problem.json", what)), ("detect",)):
-                code, out, err = self.run_verb(*words, "--trace", trace)
+                code, out, err = run(*words, "--trace", trace)
                 self.assertEqual((code, out), (INPUT, ""))
                 with open(trace, encoding="utf-8") as file:
                     self.assertIn(f"trace.jsonl:{len(file.readlines())}:", err)
                 self.assertIn(why, err)
-        code, _, err = self.run_verb(
+        code, _, err = run(
             "detect",
             "--trace",
             self.trace(
@@ -396,7 +353,7 @@ class Planner(unittest.TestCase):
             ({"devices": []}, "devices"),
             ({"tp_cost": {"16": 1.0}}, "groups"),
         ):
-            code, out, err = self.run_verb(
+            code, out, err = run(
                 "plan",
                 "--problem",
                 self.file("problem.json", {**problem(), **change}),
@@ -408,7 +365,7 @@ class Planner(unittest.TestCase):
             self.assertEqual(infeasible["constraint"], constraint)
             self.assertEqual(infeasible["short_by_bytes"] > 0, constraint == "memory")
             self.assertIn(infeasible["would_fit"], err)
-        code, out, err = self.run_verb(
+        code, out, err = run(
             "plan",
             "--problem",
             self.file("problem.json", {**problem(), "layer_bytes": 1 << 50}),
@@ -429,14 +386,14 @@ class Planner(unittest.TestCase):
             json.dumps({**problem(8), "layer_ms": float("nan")}),
         ):
             for verb in ("plan", "assign"):
-                code, out, err = self.run_verb(verb, "--problem", self.file("bad.json", text))
+                code, out, err = run(verb, "--problem", self.file("bad.json", text))
                 self.assertEqual((code, out), (INPUT, ""), text[:60])
                 self.assertIn("; ", err)
         other = self.file(
             "plan.json",
             {"pipelines": [{"microbatches": 64, "stages": [{"devices": [99], "layers": [0, 80]}]}]},
         )
-        code, out, err = self.run_verb(
+        code, out, err = run(
             "simulate", "--problem", self.file("problem.json", problem(8)), "--plan", other
         )
         self.assertEqual((code, out), (INPUT, ""))
@@ -447,7 +404,7 @@ class Planner(unittest.TestCase):
             ("assign",),
             ("plan", "--problem", "x", "--time-limit", "0"),
         ):
-            self.assertEqual(self.run_verb(*words)[0], USAGE, words)
+            self.assertEqual(run(*words)[0], USAGE, words)
 
     def test_sequences(self):
         what = {
@@ -458,9 +415,7 @@ class Planner(unittest.TestCase):
                 {"time_scale": 2.0, "stages": 2, "max_tokens": 8192},
             ],
         }
-        code, out, err = self.run_verb(
-            "assign", "--problem", self.file("sequences.json", what), "-o", "json"
-        )
+        code, out, err = run("assign", "--problem", self.file("sequences.json", what), "-o", "json")
         self.assertEqual(code, OK, err)
         answer = json.loads(out)
         worst = 0.0
@@ -472,11 +427,11 @@ class Planner(unittest.TestCase):
         self.assertAlmostEqual(answer["step_ms"], worst, delta=1e-6 * worst)
         self.assertLessEqual(answer["lower_bound_ms"], worst)
         what["sequences"].append(300000)
-        code, out, err = self.run_verb("assign", "--problem", self.file("sequences.json", what))
+        code, out, err = run("assign", "--problem", self.file("sequences.json", what))
         self.assertEqual((code, out), (LOST, ""))
         self.assertIn("300000 tokens", err)
         what["microbatch_tokens"] = 300000  # more than any pipeline takes: no sequence is at fault
-        code, out, err = self.run_verb("assign", "--problem", self.file("sequences.json", what))
+        code, out, err = run("assign", "--problem", self.file("sequences.json", what))
         self.assertEqual((code, out), (INPUT, ""))
         self.assertIn("microbatch_tokens is 300000", err)
         self.assertNotIn("a sequence has no place", err)

@@ -7,7 +7,6 @@ import os
 import sys
 import re
 import signal
-import subprocess
 import time
 import unittest
 
@@ -21,8 +20,9 @@ from harness import (
     PATIENCE,
     PEER,
     USAGE,
-    Cluster,
+    Built,
     build,
+    digests,
     run,
     spawn,
     text_of,
@@ -36,9 +36,9 @@ MODEL = (
 ).split()
 
 
-class Relaunch(unittest.TestCase):
+class Relaunch(Built):
     def agents(self, nodes=3, spares=(), **options):
-        cluster = Cluster(nodes, parity=min(1, nodes - 1), **options)
+        cluster = self.cluster(nodes, parity=min(1, nodes - 1), **options)
         for number in range(nodes):
             path = cluster.path(f"node{number}.yaml")
             lines = text_of(path).splitlines()
@@ -47,7 +47,6 @@ class Relaunch(unittest.TestCase):
                 lines[at] = lines[at].replace("}", ", spare: true}")
             with open(path, "w", encoding="utf-8") as file:
                 file.write("\n".join(lines) + "\n")
-        self.addCleanup(cluster.close)
         return cluster.start()
 
     def launch(self, cluster, node, command, *words, budget=3, prefix=()):
@@ -59,9 +58,7 @@ class Relaunch(unittest.TestCase):
             cluster.path(f"run{node}"),
             prefix=prefix,
         )
-        self.addCleanup(launcher.wait)
-        self.addCleanup(launcher.kill)
-        return launcher
+        return self.end_with_test(launcher)
 
     def said(self, cluster, *nodes):
         nodes = nodes or range(cluster.nodes)
@@ -87,15 +84,7 @@ class Relaunch(unittest.TestCase):
         launchers[node].wait()
 
     def reference(self, *more):
-        talk = subprocess.run(
-            [GPT, *MODEL[:-2], *more],
-            env={"PATH": "/usr/bin:/bin"},
-            stderr=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=60 * PATIENCE,
-        ).stderr
-        return re.search(r"loss_sha256 (\w+), state_sha256 (\w+)", talk).groups()
+        return digests([*MODEL[:-2], *more])
 
     def check_result(self, cluster, *more):
         (done,) = [each for each in self.events(cluster, "done") if each["rank"] == 0]
@@ -312,8 +301,7 @@ class Relaunch(unittest.TestCase):
         self.assertEqual((starts(), first[0].poll(), first[1].poll()), ([], None, None))
 
     def test_words_and_options(self):
-        cluster = Cluster(1, parity=0)
-        self.addCleanup(cluster.close)
+        cluster = self.cluster(1, parity=0)
         agent = ("--agent", cluster.socket(0))
         for words, said in (
             (["--relaunch", "0", "--", "true"], "--relaunch 0"),

@@ -6,7 +6,7 @@ import re
 import unittest
 
 from harness import CAIRN, CONFIG, FAILED, GPT, LOST, OK, PATIENCE, USAGE
-from harness import Built, Cluster, cairn, run, spawn, text_of, undisturbed, wait_for
+from harness import Built, cairn, run, spawn, text_of, undisturbed, wait_for
 from shares_job import LAYER_MS, problem
 
 NODES, SLOW_RANK, SLOW_BY, STEPS = 4, 3, 16, 400
@@ -27,30 +27,24 @@ SHAPE = (
 
 class Reshape(Built):
     def agents(self, with_problem=True):
-        cluster = Cluster(
+        cluster = self.cluster(
             nodes=NODES, parity=1, options="plan_policy: approve\nverdict_policy: advise"
         )
-        self.addCleanup(cluster.close)
-        with open(cluster.path("problem.json"), "w", encoding="utf-8") as file:
-            json.dump(problem(room=4), file)
-        for node in range(NODES):
-            if with_problem:
-                cluster.configure(node, problem=cluster.path("problem.json"))
+        cluster.write_problem(problem(room=4))
+        if with_problem:
+            cluster.plan_for(problem(room=4))
         return cluster.start()
 
     def launch(self, cluster, command, *words):
         launchers = []
         for node in range(NODES):
-            launchers.append(
-                spawn(
-                    [CAIRN, "run", "--relaunch", "2", *words, "--agent", cluster.socket(node)]
-                    + ["--", *command],
-                    cluster.path(f"run{node}"),
-                    prefix=("env", "CAIRN_TIMING=1"),
-                )
+            launcher = spawn(
+                [CAIRN, "run", "--relaunch", "2", *words, "--agent", cluster.socket(node)]
+                + ["--", *command],
+                cluster.path(f"run{node}"),
+                prefix=("env", "CAIRN_TIMING=1"),
             )
-            self.addCleanup(launchers[-1].wait)
-            self.addCleanup(launchers[-1].kill)
+            launchers.append(self.end_with_test(launcher))
         return launchers
 
     def said(self, cluster):

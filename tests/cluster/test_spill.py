@@ -7,11 +7,9 @@ import json
 import os
 import random
 import re
-import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
@@ -113,8 +111,7 @@ def name_of(directory, generation):
 
 class Spill(Built):
     def setUp(self):
-        self.spill = tempfile.mkdtemp(prefix="cairn-spill-")
-        self.addCleanup(shutil.rmtree, self.spill, ignore_errors=True)
+        self.spill = self.new_folder()
 
     def cluster(self, every=2, keep=2, state="2MiB", slots=3, prefixes=None):
         return Cluster(
@@ -321,8 +318,7 @@ class Spill(Built):
     def test_a_disk_that_hangs_does_not_stop_commits(self):
         """One node's spill directory hangs, as a dead file server does: with two slots a spill
         takes the one that the next generation needs, so it is given up."""
-        faults = tempfile.mkdtemp(prefix="cairn-faults-")
-        self.addCleanup(shutil.rmtree, faults, ignore_errors=True)
+        faults = self.new_folder()
         prefix = (
             "env",
             f"LD_PRELOAD={FAULTS}",

@@ -6,24 +6,18 @@ import os
 import random
 import socket
 import struct
-import subprocess
-import tempfile
 import threading
 import unittest
 import zlib
 from typing import Any, Dict, List, Tuple
 
-from harness import CAIRN, OK, USAGE, build
+from harness import OK, USAGE, Built, run
 
 INPUT = 65
 STAGES, PIPELINES, STEPS = 2, 4, 60
 SLOW, SINCE, FACTOR = 5, 20, 1.6
 MS = 1_000_000
 Event = Dict[str, Any]
-
-
-def setUpModule() -> None:
-    build()
 
 
 def header() -> str:
@@ -128,11 +122,9 @@ class Ras:
         self.socket.close()
 
 
-class Detection(unittest.TestCase):
+class Detection(Built):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="cairn-trace-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.new_folder()
 
     def file(self, text: str) -> str:
         path = os.path.join(self.folder, "job.jsonl")
@@ -140,20 +132,8 @@ class Detection(unittest.TestCase):
             out.write(text)
         return path
 
-    def run_verb(self, *words: str) -> Tuple[int, str, str]:
-        done = subprocess.run(
-            [CAIRN, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        return done.returncode, done.stdout, done.stderr
-
     def answer(self, *words: str) -> Dict[str, Any]:
-        code, out, err = self.run_verb(*words)
+        code, out, err = run(*words)
         self.assertEqual(code, OK, err)
         answer: Dict[str, Any] = json.loads(out)
         return answer
@@ -163,14 +143,14 @@ class Detection(unittest.TestCase):
         self.assertEqual([v["kind"] for v in answer["verdicts"]], ["slow_compute"])
         self.assertEqual(answer["verdicts"][0]["ranks"], [SLOW])
         self.assertLessEqual(abs(answer["verdicts"][0]["rate"] - FACTOR), 0.05)
-        code, out, _ = self.run_verb("detect", "--trace", self.file(trace(slow=False)))
+        code, out, _ = run("detect", "--trace", self.file(trace(slow=False)))
         self.assertEqual(code, OK)
         self.assertIn("nothing is wrong", out)
 
     def ras(self, *statuses: Dict[int, int], formats: bool = True) -> Tuple[int, str, str]:
         server = Ras(*statuses, formats=formats)
         try:
-            return self.run_verb("detect", "--ras", server.address, "--seconds", "1", "-o", "json")
+            return run("detect", "--ras", server.address, "--seconds", "1", "-o", "json")
         finally:
             server.close()
 
@@ -224,7 +204,7 @@ class Detection(unittest.TestCase):
         self.assertEqual(answer["ranks_seen"], 4)
         with open(os.path.join(self.folder, "dump_2.json"), "w", encoding="utf-8") as file:
             file.write('{"pg_status": {"0": {"last_enqueued_collective": 9')
-        code, out, err = self.run_verb("detect", "--flight-recorder", self.folder)
+        code, out, err = run("detect", "--flight-recorder", self.folder)
         self.assertEqual((code, out), (INPUT, ""))
         self.assertIn("dump_2.json", err)
 
@@ -240,7 +220,7 @@ class Detection(unittest.TestCase):
             (["--flight-recorder", "/nonexistent"], INPUT),
             (["--flight-recorder", self.folder], INPUT),
         ):
-            code, out, err = self.run_verb("detect", *words)
+            code, out, err = run("detect", *words)
             self.assertEqual((code, out), (expected, ""), (words, err))
             self.assertTrue(err.startswith("cairn detect: "), err)
 
@@ -259,7 +239,7 @@ class Detection(unittest.TestCase):
         self.assertLessEqual(
             abs(answer["lost_seconds"] - (STEPS - SINCE) * 20 * (FACTOR - 1) / 1e3), 0.05
         )
-        code, out, _ = self.run_verb("explain", "1", "--trace", path)
+        code, out, _ = run("explain", "1", "--trace", path)
         self.assertEqual(code, OK)
         for part in (
             "rank 5 on node 2, stage 1 of pipeline 2",
@@ -272,7 +252,7 @@ class Detection(unittest.TestCase):
     def test_explain_what_is_not_there(self) -> None:
         path = self.file(trace(slow=False))
         for words in (["1"], [], ["0"], ["1x"], ["1", "2"], ["1", "--agent", "/nonexistent"]):
-            code, out, err = self.run_verb("explain", *words, "--trace", path)
+            code, out, err = run("explain", *words, "--trace", path)
             self.assertEqual((code, out), (USAGE, ""), words)
             self.assertTrue(err.startswith("cairn explain: "), err)
 
@@ -305,17 +285,17 @@ class Detection(unittest.TestCase):
         width, height = struct.unpack(">II", seen[b"IHDR"][:8])
         self.assertEqual(len(zlib.decompress(seen[b"IDAT"])), height * (width + 1))
         self.assertEqual(width * STAGES, height * PIPELINES)
-        code, out, _ = self.run_verb("heatmap", "--trace", self.file(trace(slow=False)))
+        code, out, _ = run("heatmap", "--trace", self.file(trace(slow=False)))
         self.assertEqual(code, OK)
         self.assertIn("An even field", out)
-        code, out, err = self.run_verb(
+        code, out, err = run(
             "heatmap", "--trace", self.file(trace()), "--png", "/nonexistent/heat.png"
         )
         self.assertEqual(code, 74)
         self.assertIn("the picture could not be written", err)
 
     def timeline(self, *words: str) -> List[Event]:
-        code, out, err = self.run_verb("trace", *words)
+        code, out, err = run("trace", *words)
         self.assertEqual(code, OK, err)
         events: List[Event] = json.loads(out)["traceEvents"]
         return events
@@ -373,13 +353,13 @@ class Detection(unittest.TestCase):
         }
         for verb in (["detect"], ["explain", "1"], ["heatmap"], ["trace"]):
             for text, part in cases.items():
-                code, out, err = self.run_verb(*verb, "--trace", self.file(text))
+                code, out, err = run(*verb, "--trace", self.file(text))
                 self.assertEqual((code, out), (INPUT, ""), (verb, part))
                 self.assertIn(part, err)
-            code, out, err = self.run_verb(*verb, "--trace", "/nonexistent")
+            code, out, err = run(*verb, "--trace", "/nonexistent")
             self.assertEqual((code, out), (INPUT, ""), verb)
         for steps in ("0", "65", "-1", "many"):
-            code, _, _ = self.run_verb("trace", "--trace", self.file(whole), "--steps", steps)
+            code, _, _ = run("trace", "--trace", self.file(whole), "--steps", steps)
             self.assertEqual(code, USAGE)
 
     def test_nothing_but_a_header(self) -> None:

@@ -3,7 +3,6 @@
 runs, a drill proves that the loss of nodes is survivable, and a doctor looks at the peers."""
 import os
 import re
-import tempfile
 import time
 import unittest
 
@@ -163,9 +162,7 @@ class Trust(Built):
         return path, before
 
     def test_scrub_of_spilled_generations(self):
-        folder = tempfile.TemporaryDirectory(prefix="cairn-spill-")
-        self.addCleanup(folder.cleanup)
-        self.spill = folder.name
+        self.spill = self.new_folder()
         self.cluster = cluster = Cluster(
             3,
             1,

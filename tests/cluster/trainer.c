@@ -361,8 +361,6 @@ compute(const struct trainer *trainer)
 static void
 say(void *context, enum cairn_log_level level, const char *line)
 {
-    (void)context;
-    (void)level;
     fprintf(stderr, "%s\n", line);
 }
 

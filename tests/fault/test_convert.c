@@ -70,7 +70,6 @@ fail_everywhere(enum kind kind, bool good, int code, int way, int ways)
 static void
 allocations_fail(void **state)
 {
-    (void)state;
     fail_everywhere(MEMORY, false, 0, 0, 2);
     fail_everywhere(MEMORY, true, 0, 1, 2);
 }
@@ -78,7 +77,6 @@ allocations_fail(void **state)
 static void
 files_fail(void **state)
 {
-    (void)state;
     fail_everywhere(FILES, false, EIO, 0, 3);
     fail_everywhere(FILES, true, EIO, 1, 3);
 }
@@ -86,7 +84,6 @@ files_fail(void **state)
 static void
 a_disk_fills_up(void **state)
 {
-    (void)state;
     fail_everywhere(FILES, true, ENOSPC, 2, 3);
 }
 

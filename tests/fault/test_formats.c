@@ -66,7 +66,6 @@ remove_target(void)
 static int
 set_up(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (root_make("formats-fault"))
         return -1;
@@ -202,14 +201,12 @@ fail_in_steps(enum kind kind)
 static void
 allocations_fail(void **state)
 {
-    (void)state;
     fail_in_steps(MEMORY);
 }
 
 static void
 files_fail(void **state)
 {
-    (void)state;
     fail_in_steps(FILES);
 }
 
@@ -261,7 +258,6 @@ flipped_bits_are_refused(void **state)
 {
     char source[PATH_BYTES], command[2 * PATH_BYTES];
 
-    (void)state;
     (void)snprintf(source, sizeof(source), "%s/damaged", root);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct cairn_complaint complaint = {""};

@@ -186,14 +186,12 @@ fail_each(cairn_err (*run)(void), uint64_t failures_min)
 static void
 test_reshard(void **state)
 {
-    (void)state;
     fail_each(run_reshard, 2 * 20);
 }
 
 static void
 test_manifest(void **state)
 {
-    (void)state;
     fail_each(run_manifest, 2 * 10);
 }
 
@@ -204,7 +202,6 @@ test_layout_stays(void **state)
     struct cairn_layout *layout = NULL;
     uint32_t refusals = 0;
 
-    (void)state;
     assert_int_equal(cairn_layout_create(&layout), CAIRN_OK);
     for (uint32_t i = 0; i < 200; i++) {
         char name[16];

@@ -163,7 +163,6 @@ test_one_allocation_fails_in_a_hang(void **state)
     struct job *job = __real_malloc(sizeof *job);
     uint32_t said = 0;
 
-    (void)state;
     assert_non_null(job);
     for (int64_t call = 0; call < ATTEMPTS_MAX; call++) {
         arm(MEMORY, call, false);
@@ -186,7 +185,6 @@ test_one_allocation_fails(void **state)
     struct job *job = __real_malloc(sizeof *job);
     uint32_t started = 0;
 
-    (void)state;
     assert_non_null(job);
     for (int64_t call = 0; call < ATTEMPTS_MAX; call++) {
         arm(MEMORY, call, false);

@@ -88,7 +88,6 @@ every_allocation(void **state)
 {
     static const char *const sets[] = {"heads=4", "groups=2", "padded_vocab=16"};
 
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     for (int64_t call = 0; call < ATTEMPTS_MAX; call++) {
         struct cairn_complaint complaint = {""};

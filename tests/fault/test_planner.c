@@ -205,28 +205,24 @@ fail_each(cairn_err (*run)(void))
 static void
 test_plan(void **state)
 {
-    (void)state;
     fail_each(run_plan);
 }
 
 static void
 test_profile(void **state)
 {
-    (void)state;
     fail_each(run_profile);
 }
 
 static void
 test_assign(void **state)
 {
-    (void)state;
     fail_each(run_assign);
 }
 
 static void
 test_sequences(void **state)
 {
-    (void)state;
     fail_each(run_sequences);
 }
 

@@ -256,7 +256,6 @@ test_every_file_call(void **state)
 {
     static const int codes[] = {EIO, ENOSPC, EACCES};
 
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         file_errno = codes[i];
         every_failure(FILES, false);
@@ -267,7 +266,6 @@ test_every_file_call(void **state)
 static void
 test_every_allocation(void **state)
 {
-    (void)state;
     every_failure(MEMORY, false);
     every_failure(MEMORY, true);
 }
@@ -279,7 +277,6 @@ test_killed_writer(void **state)
 {
     uint64_t step = 1000000, interrupted = 0;
 
-    (void)state;
     assert_int_equal(spill_generation(step), CAIRN_OK);
     for (int round = 0; round < 60; round++) {
         struct cairn_spilled *list = NULL;
@@ -309,7 +306,6 @@ test_killed_writer(void **state)
 static int
 setup(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (root_make("fault"))
         return -1;

@@ -37,7 +37,6 @@ drop_actions(struct cairn_agent *to, const struct arrival *arrival,
 static void
 settle(struct cairn_agent *of)
 {
-    (void)of;
 }
 
 static void
@@ -58,7 +57,6 @@ done(void *context, uint64_t tag, cairn_err err)
 static uint64_t
 now(void *context)
 {
-    (void)context;
     return 1;
 }
 

@@ -29,7 +29,6 @@ message(void *context, uint32_t from, const void *body, size_t body_len, const v
         size_t payload_len, uint64_t buffer)
 {
     (void)context, (void)from, (void)body, (void)body_len, (void)payload, (void)payload_len;
-    (void)buffer;
     abort(); /* nobody here has the key */
 }
 

@@ -28,7 +28,6 @@ no_buffer(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
 static bool
 first_frame(void *context, struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 {
-    (void)context;
     require(stream->clear && !stream->proved && bytes[0] == 'C');
     require(bytes_len <= CAIRN_FRAME_HEADER_BYTES + CAIRN_FRAME_HANDSHAKE_BYTES);
     stream_fail(stream, "seen");
@@ -38,7 +37,6 @@ first_frame(void *context, struct stream *stream, const uint8_t *bytes, size_t b
 static bool
 proved(void *context, struct stream *stream)
 {
-    (void)context;
     require(may_be_proved && stream->node == 1);
     stream->proved = true;
     return true;

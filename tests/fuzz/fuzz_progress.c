@@ -12,7 +12,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static bool
 check(void *context, const struct cairn_op_count *progress)
 {
-    (void)context;
     CAIRN_ASSERT(memchr(progress->comm, '\0', sizeof progress->comm) != NULL);
     CAIRN_ASSERT(progress->presence == CAIRN_PRESENT ||
                  progress->entered == CAIRN_PROGRESS_UNKNOWN);

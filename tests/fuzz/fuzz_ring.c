@@ -30,7 +30,6 @@ take(void *context, const struct cairn_report *report)
     struct cairn_writer writer;
     struct cairn_reader reader;
 
-    (void)context;
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_report_pack(report, &writer);
     CAIRN_ASSERT(cairn_writer_done(&writer) == CAIRN_OK);

@@ -37,7 +37,6 @@ buffer(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
 static void
 torn(void *context, uint64_t address)
 {
-    (void)context;
     require(address < 2 && !is_torn[address]);
     is_torn[address] = true;
 }
@@ -56,7 +55,6 @@ received(void *context, struct stream *stream, const uint8_t *bytes, size_t byte
 static bool
 proved(void *context, struct stream *stream)
 {
-    (void)context;
     stream->proved = true;
     return true;
 }

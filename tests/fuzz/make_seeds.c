@@ -361,8 +361,6 @@ make_histories(void)
 static void
 ignore(void *context, const struct cairn_report *report)
 {
-    (void)context;
-    (void)report;
 }
 
 /* Two ranks that send to each other and reduce, in five steps. */

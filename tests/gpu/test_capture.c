@@ -42,15 +42,12 @@ static char last_line[512];
 static void
 keep_line(void *unused, enum cairn_log_level level, const char *line)
 {
-    (void)unused;
-    (void)level;
     snprintf(last_line, sizeof last_line, "%s", line);
 }
 
 static void
 keep_crcs(void *unused, uint64_t first_block, uint32_t count, const uint64_t *values)
 {
-    (void)unused;
     memcpy(crcs + first_block, values, count * sizeof values[0]);
 }
 
@@ -103,7 +100,6 @@ setup(void **state)
     char report[CAIRN_ARENA_REPORT_BYTES];
     int device;
 
-    (void)state;
     pattern = malloc(BYTES);
     if (!pattern || cu_device_get(&device, 0) || cu_retain(&context, device) || cu_push(context) ||
         cu_alloc(&tensor, BYTES))
@@ -118,7 +114,6 @@ teardown(void **state)
 {
     void *popped;
 
-    (void)state;
     cairn_arena_destroy(arena);
     free(pattern);
     return cu_free(tensor) || cu_pop(&popped) || popped != context || cu_release(0);
@@ -186,7 +181,6 @@ test_capture_is_bit_exact(void **state)
     struct cairn_capture_run whole = {
         .source = (const void *)(uintptr_t)tensor, .bytes = BYTES, .device = 0};
 
-    (void)state;
     put_pattern();
     for (int i = 0; i < 3; i++) {
         uint64_t begin = now_ns();
@@ -211,7 +205,6 @@ test_small_tensors(void **state)
     struct cairn_capture_run *runs = calloc(COUNT, sizeof runs[0]);
     uint8_t *expected = calloc(1, BYTES);
 
-    (void)state;
     assert_non_null(runs);
     assert_non_null(expected);
     put_pattern();
@@ -243,7 +236,6 @@ test_ordered_after_the_stream(void **state)
     struct cairn_capture_run whole = {
         .source = (const void *)(uintptr_t)tensor, .bytes = BYTES, .device = 0};
 
-    (void)state;
     for (uint8_t value = 1; value < 10; value++) {
         for (int i = 0; i < 20; i++)
             assert_int_equal(cu_memset(tensor, (uint8_t)(100 + i), BYTES, NULL), 0);
@@ -266,7 +258,6 @@ test_cancel(void **state)
     struct cairn_capture_job job = {
         .runs = &whole, .run_count = 1, .region = cairn_arena_base(arena), .region_bytes = BYTES};
 
-    (void)state;
     for (int i = 0; i < 20; i++) {
         uint64_t begin;
 

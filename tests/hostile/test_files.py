@@ -3,15 +3,13 @@
 reads and writes. Each test is an attack."""
 import json
 import os
-import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-from harness import CAIRN, INPUT, OK, build
+from harness import CAIRN, INPUT, OK, Built
 
 VALUES = struct.pack("<4f", 1.0, 2.0, 3.0, 4.0)
 
@@ -30,10 +28,9 @@ def write(path, data):
         file.write(data)
 
 
-class Files(unittest.TestCase):
+class Files(Built):
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="cairn-hostile-")
-        self.addCleanup(shutil.rmtree, self.dir)
+        self.dir = self.new_folder()
 
     def at(self, *names):
         return os.path.join(self.dir, *names)
@@ -125,5 +122,4 @@ class Files(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    build()
     unittest.main(verbosity=2)

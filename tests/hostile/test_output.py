@@ -4,17 +4,15 @@ an attack; the checks are over all bytes that a verb prints, into a pipe and to 
 import json
 import os
 import pty
-import shutil
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-from harness import CAIRN, build
+from harness import CAIRN, Built
 
 STEERING = [chr(c) for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\n\t"]
 STEERING += list("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -29,10 +27,9 @@ def safetensors(name):
     return struct.pack("<Q", len(header)) + header + b"\0\0\x80\x3f"
 
 
-class Output(unittest.TestCase):
+class Output(Built):
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="cairn-hostile-")
-        self.addCleanup(shutil.rmtree, self.dir)
+        self.dir = self.new_folder()
 
     def at(self, *names):
         return os.path.join(self.dir, *names)
@@ -133,5 +130,4 @@ class Output(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    build()
     unittest.main(verbosity=2)

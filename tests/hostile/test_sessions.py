@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-from harness import BUILD, CAIRN, DENIED, PATIENCE, TRAINER, Cluster, build, wait_for
+from harness import BUILD, CAIRN, DENIED, PATIENCE, TRAINER, Built, wait_for
 
 PROTOCOL, FRAMING, RINGS_REQUEST = 5, 1, 0x7FFFFFFF
 HELLO, TIMING, WELCOME, REFUSED = 1, 13, 64, 65
@@ -40,11 +40,10 @@ def read_frame(connection):
     return kind, connection.recv(size, socket.MSG_WAITALL)
 
 
-class Ranks(unittest.TestCase):
+class Ranks(Built):
     def test_rings_of_a_rank_that_another_process_holds(self):
         """Forged timing has the rank called hanging, and the operator's command run on it."""
-        cluster = Cluster(1, 0)
-        self.addCleanup(cluster.close)
+        cluster = self.cluster(1, 0)
         cluster.start()
         trainer = cluster.train(timing=True, step_us=5000, elements=2000)[0]
         wait_for("its timing is read", lambda: "timing: reads rank=0" in cluster.log(0))
@@ -73,7 +72,7 @@ class Ranks(unittest.TestCase):
 
 
 @unittest.skipIf(os.geteuid() != 0, "needs root: processes of two users")
-class Servers(unittest.TestCase):
+class Servers(Built):
     """Another user listens where the victim expects its agent."""
 
     def setUp(self):
@@ -142,5 +141,4 @@ class Servers(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    build()
     unittest.main(verbosity=2)

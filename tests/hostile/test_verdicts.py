@@ -7,14 +7,14 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-from harness import PATIENCE, STRANGER, Cluster, build, text_of, wait_for
+from harness import PATIENCE, STRANGER, Built, text_of, wait_for
 
 NODES = 4
 TAKEN = 3  # whose place the stranger has
 FORGED = 7  # the number of its verdict
 
 
-class Verdicts(unittest.TestCase):
+class Verdicts(Built):
     def verdict(self, cluster):
         """The forged one, as agent 0 has it, which analyses and would run the command."""
         for each in cluster.status().get("detection", {}).get("verdicts", []):
@@ -23,8 +23,7 @@ class Verdicts(unittest.TestCase):
         return None
 
     def test_forged_verdict_runs_no_command(self):
-        cluster = Cluster(NODES, 1)
-        self.addCleanup(cluster.close)
+        cluster = self.cluster(NODES, 1)
         command, runs = cluster.path("command"), cluster.path("runs")
         with open(os.open(command, os.O_WRONLY | os.O_CREAT, 0o755), "w") as file:
             file.write(f"#!/bin/sh\necho $CAIRN_RANKS >> {runs}\n")
@@ -49,5 +48,4 @@ class Verdicts(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    build()
     unittest.main(verbosity=2)

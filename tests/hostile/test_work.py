@@ -4,26 +4,23 @@ import json
 import os
 import pickle
 import resource
-import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import unittest
 import zipfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-from harness import CAIRN, OK, USAGE, build
+from harness import CAIRN, OK, USAGE, Built
 
 OBJECTS = 250_000
 STORAGE = b"ctorch\nFloatStorage\n"
 CPU_S_MAX = 10  # a quarter of a million objects take some 4 s
 
 
-class Work(unittest.TestCase):
+class Work(Built):
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="cairn-hostile-")
-        self.addCleanup(shutil.rmtree, self.dir)
+        self.dir = self.new_folder()
 
     def test_many_small_objects(self):
         """Each becomes an entry of its own; none may cost what the whole file costs."""
@@ -78,5 +75,4 @@ class Work(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    build()
     unittest.main(verbosity=2)

@@ -1,7 +1,6 @@
 """Sequences of different length shared among the ranks of a real PyTorch job: four ranks under
 DistributedDataParallel over gloo, one becoming half as fast. Each sequence of a step is
 computed once, and the gradients are those of one process that computes each sequence by itself."""
-import json
 import re
 import statistics
 
@@ -30,30 +29,7 @@ def cluster():
         state="4MiB",
         options="snapshot_every_steps: 100\nplan_policy: enforce\nverdict_policy: advise",
     ) as made:
-        problem = {
-            "layers": 1,
-            "layer_ms": 2,
-            "microbatches": MICROBATCHES,
-            "tp_cost": {"1": 1},
-            "layer_bytes": 1 << 20,
-            "devices": [
-                {"id": rank, "node": rank, "rate": 1, "memory_bytes": 1 << 30}
-                for rank in range(WORLD)
-            ],
-            "link_gbps": {"intra": 100, "inter": 10},
-            "current": {
-                "pipelines": [
-                    {
-                        "microbatches": MICROBATCHES // WORLD,
-                        "stages": [{"devices": [rank], "layers": [0, 1]}],
-                    }
-                    for rank in range(WORLD)
-                ]
-            },
-        }
-        with open(made.path("problem.json"), "w", encoding="utf-8") as file:
-            json.dump(problem, file)
-        made.configure(0, problem=made.path("problem.json"))
+        made.plan_for(harness.problem([1], [MICROBATCHES // WORLD] * WORLD, layer_ms=2))
         yield made.start()
 
 

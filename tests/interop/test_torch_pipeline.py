@@ -16,41 +16,19 @@ SLOW_RANK, SLOW_BY, SLOW_FROM, STEPS_AFTER = 2, 4, 12, 8
 DEVIATION_MAX = 1e-9
 
 
-def problem(layer_ms=4):
+def problem():
     """The job as the planner sees it, with room for all but one of the layers on each device."""
-    half = LAYERS // 2
-    pipelines = [
-        {
-            "microbatches": 4,
-            "stages": [
-                {"devices": [first], "layers": [0, half]},
-                {"devices": [first + 1], "layers": [half, LAYERS]},
-            ],
-        }
-        for first in (0, 2)
-    ]
-    return {
-        "layers": LAYERS,
-        "layer_ms": LAYER_MS,
-        "microbatches": 8,
-        "tp_cost": {"1": 1},
-        "layer_bytes": 1 << 20,
-        "devices": [
-            {"id": rank, "node": 0, "rate": 1, "memory_bytes": (LAYERS - 1) << 20}
-            for rank in range(WORLD)
-        ],
-        "link_gbps": {"intra": 100, "inter": 10},
-        "current": {"pipelines": pipelines},
-    }
+    job = harness.problem([LAYERS // 2] * 2, [4, 4], LAYER_MS, memory_bytes=(LAYERS - 1) << 20)
+    for device in job["devices"]:
+        device["node"] = 0
+    return job
 
 
 @contextlib.contextmanager
 def agents(every=5):
     options = f"snapshot_every_steps: {every}\nplan_policy: enforce\nverdict_policy: advise"
     with harness.Cluster(nodes=1, parity=0, state="16MiB", options=options) as made:
-        with open(made.path("problem.json"), "w", encoding="utf-8") as file:
-            json.dump(problem(), file)
-        made.configure(0, problem=made.path("problem.json"))
+        made.plan_for(problem())
         yield made.start()
 
 

@@ -1,7 +1,6 @@
 """Shares of micro-batches that move while a real PyTorch job trains: two ranks under
 DistributedDataParallel over gloo, one becoming slow. Each sample of a step is computed
 once, and the losses are those of the run whose shares never moved."""
-import json
 import re
 import statistics
 
@@ -20,23 +19,7 @@ REVIEW_STEPS = 128  # of _share.py
 
 def problem():
     """The job as the planner sees it: one layer, so that nothing but shares can move."""
-    return {
-        "layers": 1,
-        "layer_ms": MICRO_MS,
-        "microbatches": MICROBATCHES,
-        "tp_cost": {"1": 1},
-        "layer_bytes": 1 << 20,
-        "devices": [
-            {"id": rank, "node": rank, "rate": 1, "memory_bytes": 1 << 30} for rank in range(WORLD)
-        ],
-        "link_gbps": {"intra": 100, "inter": 10},
-        "current": {
-            "pipelines": [
-                {"microbatches": HOME[rank], "stages": [{"devices": [rank], "layers": [0, 1]}]}
-                for rank in range(WORLD)
-            ]
-        },
-    }
+    return harness.problem([1], HOME, MICRO_MS)
 
 
 @pytest.fixture
@@ -51,9 +34,7 @@ def agents():
             options=f"snapshot_every_steps: 100\nplan_policy: {policy}\nverdict_policy: advise",
         )
         made.append(cluster)
-        with open(cluster.path("problem.json"), "w", encoding="utf-8") as file:
-            json.dump(problem(), file)
-        cluster.configure(0, problem=cluster.path("problem.json"))
+        cluster.plan_for(problem())
         return cluster.start()
 
     yield make

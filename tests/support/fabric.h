@@ -68,7 +68,6 @@ fabric_send(struct cairn_backend *backend, uint32_t node, const void *bytes, siz
 {
     struct fabric_below *below = fabric_below_of(backend);
 
-    (void)node;
     below->sent_count++;
     below->sent_len = bytes_len < sizeof below->sent ? bytes_len : sizeof below->sent;
     memcpy(below->sent, bytes, below->sent_len);
@@ -101,20 +100,17 @@ fabric_progress(struct cairn_backend *backend)
 static inline void
 fabric_close(struct cairn_backend *backend)
 {
-    (void)backend;
 }
 
 static inline int
 fabric_fd(const struct cairn_backend *backend)
 {
-    (void)backend;
     return -1;
 }
 
 static inline bool
 fabric_may_sleep(struct cairn_backend *backend)
 {
-    (void)backend;
     return true;
 }
 
@@ -142,7 +138,6 @@ static inline cairn_err
 fabric_endpoint(struct cairn_backend *backend, uint8_t out[CAIRN_BACKEND_NAME_BYTES],
                 size_t *out_len)
 {
-    (void)backend;
     memcpy(out, "here", 4);
     *out_len = 4;
     return CAIRN_OK;
@@ -211,7 +206,6 @@ fabric_on_received(void *context, uint32_t node, const uint8_t *bytes, size_t by
 static inline void
 fabric_on_changed(void *context, uint32_t node, const char *why)
 {
-    (void)context;
     if (!why)
         return;
     fabric.broken_count[node]++;

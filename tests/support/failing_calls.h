@@ -116,7 +116,6 @@ fault_resize(int fd, off_t bytes, bool reserve)
 static int
 fault_sync(int fd)
 {
-    (void)fd;
     return file_fails() ? -1 : 0;
 }
 

@@ -22,7 +22,6 @@ root_make(const char *name)
 __attribute__((unused)) static int
 root_remove(void **state)
 {
-    (void)state;
     remove_path(root);
     return 0;
 }

@@ -15,7 +15,6 @@ keep_line(void *context, enum cairn_log_level level, const char *line)
 {
     size_t used = strlen(lines);
 
-    (void)context;
     (void)snprintf(lines + used, sizeof(lines) - used, "%d %s\n", (int)level, line);
     (void)snprintf(last_line, sizeof(last_line), "%s", line);
 }

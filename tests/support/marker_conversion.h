@@ -22,7 +22,6 @@ static char source[300], target[300];
 static int
 make_places(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (root_make("conversion"))
         return -1;

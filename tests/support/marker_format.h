@@ -400,7 +400,6 @@ marker_check(const struct marker *marker, const char *directory)
 static inline bool
 marker_probe(const struct cairn_place *place)
 {
-    (void)place;
     return false; /* never found by itself */
 }
 
@@ -441,7 +440,6 @@ marker_plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output
     cairn_err err = CAIRN_OK;
     char name[32];
 
-    (void)checkpoint;
     for (uint32_t f = 0; !err && f < MARKER_FILES; f++) {
         marker_name(f, name);
         err = cairn_output_add_file(output, name, &file);
@@ -464,7 +462,6 @@ marker_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *ou
 {
     uint8_t *marker_text = (uint8_t *)strdup("done\n");
 
-    (void)checkpoint;
     return marker_text ? cairn_output_add_small(output, "DONE", marker_text, 5) : CAIRN_NOMEM;
 }
 

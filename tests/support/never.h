@@ -7,7 +7,6 @@
 static inline bool
 never(void *context)
 {
-    (void)context;
     return false;
 }
 

@@ -15,9 +15,6 @@
 static int
 remove_one(const char *path, const struct stat *found, int kind, struct FTW *walk)
 {
-    (void)found;
-    (void)kind;
-    (void)walk;
     return remove(path);
 }
 

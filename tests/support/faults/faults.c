@@ -145,7 +145,6 @@ enum { STORM_PAUSE_NS = 2000000 };
 static void
 ignore(int number)
 {
-    (void)number;
 }
 
 static void *

@@ -156,7 +156,6 @@ on_message(void *context, uint32_t from, const void *body, size_t body_len, cons
     struct cairn_message message;
     cairn_err err = CAIRN_CORRUPT;
 
-    (void)context;
     if (body_len > 1 && bytes[0] == KIND_CORE)
         err = cairn_message_unpack(bytes + 1, body_len - 1, &message);
     else if (body_len == 1 && bytes[0] == KIND_CORE_LONG && payload)
@@ -176,16 +175,11 @@ on_message(void *context, uint32_t from, const void *body, size_t body_len, cons
 static void
 on_sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
 {
-    (void)context;
-    (void)node;
-    (void)ticket;
-    (void)err;
 }
 
 static void
 on_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
 {
-    (void)context;
     self.agents[node].up = up;
     self.agents[node].incarnation = incarnation;
 }

@@ -11,7 +11,6 @@ elements_keep_their_values(void **state)
     enum { COUNT = 1000 };
     uint64_t *array = NULL;
 
-    (void)state;
     for (size_t i = 0; i < COUNT; i++) {
         assert_true(cairn_array_grow(&array, i, sizeof(*array)));
         array[i] = i;
@@ -26,7 +25,6 @@ an_array_may_shrink(void **state)
 {
     uint64_t *array = NULL;
 
-    (void)state;
     for (size_t i = 0; i < 17; i++) {
         assert_true(cairn_array_grow(&array, i, sizeof(*array)));
         array[i] = i;
@@ -43,7 +41,6 @@ a_size_that_overflows_is_refused(void **state)
 {
     uint64_t *array = NULL;
 
-    (void)state;
     assert_false(cairn_array_grow(&array, (size_t)1 << 62, sizeof(*array)));
     assert_null(array);
 }
@@ -52,7 +49,6 @@ a_size_that_overflows_is_refused(void **state)
 static void
 bisection_finds_the_first(void **state)
 {
-    (void)state;
     for (uint32_t count = 0; count <= 6; count++)
         for (uint32_t zeroes = 0; zeroes <= count; zeroes++)
             for (uint32_t ones = 0; zeroes + ones <= count; ones++)

@@ -12,7 +12,6 @@ test_thread_cpu(void **state)
     struct cairn_clock clock = cairn_clock_system();
     uint64_t began_ns = cairn_clock_now_ns(&clock), began_cpu_ns = cairn_clock_thread_cpu_ns();
 
-    (void)state;
     (void)nanosleep(&nap, NULL);
     assert_true(cairn_clock_thread_cpu_ns() - began_cpu_ns <
                 (cairn_clock_now_ns(&clock) - began_ns) / 2);

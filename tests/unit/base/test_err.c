@@ -38,7 +38,6 @@ enum { ERRORS = sizeof errors / sizeof errors[0] };
 static void
 errors_keep_their_numbers_and_have_texts(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < ERRORS; i++) {
         const char *text = cairn_err_text(errors[i].err);
 
@@ -71,7 +70,6 @@ dtypes_are_found_by_name_and_value(void **state)
         {CAIRN_C64, "C64", 8},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
         assert_int_equal(dtypes[i].dtype, i + 1);
         assert_int_equal(cairn_dtype_bytes(dtypes[i].dtype), dtypes[i].bytes);
@@ -90,7 +88,6 @@ generations_are_ordered_by_epoch_then_step(void **state)
 {
     struct cairn_generation a = {.epoch = 1, .step = 9}, b = {.epoch = 2, .step = 3};
 
-    (void)state;
     assert_int_equal(cairn_generation_compare(a, b), -1);
     assert_int_equal(cairn_generation_compare(b, a), 1);
     b.epoch = 1;
@@ -123,7 +120,6 @@ log_keeps_levels_errno_and_its_bounds(void **state)
     struct sink sink = {0};
     char big[4096];
 
-    (void)state;
     cairn_log_setup(CAIRN_LOG_WARN, take_line, &sink);
     errno = ENOENT;
     CAIRN_LOG_AT(INFO, "test: not said");

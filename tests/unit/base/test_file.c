@@ -20,8 +20,6 @@ static int line_count;
 static void
 keep_line(void *context, enum cairn_log_level level, const char *line)
 {
-    (void)context;
-    (void)level;
     line_count++;
     (void)snprintf(last_line, sizeof(last_line), "%s", line);
 }
@@ -29,7 +27,6 @@ keep_line(void *context, enum cairn_log_level level, const char *line)
 static int
 setup(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_INFO, keep_line, NULL);
     if (root_make("file"))
         return -1;
@@ -62,7 +59,6 @@ test_save_and_load(void **state)
     uint8_t *bytes = NULL;
     size_t bytes_len = 7;
 
-    (void)state;
     assert_int_equal(cairn_file_save(root_fd, "a", "first", 5), CAIRN_OK);
     expect_content("a", "first");
     assert_int_equal(cairn_file_save(root_fd, "a", "", 0), CAIRN_OK);
@@ -114,7 +110,6 @@ test_directories(void **state)
     size_t count = 0;
     int fd;
 
-    (void)state;
     assert_int_equal(cairn_dir_make(root_fd, "d"), CAIRN_OK);
     assert_int_equal(cairn_dir_make(root_fd, "d"), CAIRN_OK);
     (void)snprintf(path, sizeof(path), "%s/d/deeper", root);
@@ -160,7 +155,6 @@ test_planted_links(void **state)
     bool made = false;
     int fd = -1;
 
-    (void)state;
     assert_int_equal(cairn_dir_make(root_fd, "outside"), CAIRN_OK);
     assert_int_equal(cairn_file_save(root_fd, "outside/file", "x", 1), CAIRN_OK);
     assert_int_equal(symlinkat("outside", root_fd, "made"), 0);
@@ -195,7 +189,6 @@ test_special_files(void **state)
 {
     int fd = -1;
 
-    (void)state;
     alarm(20); /* an open that waits for the FIFO's other end */
     assert_int_equal(mkfifoat(root_fd, "fifo", 0600), 0);
     for (enum cairn_file_mode mode = CAIRN_FILE_READ; mode <= CAIRN_FILE_READ_LINKED; mode++)
@@ -214,7 +207,6 @@ test_below(void **state)
     char path[CAIRN_FILE_PATH_BYTES_MAX];
     int fd = -1;
 
-    (void)state;
     assert_int_equal(cairn_file_save(root_fd, "b", "x", 1), CAIRN_OK);
     assert_int_equal(cairn_file_open(root_fd, "b", CAIRN_FILE_READ, &fd), CAIRN_OK);
     cairn_file_path(root_fd, NULL, path);
@@ -311,7 +303,6 @@ test_the_first_errno_is_kept(void **state)
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
 
-    (void)state;
     (void)cairn_file_errno_take();
     use_bad(0, EROFS);
     assert_int_equal(cairn_file_save(root_fd, "first", "x", 1), CAIRN_DENIED);
@@ -333,7 +324,6 @@ test_save_fails_at_every_call(void **state)
     } codes[] = {{EIO, CAIRN_IO},        {ENOSPC, CAIRN_FULL},  {EDQUOT, CAIRN_FULL},
                  {EACCES, CAIRN_DENIED}, {EROFS, CAIRN_DENIED}, {ENOMEM, CAIRN_NOMEM}};
 
-    (void)state;
     for (size_t c = 0; c < sizeof(codes) / sizeof(codes[0]); c++) {
         int at;
 
@@ -374,7 +364,6 @@ test_interrupted_and_short(void **state)
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
 
-    (void)state;
     short_writes = 1;
     for (int at = 0; at < 12; at++) {
         use_bad(at, EINTR);
@@ -415,7 +404,6 @@ test_no_endless_loops(void **state)
 {
     struct cairn_file_ops ops = cairn_file_ops_os;
 
-    (void)state;
     ops.write = no_write;
     cairn_file_setup(&ops);
     assert_int_equal(cairn_file_save(root_fd, "z", "abc", 3), CAIRN_IO);
@@ -433,7 +421,6 @@ test_sizes_and_messages(void **state)
     cairn_err err;
     int fd;
 
-    (void)state;
     assert_int_equal(cairn_file_open(root_fd, "size", CAIRN_FILE_UPDATE, &fd), CAIRN_OK);
     assert_int_equal(cairn_file_reserve(fd, 1000), CAIRN_OK);
     assert_int_equal(cairn_file_reserve(fd, 0), CAIRN_OK);

@@ -59,7 +59,6 @@ same_bytes_come_back_in_order(void **state)
 {
     uint8_t *bytes = malloc(RUNS * RUN_BYTES), *back = calloc(RUNS, RUN_BYTES);
 
-    (void)state;
     for (size_t run = 0; run < RUNS; run++)
         memset(bytes + run * RUN_BYTES, byte_of(run), RUN_BYTES);
     for (size_t e = 0; e < ENGINES; e++) {
@@ -113,7 +112,6 @@ failures_are_those_of_single_calls(void **state)
     struct rlimit limit, before;
     uint8_t bytes[4096] = {0};
 
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     for (size_t e = 0; e < ENGINES; e++) {
@@ -165,7 +163,6 @@ nothing_goes_past_a_table_of_tests(void **state)
     int fd = open_file();
     size_t got;
 
-    (void)state;
     ops.write = count_write;
     cairn_file_setup(&ops);
     assert_int_equal(cairn_file_queue_open(CAIRN_FILE_ENGINE_BEST, &queue), CAIRN_OK);

@@ -25,7 +25,6 @@ test_writer(void **state)
     static const uint64_t values[] = {0, 0x0123456789abcdefull};
     struct cairn_json_writer writer;
 
-    (void)state;
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
     cairn_json_put_u64(&writer, "a\"b", UINT64_MAX);
@@ -59,7 +58,6 @@ test_doubles(void **state)
     static const double values[] = {
         0.0, -0.0, 1.0, 0.1, 1.0 / 3, 1e300, DBL_MIN, DBL_MAX, 5e-324, 123456789012345678.0, 2.5};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         struct cairn_json_writer writer;
         char *text = NULL;
@@ -88,7 +86,6 @@ test_writer_misuse(void **state)
     char *text = NULL;
     size_t bytes = 0;
 
-    (void)state;
     cairn_json_writer_init(&writer);
     assert_int_equal(cairn_json_writer_done(&writer, &text, &bytes), CAIRN_INTERNAL);
     cairn_json_write_object_begin(&writer);
@@ -110,7 +107,6 @@ test_reader(void **state)
     uint64_t sum = 0, values[2] = {0};
     int keys = 0;
 
-    (void)state;
     cairn_json_reader_init(&reader, text, sizeof(text) - 1);
     cairn_json_object_begin(&reader);
     while (cairn_json_object_next(&reader, key, sizeof(key))) {
@@ -209,7 +205,6 @@ test_reader_refuses(void **state)
                                         "nul",
                                         "{\"k\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[1"};
 
-    (void)state;
     assert_int_equal(read_numbers("{\"k\":[1]}"), CAIRN_OK);
     assert_int_equal(read_numbers("{}"), CAIRN_OK);
     assert_int_equal(read_numbers("{\"k\":[0,1000],\"j\":[]}"), CAIRN_OK);
@@ -226,7 +221,6 @@ test_depth(void **state)
     struct cairn_json_reader reader;
     int depth = 0;
 
-    (void)state;
     cairn_json_reader_init(&reader, text, sizeof(text) - 1);
     while (!cairn_json_reader_failed(&reader) && depth < 100) {
         cairn_json_array_begin(&reader);
@@ -244,7 +238,6 @@ test_round_trip(void **state)
 {
     unsigned random = 7;
 
-    (void)state;
     for (int round = 0; round < 5000; round++) {
         struct cairn_json_writer writer;
         struct cairn_json_reader reader;
@@ -278,7 +271,6 @@ test_numbers(void **state)
     static const char good[] = "[0, -0.5, 1e3, 2.5E-1, 123456789, null, nul]";
     struct cairn_json_reader reader;
 
-    (void)state;
     cairn_json_reader_init(&reader, good, sizeof(good) - 1);
     cairn_json_array_begin(&reader);
     for (int i = 0; i < 5; i++) {

@@ -54,7 +54,6 @@ events_come_from_formats(void **state)
     };
     char event[CAIRN_LOG_EVENT_BYTES], format[1000] = "test:";
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cairn_log_event(cases[i].format, event);
         assert_string_equal(event, cases[i].event);
@@ -68,7 +67,6 @@ events_come_from_formats(void **state)
 static void
 fields_have_their_types(void **state)
 {
-    (void)state;
     errno = ENOENT;
     assert_string_equal(
         write_line("x", "test: a=%d b=%llu c=%s d=%.3f e=%zu f=%ld g=%x: %m h=%m", -7,
@@ -84,7 +82,6 @@ fields_have_their_types(void **state)
 static void
 values_end_where_they_do_in_the_text(void **state)
 {
-    (void)state;
     assert_string_equal(write_line("x", "test: said file=%s/%s: %s", "dir", "name", "why"),
                         "\"fields\":{\"file\":\"dir/name\"}}");
     assert_string_equal(
@@ -104,7 +101,6 @@ no_value_breaks_out(void **state)
 {
     char big[3000];
 
-    (void)state;
     assert_string_equal(
         write_line("a\"b\\c\x01\xff\xc2\x9b", "test: name=%s",
                    "\",\"event\":\"forged\"}\n{\x7f\xc3\xa4\x80"),

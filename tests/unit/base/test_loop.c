@@ -89,7 +89,6 @@ timers_fire_in_order_whatever_was_started_stopped_and_moved(void **state)
     uint64_t starts = 0;
     unsigned seed = 7;
 
-    (void)state;
     for (size_t i = 0; i < TIMERS; i++) {
         timers[i] = (struct fired){.loop = loop, .log = log, .log_count = &log_count};
         cairn_timer_init(&timers[i].timer, on_fire, &timers[i]);
@@ -155,7 +154,6 @@ timer_that_starts_itself_waits_for_the_next_turn(void **state)
     struct fake fake = {.now_ns = 50};
     struct again again = {.loop = make_loop(&fake)};
 
-    (void)state;
     cairn_timer_init(&again.timer, start_again, &again);
     cairn_timer_init(&again.other, count_up, &again.other_count);
     cairn_timer_start(again.loop, &again.timer, 10);
@@ -184,7 +182,6 @@ loop_sleeps_until_the_timer(void **state)
     uint64_t begin_ns = cairn_clock_now_ns(&clock);
     int count = 0, turns = 0;
 
-    (void)state;
     cairn_timer_init(&timer, count_up, &count);
     cairn_timer_start(loop, &timer, begin_ns + 20 * CAIRN_NS_PER_MS);
     for (; count == 0; turns++)
@@ -265,7 +262,6 @@ descriptors_report_what_they_are_ready_for(void **state)
     struct pair pair;
     char byte;
 
-    (void)state;
     open_pairs(&pair);
     turn(pair.loop);
     assert_int_equal(pair.calls[0] + pair.calls[1], 0);
@@ -293,7 +289,6 @@ removed_descriptor_is_silent_even_in_the_same_turn(void **state)
 {
     struct pair pair;
 
-    (void)state;
     for (int reopen_it = 0; reopen_it < 2; reopen_it++) {
         open_pairs(&pair);
         assert_int_equal(write(pair.fds[0][1], "x", 1), 1);
@@ -309,9 +304,6 @@ removed_descriptor_is_silent_even_in_the_same_turn(void **state)
 static void
 on_nothing(void *context, int fd, uint32_t ready)
 {
-    (void)context;
-    (void)fd;
-    (void)ready;
 }
 
 static void
@@ -321,7 +313,6 @@ wrong_descriptors_are_refused(void **state)
     struct cairn_loop *loop = NULL;
     int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC), fds[2], high;
 
-    (void)state;
     assert_int_equal(cairn_loop_create(&options, &loop), CAIRN_OK);
     assert_int_equal(pipe(fds), 0);
     assert_int_equal(cairn_loop_fd_add(loop, -1, CAIRN_LOOP_READ, on_nothing, NULL), CAIRN_INVAL);
@@ -394,7 +385,6 @@ posts_from_threads_all_arrive_in_order(void **state)
     struct posting posting = {0};
     pthread_t threads[THREADS];
 
-    (void)state;
     assert_int_equal(cairn_loop_create(&options, &posting.loop), CAIRN_OK);
     for (uint32_t t = 0; t < THREADS; t++) {
         for (uint32_t i = 0; i < POSTS_PER_THREAD; i++)
@@ -430,7 +420,6 @@ post_from_a_post_waits_for_the_next_turn(void **state)
 {
     struct reposting reposting = {.loop = make_loop(NULL)};
 
-    (void)state;
     assert_int_equal(cairn_loop_post(reposting.loop, post_again, &reposting), CAIRN_OK);
     for (int i = 1; i <= 5; i++) {
         assert_int_equal(cairn_loop_turn(reposting.loop, CAIRN_NS_PER_S), CAIRN_OK);
@@ -444,7 +433,6 @@ a_lost_wake_up_costs_no_post(void **state)
 {
     struct reposting reposting = {.loop = make_loop(NULL)};
 
-    (void)state;
     lost_writes = 2; /* the first post's, and that of the post from it */
     assert_int_equal(cairn_loop_post(reposting.loop, post_again, &reposting), CAIRN_OK);
     for (int i = 1; i <= 3; i++) {
@@ -462,7 +450,6 @@ full_queue_says_again_and_loses_nothing(void **state)
     struct cairn_loop *loop = NULL;
     int count = 0;
 
-    (void)state;
     assert_int_equal(cairn_loop_create(&options, &loop), CAIRN_OK);
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 3; i++)
@@ -482,7 +469,6 @@ stop_before_run_returns_at_once_and_only_once(void **state)
     struct cairn_loop *loop = make_loop(NULL);
     int count = 0;
 
-    (void)state;
     cairn_loop_stop(loop);
     assert_int_equal(cairn_loop_post(loop, count_up, &count), CAIRN_OK);
     assert_int_equal(cairn_loop_run(loop), CAIRN_OK);
@@ -512,7 +498,6 @@ signals_come_through_the_loop(void **state)
     struct signalled one = {0}, two = {0};
     sigset_t before, during, after;
 
-    (void)state;
     pthread_sigmask(SIG_BLOCK, NULL, &before);
     assert_int_equal(cairn_loop_signal_add(loop, SIGUSR1, on_signal, &one), CAIRN_OK);
     assert_int_equal(cairn_loop_signal_add(loop, SIGTERM, on_signal, &two), CAIRN_OK);
@@ -571,7 +556,6 @@ pending_source_keeps_the_loop_awake(void **state)
     struct sourced sourced = {.loop = loop, .work = 2};
     struct cairn_loop_source others[CAIRN_LOOP_SOURCES_MAX];
 
-    (void)state;
     sourced.source = (struct cairn_loop_source){is_pending, do_poll, &sourced};
     assert_int_equal(cairn_loop_source_add(loop, &sourced.source), CAIRN_OK);
     assert_int_equal(cairn_loop_turn(loop, UINT64_MAX), CAIRN_OK); /* would sleep for ever */
@@ -599,7 +583,6 @@ wall_time_is_formatted_in_utc(void **state)
 {
     char text[CAIRN_CLOCK_TEXT_BYTES];
 
-    (void)state;
     cairn_clock_format(UINT64_C(1767225599123456789), text, sizeof text);
     assert_string_equal(text, "2025-12-31T23:59:59.123Z");
     cairn_clock_format(0, text, sizeof text);

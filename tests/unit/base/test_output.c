@@ -48,7 +48,6 @@ check(const char *text, const char *expected, size_t piece)
 static void
 test_filter(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (size_t piece = 1; piece <= TEXT_BYTES_MAX; piece++)
             check(cases[i].text, cases[i].expected, piece);
@@ -60,7 +59,6 @@ test_begin_is_held(void **state)
     struct cairn_output_held held = {"", 0};
     char out[64];
 
-    (void)state;
     assert_int_equal(cairn_output_filter(&held, "a\xe2\x80", 3, out), 1);
     assert_int_equal(held.count, 2);
     assert_int_equal(cairn_output_filter(&held, "\xae", 1, out), 6);

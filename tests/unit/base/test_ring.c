@@ -63,7 +63,6 @@ put(struct cairn_ring *ring, uint64_t writer, uint64_t number)
 static void
 sizes_are_bounded_and_powers_of_two(void **state)
 {
-    (void)state;
     assert_int_equal(cairn_ring_bytes(0), 0);
     assert_int_equal(cairn_ring_bytes(1), 0);
     assert_int_equal(cairn_ring_bytes(3), 0);
@@ -81,7 +80,6 @@ overflow_drops_the_newest_and_counts(void **state)
     void *memory = map_ring(8, &ring);
     uint64_t next = 0, dropped = 0;
 
-    (void)state;
     for (int round = 0; round < 100; round++) {
         uint64_t first = next;
 
@@ -110,7 +108,6 @@ wish_goes_to_the_writers(void **state)
     struct record record;
     void *memory = map_ring(8, &ring);
 
-    (void)state;
     assert_int_equal(cairn_ring_open(memory, cairn_ring_bytes(8), &writer), CAIRN_OK);
     assert_int_equal(cairn_ring_wish(&writer), 0);
     cairn_ring_set_wish(&ring, UINT64_MAX);
@@ -129,7 +126,6 @@ later_reader_goes_on_where_the_last_one_stopped(void **state)
     struct record record;
     void *memory = map_ring(8, &writer);
 
-    (void)state;
     for (uint64_t i = 0; i < 50; i++) {
         assert_true(put(&writer, 1, i));
         if (i % 5 != 4)
@@ -153,7 +149,6 @@ reader_that_died_before_saying_so_is_survived(void **state)
     void *memory = map_ring(8, &writer);
     uint64_t old_tail;
 
-    (void)state;
     for (uint64_t i = 0; i < 6; i++)
         assert_true(put(&writer, 1, i));
     memcpy(&old_tail, (uint8_t *)memory + 128, 8);
@@ -178,7 +173,6 @@ wrong_memory_is_refused(void **state)
     size_t bytes = cairn_ring_bytes(8);
     struct cairn_ring ring;
 
-    (void)state;
     assert_int_equal(cairn_ring_format(memory, bytes - 1, 8), CAIRN_INVAL);
     assert_int_equal(cairn_ring_format(memory + 8, bytes, 8), CAIRN_INVAL);
     assert_int_equal(cairn_ring_format(NULL, bytes, 8), CAIRN_INVAL);
@@ -214,7 +208,6 @@ hostile_words_never_lead_outside(void **state)
     struct cairn_ring ring;
     unsigned seed = 11;
 
-    (void)state;
     assert_int_equal(cairn_ring_format(memory, bytes, COUNT), CAIRN_OK);
     for (int round = 0; round < 20000; round++) {
         uint64_t word = (uint64_t)rand_r(&seed) << 32 ^ (uint64_t)rand_r(&seed);
@@ -242,7 +235,6 @@ hole_of_a_dead_writer_is_stopped_at_and_skipped(void **state)
     uint8_t *memory = map_ring(8, &ring);
     uint64_t unpublished = 1;
 
-    (void)state;
     assert_false(cairn_ring_skip(&ring));
     for (uint64_t i = 0; i < 3; i++)
         assert_true(put(&ring, 1, i));
@@ -336,7 +328,6 @@ run_threads(uint32_t writer_count)
 static void
 threads_lose_and_tear_nothing(void **state)
 {
-    (void)state;
     run_threads(1);
     run_threads(WRITERS);
 }
@@ -350,7 +341,6 @@ processes_lose_and_tear_nothing(void **state)
     pid_t children[WRITERS];
     int status;
 
-    (void)state;
     for (uint64_t i = 0; i < WRITERS; i++) {
         children[i] = fork();
         assert_true(children[i] >= 0);
@@ -380,7 +370,6 @@ killed_writers_leave_a_ring_that_works(void **state)
     void *memory = map_ring(64, &ring);
     struct record record;
 
-    (void)state;
     for (int round = 0; round < 20; round++) {
         pid_t child = fork();
         uint64_t waiting;

@@ -15,7 +15,6 @@ test_plain(void **state)
         "\n",   "a\x1b[31m", "\x7f",         "\xc2\x9b",         "\xc2\x80", "\xff",
         "\xc3", "\xc0\x80",  "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe2\x82"};
 
-    (void)state;
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         assert_true(cairn_text_plain(plain[i], strlen(plain[i])));
     for (size_t i = 0; i < sizeof not_plain / sizeof *not_plain; i++)
@@ -28,7 +27,6 @@ test_clean(void **state)
 {
     char out[8];
 
-    (void)state;
     cairn_text_clean(out, sizeof out, NULL);
     assert_string_equal(out, "");
     cairn_text_clean(out, sizeof out, "\x1b[2J\n");
@@ -49,7 +47,6 @@ test_clean(void **state)
 static void
 test_every_pair(void **state)
 {
-    (void)state;
     for (int first = 1; first < 256; first++)
         for (int second = 1; second < 256; second++) {
             char text[3] = {(char)first, (char)second, 0}, out[3];
@@ -79,7 +76,6 @@ shows_bytes(void **state)
                  {UINT64_MAX, "16384 PiB"}};
     char out[CAIRN_SHOWN_BYTES];
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_string_equal(cairn_show_bytes(cases[i].bytes, out), cases[i].shown);
 }

@@ -48,7 +48,6 @@ writer_packs_little_endian(void **state)
     uint8_t bytes[sizeof packed + 5];
     struct cairn_writer writer;
 
-    (void)state;
     memset(bytes, 0xee, sizeof bytes);
     cairn_writer_init(&writer, bytes, sizeof packed);
     write_all(&writer);
@@ -63,7 +62,6 @@ writer_without_bytes_measures(void **state)
 {
     struct cairn_writer writer;
 
-    (void)state;
     cairn_writer_init(&writer, NULL, SIZE_MAX);
     write_all(&writer);
     assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
@@ -73,7 +71,6 @@ writer_without_bytes_measures(void **state)
 static void
 writer_never_passes_its_limit(void **state)
 {
-    (void)state;
     for (size_t limit = 0; limit < sizeof packed; limit++) {
         uint8_t *bytes = malloc(limit ? limit : 1);
         struct cairn_writer writer;
@@ -117,7 +114,6 @@ reader_reads_what_the_writer_wrote(void **state)
 {
     struct cairn_reader reader;
 
-    (void)state;
     cairn_reader_init(&reader, packed, sizeof packed);
     assert_int_equal(cairn_reader_left(&reader), sizeof packed);
     assert_int_equal(read_all(&reader), 7);
@@ -128,7 +124,6 @@ reader_reads_what_the_writer_wrote(void **state)
 static void
 every_truncation_is_found_and_sticks(void **state)
 {
-    (void)state;
     for (size_t length = 0; length < sizeof packed; length++) {
         uint8_t *bytes = copy_of(length);
         struct cairn_reader reader;
@@ -148,7 +143,6 @@ what_is_left_over_is_corrupt(void **state)
 {
     struct cairn_reader reader;
 
-    (void)state;
     cairn_reader_init(&reader, packed, sizeof packed);
     assert_int_equal(cairn_read_u8(&reader), 0x12);
     assert_int_equal(cairn_reader_done(&reader), CAIRN_CORRUPT);
@@ -164,7 +158,6 @@ borrowing_points_into_the_input(void **state)
 {
     struct cairn_reader reader;
 
-    (void)state;
     cairn_reader_init(&reader, packed, sizeof packed);
     assert_ptr_equal(cairn_read_borrow(&reader, 3), packed);
     assert_ptr_equal(cairn_read_borrow(&reader, 4), packed + 3);
@@ -181,7 +174,6 @@ strings_must_fit_and_hold_no_nul(void **state)
     struct cairn_reader reader;
     char text[4];
 
-    (void)state;
     memset(text, 'z', sizeof text);
     cairn_reader_init(&reader, huge, sizeof huge);
     cairn_read_string(&reader, text, sizeof text);

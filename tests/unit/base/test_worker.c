@@ -108,7 +108,6 @@ run_all(uint32_t threads)
 static void
 every_job_runs_once_and_comes_back(void **state)
 {
-    (void)state;
     run_all(1);
     run_all(4);
 }
@@ -119,7 +118,6 @@ stop_runs_what_is_queued(void **state)
     struct world world;
     struct task *tasks;
 
-    (void)state;
     start(&world, 2, JOBS);
     tasks = make_tasks(&world, JOBS);
     for (uint32_t i = 0; i < JOBS; i++)
@@ -137,7 +135,6 @@ a_lost_wake_up_costs_no_job(void **state)
     struct world world;
     struct task *tasks;
 
-    (void)state;
     start(&world, 2, JOBS_MAX);
     tasks = make_tasks(&world, JOBS_MAX);
     lost_writes = JOBS_MAX;
@@ -163,7 +160,6 @@ struct chain {
 static void
 run_chain(struct cairn_job *job)
 {
-    (void)job;
 }
 
 static void
@@ -181,7 +177,6 @@ done_may_submit_again_but_not_while_stopping(void **state)
     struct world world;
     struct chain chain;
 
-    (void)state;
     start(&world, 1, 1);
     chain = (struct chain){.job = {.run = run_chain, .done = end_chain}, .world = &world};
     assert_int_equal(cairn_workers_submit(world.workers, &chain.job), CAIRN_OK);
@@ -214,7 +209,6 @@ read_mask(struct cairn_job *job)
 static void
 ignore_done(struct cairn_job *job)
 {
-    (void)job;
 }
 
 static void
@@ -224,7 +218,6 @@ workers_leave_signals_to_the_loop(void **state)
     struct world world;
     sigset_t mask;
 
-    (void)state;
     start(&world, 1, 1);
     assert_int_equal(cairn_workers_submit(world.workers, &masked.job), CAIRN_OK);
     cairn_workers_stop(world.workers);
@@ -241,7 +234,6 @@ wrong_counts_are_refused(void **state)
     struct cairn_workers *workers = NULL;
     struct cairn_loop *loop = NULL;
 
-    (void)state;
     assert_int_equal(cairn_loop_create(NULL, &loop), CAIRN_OK);
     assert_int_equal(cairn_workers_start(loop, 0, 1, &workers), CAIRN_INVAL);
     assert_int_equal(cairn_workers_start(loop, CAIRN_WORKERS_MAX + 1, 1, &workers), CAIRN_INVAL);

@@ -121,7 +121,6 @@ serve(size_t library_index, const struct caller *caller)
 static void
 test_every_pair_protects_and_restores(void **state)
 {
-    (void)state;
     assert_true(caller_newer.slice_bytes > caller_today.slice_bytes);
     for (size_t l = 0; l < LIBRARIES; l++)
         for (size_t c = 0; c < 2; c++)
@@ -167,7 +166,6 @@ test_broken_rules(void **state)
         [CALLER_TAIL] = "does not know the field"};
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
 
-    (void)state;
     agent->restore_err = CAIRN_NOT_FOUND;
     fake_agent_start(agent);
     for (size_t l = 0; l < LIBRARIES; l++)

@@ -20,7 +20,6 @@ test_open_refuses(void **state)
     struct cairn_client *client = NULL;
     char long_path[200];
 
-    (void)state;
     assert_int_equal(cairn_client_open(NULL, &client), CAIRN_INVAL);
     options.rank = 4;
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_INVAL);
@@ -71,7 +70,6 @@ test_no_agent_configured(void **state)
     struct cairn_client *client = NULL;
     uint64_t start_ms = fake_now_ms();
 
-    (void)state;
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
     train_without(client, CAIRN_NOT_FOUND);
     assert_int_equal(count_lines("unprotected"), 1);
@@ -85,7 +83,6 @@ test_no_agent_answers(void **state)
     struct cairn_client *client = NULL;
     uint64_t start_ms = fake_now_ms();
 
-    (void)state;
     options.connect_timeout_ms = SHORT_MS;
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
     train_without(client, CAIRN_PEER); /* not from nothing: there may be a state */
@@ -101,7 +98,6 @@ test_environment(void **state)
     struct cairn_client *client = NULL;
     struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
 
-    (void)state;
     fake_agent_start(agent);
     assert_int_equal(setenv("CAIRN_AGENT", agent->path, 1), 0);
     options.job = NULL;
@@ -122,7 +118,6 @@ test_agent_that_offers(void **state)
     struct cairn_client *client = NULL;
     struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
 
-    (void)state;
     agent->welcome_flags = CAIRN_WELCOME_OFFERS;
     fake_agent_start(agent);
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
@@ -152,7 +147,6 @@ test_agent_chooses_the_copy_kernel(void **state)
     const char *last = "portable";
     uint32_t count = 0;
 
-    (void)state;
     for (; kernels[count].name; count++) {
         last = kernels[count].name;
         assert_string_equal(
@@ -176,7 +170,6 @@ test_leave(void **state)
     struct cairn_client_options options = options_for(agent->path);
     struct cairn_client *client = NULL;
 
-    (void)state;
     fake_agent_start(agent);
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
     cairn_client_abandon(client);
@@ -296,7 +289,6 @@ test_leave_at_exit(void **state)
     struct cairn_client_options options = options_for(NULL);
     struct cairn_client *client = NULL;
 
-    (void)state;
     fake_agent_start(agent);
     await_child(&closed, 0);
     assert_true(fake_reaches(&agent->leaves, 1));
@@ -330,7 +322,6 @@ test_refused(void **state)
     struct cairn_client_options options = options_for(agent->path);
     struct cairn_client *client = NULL;
 
-    (void)state;
     fake_agent_start(agent);
     agent->hello_err = CAIRN_DENIED;
     open_refused(agent, CAIRN_DENIED);
@@ -375,7 +366,6 @@ test_rings(void **state)
     struct cairn_client *client;
     uint64_t inode;
 
-    (void)state;
     assert_int_equal(cairn_timing_open(16, &first), CAIRN_OK);
     fake_agent_start(agent);
     client = open_client(agent);
@@ -426,7 +416,6 @@ test_coverage(void **state)
     struct cairn_client *client;
     char huge[5000];
 
-    (void)state;
     fake_agent_start(agent);
     client = open_client(agent);
     assert_int_equal(cairn_client_report_coverage(client, NULL, &one, 1), CAIRN_OK);
@@ -484,7 +473,6 @@ test_coverage_at_close(void **state)
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
     struct cairn_client *client;
 
-    (void)state;
     fake_agent_start(agent);
     client = open_client(agent);
     assert_int_equal(cairn_client_report_coverage(client, "the end", NULL, 0), CAIRN_OK);
@@ -504,7 +492,6 @@ test_snapshots(void **state)
     struct cairn_client *client;
     struct model model;
 
-    (void)state;
     client = attach_model(agent, &model, TENSORS);
     for (int step = 1; step <= 5; step++) {
         assert_int_equal(cairn_snapshot_begin(client, (uint64_t)step), CAIRN_OK);
@@ -545,7 +532,6 @@ test_close_reports(void **state)
     struct cairn_client *client;
     struct model model;
 
-    (void)state;
     client = attach_model(agent, &model, TENSORS);
     assert_int_equal(cairn_snapshot_begin(client, 9), CAIRN_OK);
     assert_true(fake_reaches(&agent->pieces, 1));
@@ -566,7 +552,6 @@ test_fence_before_grant(void **state)
     struct cairn_client *client;
     struct model model;
 
-    (void)state;
     client = attach_model(agent, &model, TENSORS);
     agent->hold_grants = 1;
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
@@ -599,7 +584,6 @@ test_skip_and_drop(void **state)
     struct model model;
     uint64_t until_ms;
 
-    (void)state;
     client = attach_model(agent, &model, TENSORS);
     agent->skip_reason = CAIRN_REASON_BUSY;
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
@@ -646,7 +630,6 @@ test_nothing_to_capture(void **state)
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
     struct cairn_client *client;
 
-    (void)state;
     fake_agent_start(agent);
     client = open_client(agent);
     assert_int_equal(cairn_client_register(client, NULL, 0), CAIRN_OK);
@@ -683,7 +666,6 @@ test_slot_without_pages(void **state)
     struct stat status;
     struct model model;
 
-    (void)state;
     model_init(&model);
     assert_int_equal(fallocate(agent->slot_fds[1], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                                FAKE_SLOT_BYTES),
@@ -729,7 +711,6 @@ test_register_wrong(void **state)
     struct cairn_client *client;
     struct model model;
 
-    (void)state;
     model_init(&model);
     fake_agent_start(agent);
     client = open_client(agent);
@@ -785,7 +766,6 @@ test_register_again(void **state)
     struct cairn_client *client;
     struct model model;
 
-    (void)state;
     client = attach_model(agent, &model, 1);
     for (uint64_t step = 1; step <= 10; step++) {
         assert_int_equal(cairn_snapshot_begin(client, step), CAIRN_OK);

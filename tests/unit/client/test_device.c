@@ -36,7 +36,6 @@ note_line(void *context, enum cairn_log_level level, const char *line)
 {
     size_t used;
 
-    (void)context;
     if (level > CAIRN_LOG_WARN)
         return;
     pthread_mutex_lock(&lines_lock);
@@ -64,7 +63,6 @@ load_fake(void **state)
 {
     void *library = load_fakecuda();
 
-    (void)state;
     if (!library || dlopen("libcuda.so.1", RTLD_NOW) != library) {
         fprintf(stderr, "%s is not what libcuda.so.1 stands for\n", fake_path);
         return 1;
@@ -280,7 +278,6 @@ test_captured_and_overwritten(void **state)
     struct fakecuda_state seen;
     struct trainer trainer;
 
-    (void)state;
     for (int pinned = 0; pinned < 2; pinned++) {
         start(&trainer);
         for (uint64_t nth = 1; !pinned && nth <= 2 * FAKE_SLOTS; nth++)
@@ -319,7 +316,6 @@ test_ordered_after_the_streams(void **state)
     struct trainer trainer;
     uint64_t start_ms;
 
-    (void)state;
     start(&trainer);
     assert_int_equal(attach(&trainer, 10000), CAIRN_OK);
     for (uint64_t step = 1; step <= 3; step++) {
@@ -358,7 +354,6 @@ test_silent_device(void **state)
     struct trainer trainer;
     uint64_t start_ms;
 
-    (void)state;
     start(&trainer);
     assert_int_equal(attach(&trainer, 400), CAIRN_OK);
     fake_hold(1);
@@ -425,7 +420,6 @@ closes(const char *how)
 static void
 test_closed_while_a_device_hangs(void **state)
 {
-    (void)state;
     closes(hanging);
 }
 
@@ -434,7 +428,6 @@ test_closed_while_a_device_hangs(void **state)
 static void
 test_closed_while_a_failed_device_hangs(void **state)
 {
-    (void)state;
     closes(failing);
 }
 
@@ -446,7 +439,6 @@ test_graph_capture(void **state)
     struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
     struct trainer trainer;
 
-    (void)state;
     start(&trainer);
     assert_int_equal(attach(&trainer, 10000), CAIRN_OK);
     fake_speed(0, 2000);
@@ -490,7 +482,6 @@ test_every_driver_error(void **state)
     static const uint64_t turns[] = {1, 3};
     struct trainer trainer;
 
-    (void)state;
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
         for (size_t n = 0; n < sizeof turns / sizeof *turns; n++) {
             const uint8_t **before;
@@ -534,7 +525,6 @@ test_failed_device_comes_back(void **state)
     struct trainer trainer;
     uint64_t step = 1;
 
-    (void)state;
     start(&trainer);
     assert_int_equal(attach(&trainer, 5000), CAIRN_OK);
     fake_fail_async(2, 700);
@@ -567,7 +557,6 @@ test_registered_while_a_device_fails(void **state)
 {
     struct trainer trainer;
 
-    (void)state;
     start(&trainer);
     assert_int_equal(attach(&trainer, 5000), CAIRN_OK);
     fake_fail_async(2, 700);
@@ -652,7 +641,6 @@ test_restored_into_other_ranks(void **state)
     uint8_t *matrix = malloc(ROWS * COLUMNS);
     struct trainer trainer;
 
-    (void)state;
     assert_non_null(matrix);
     for (size_t i = 0; i < ROWS * COLUMNS; i++)
         matrix[i] = (uint8_t)(i * 13 + (i >> 10));
@@ -758,7 +746,6 @@ restore_while_a_device_hangs(void)
 static void
 test_restored_while_a_device_hangs(void **state)
 {
-    (void)state;
     closes(restoring);
 }
 

@@ -51,7 +51,6 @@ engine_wait(uint64_t deadline_ns)
 cairn_err
 cairn_capture_create(const struct cairn_capture_options *options, struct cairn_capture **out)
 {
-    (void)options;
     *out = &engine;
     return CAIRN_OK;
 }
@@ -59,7 +58,6 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
 void
 cairn_capture_destroy(struct cairn_capture *capture)
 {
-    (void)capture;
 }
 
 cairn_err
@@ -72,7 +70,6 @@ cairn_capture_prepare(struct cairn_capture *capture, int32_t device, void *memor
 bool
 cairn_capture_forget(struct cairn_capture *capture, void *memory)
 {
-    (void)memory;
     cairn_capture_cancel(capture);
     return true;
 }
@@ -322,7 +319,6 @@ test_slice_by_slice(void **state)
     struct fencing fencing;
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, 10000);
     assert_int_equal(cairn_snapshot_captured(trainer.client), CAIRN_FENCE_ALL);
     begin_running(&trainer, 1);
@@ -355,7 +351,6 @@ test_old_watermark(void **state)
     struct fencing fencing;
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, 10000);
     engine.hold_start = true;
     assert_int_equal(cairn_snapshot_begin(trainer.client, 1), CAIRN_OK);
@@ -391,7 +386,6 @@ test_timeout(void **state)
     uint64_t start_ms;
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, MARGIN_MS);
     begin_running(&trainer, 1);
     engine_copies(CAIRN_BLOCK_BYTES);
@@ -421,7 +415,6 @@ test_hanging_device(void **state)
     uint64_t start_ms;
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, MARGIN_MS);
     begin_running(&trainer, 1);
     engine.hangs = true;
@@ -450,7 +443,6 @@ test_copy_fails(void **state)
     struct fencing fencing;
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, 10000);
     begin_running(&trainer, 1);
     fence_start(&fencing, &trainer, 2);
@@ -479,7 +471,6 @@ test_incomplete(void **state)
 {
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, 10000);
     begin_running(&trainer, 1);
     engine_copies(SLICES * SLICE_BYTES - 1);
@@ -498,7 +489,6 @@ test_given_up_while_waiting(void **state)
     struct fencing fencing;
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, 10000);
     trainer.agent->drop_at_grant = 1;
     assert_int_equal(cairn_snapshot_begin(trainer.client, 1), CAIRN_OK);
@@ -522,7 +512,6 @@ test_held(void **state)
 {
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, 10000);
     assert_int_equal(cairn_snapshot_confirm(trainer.client, true), CAIRN_NOT_FOUND);
     for (uint64_t step = 1; step <= 5; step++) {
@@ -565,7 +554,6 @@ test_last(void **state)
 {
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, 10000);
     begin_running(&trainer, 1);
     engine_copies(SLICES * SLICE_BYTES);
@@ -597,7 +585,6 @@ test_slices_that_share_memory(void **state)
     struct fencing fencing;
     struct trainer trainer;
 
-    (void)state;
     setup(&trainer, 10000);
     for (int i = 0; i < SLICES; i++)
         slices[i] = (struct cairn_slice){

@@ -29,7 +29,6 @@ test_an_offer_is_taken_only_by_all(void **state)
     struct client_placement rank = {0};
     uint64_t vote;
 
-    (void)state;
     assert_false(client_placement_offer(&rank, &offer)); /* nobody asked */
     assert_true(client_placement_run(&rank, &home));
     assert_false(client_placement_run(&rank, &home));
@@ -55,7 +54,6 @@ test_only_a_vote_that_was_given_counts(void **state)
     struct client_placement rank = {0};
     uint64_t vote;
 
-    (void)state;
     assert_true(client_placement_run(&rank, &home));
     vote = client_placement_vote(&rank);
     assert_true(client_placement_offer(&rank, &offer));
@@ -85,7 +83,6 @@ test_what_cannot_be_an_offer(void **state)
     struct cairn_session_shares home = shares(3, 4, 4, 4);
     struct client_placement rank = {0};
 
-    (void)state;
     assert_true(client_placement_run(&rank, &home));
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_false(client_placement_offer(&rank, &wrong[i]));
@@ -98,7 +95,6 @@ test_names_tell_shares_apart(void **state)
     struct cairn_session_shares one = shares(1, 6, 4, 2), other = shares(1, 6, 2, 4);
     struct cairn_session_shares next = shares(2, 6, 4, 2);
 
-    (void)state;
     assert_true(client_placement_name(&one) != client_placement_name(&other));
     assert_true(client_placement_name(&one) != client_placement_name(&next));
     assert_true(cairn_placement_agree(5, 5) == 5 && cairn_placement_agree(5, 6) == 0);
@@ -142,7 +138,6 @@ test_layers_move_after_two_votes(void **state)
     struct cairn_session_shares later = placed(2, 3, 1);
     struct client_placement rank = entered(&home, &offer);
 
-    (void)state;
     assert_false(client_placement_offer(&rank, &later)); /* not while layers move */
     assert_true(client_placement_vote(&rank) == client_placement_name(&home)); /* not filled yet */
     client_placement_filled(&rank, true);
@@ -158,7 +153,6 @@ test_a_move_that_fails_anywhere_is_given_up(void **state)
     struct cairn_session_shares home = placed(0, 3, 3), offer = placed(1, 3, 2);
     struct cairn_session_shares later = placed(2, 3, 1);
 
-    (void)state;
     for (int how = 0; how < 4; how++) {
         struct client_placement rank = entered(&home, &offer);
         uint64_t vote, other = client_placement_name(&home);
@@ -184,7 +178,6 @@ test_another_epoch_ends_what_was_offered(void **state)
     struct cairn_session_shares home = placed(0, 3, 3), offer = placed(1, 3, 2);
     struct client_placement rank = entered(&home, &offer);
 
-    (void)state;
     client_placement_epoch(&rank, 0); /* the same as before */
     assert_int_equal(rank.state, CLIENT_PLACEMENT_ENTERED);
     client_placement_epoch(&rank, 5);
@@ -204,7 +197,6 @@ test_layers_that_cannot_be_an_offer(void **state)
     struct cairn_session_shares without = shares(1, 6, 4, 2), flat = shares(0, 4, 4, 4);
     struct client_placement rank = {0};
 
-    (void)state;
     assert_true(client_placement_run(&rank, &home));
     wrong.layers[5]++; /* one more than the model has */
     assert_false(client_placement_offer(&rank, &wrong));
@@ -440,7 +432,6 @@ test_schedules(void **state)
     uint64_t changes = 0;
     uint32_t stride = CASE_STRIDE;
 
-    (void)state;
     for (uint64_t seed = 0; seed < SCHEDULES; seed += stride) {
         bool broken;
 
@@ -459,7 +450,6 @@ test_schedules(void **state)
 static void
 test_planted_bugs_are_found(void **state)
 {
-    (void)state;
     for (int planted = WITHOUT_THE_OTHERS; planted <= ADOPTS_ALONE; planted++) {
         bool broken = false;
 

@@ -26,7 +26,6 @@ note_line(void *context, enum cairn_log_level level, const char *line)
 {
     size_t used;
 
-    (void)context;
     if (level > CAIRN_LOG_WARN)
         return;
     pthread_mutex_lock(&log_lock);
@@ -323,7 +322,6 @@ test_same_layout(void **state)
     struct rank rank = {.count = 0};
     struct cairn_restored restored = {CAIRN_RESTORED_INIT};
 
-    (void)state;
     source_rank(&rank, 1);
     clear(&rank);
     restore_into(&stored, &rank, &restored);
@@ -341,7 +339,6 @@ test_own_region(void **state)
 {
     enum { BEFORE = 3 * CAIRN_BLOCK_BYTES };
 
-    (void)state;
     for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
         struct stored stored = store_all(16 * CAIRN_BLOCK_BYTES, false);
         struct rank rank = {.count = 0};
@@ -378,7 +375,6 @@ test_prefers_own(void **state)
     struct rank rank = {.count = 0};
     struct cairn_restored restored = {CAIRN_RESTORED_INIT};
 
-    (void)state;
     for (uint32_t index = 0; index < 3; index++) { /* all of the vector on each */
         struct rank holder = {.count = 0};
 
@@ -406,7 +402,6 @@ test_other_layout(void **state)
 {
     static const size_t windows[] = {1, 2, 3, 7, 64};
 
-    (void)state;
     for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
         struct stored stored = store_all(windows[w] * CAIRN_BLOCK_BYTES, w % 2 == 0);
         struct rank rank = {.count = 0};
@@ -431,7 +426,6 @@ test_whole_state(void **state)
     struct rank rank = {.count = 0};
     struct cairn_restored restored = {CAIRN_RESTORED_INIT};
 
-    (void)state;
     stored.agent->source = CAIRN_SOURCE_FILES;
     add(&rank, matrix(0, ROWS, 0, COLUMNS), false);
     add(&rank, vector(0, LENGTH), false);
@@ -463,7 +457,6 @@ test_pipelined(void **state)
     pthread_t thread;
     void *two;
 
-    (void)state;
     add(&rank, matrix(0, ROWS, 0, COLUMNS), false);
     client = open_client(stored.agent, &rank);
     stored.agent->hold_fetches = 1; /* until two are there: one at a time would wait for ever */
@@ -482,7 +475,6 @@ test_pipelined(void **state)
 static void
 test_damage_repaired(void **state)
 {
-    (void)state;
     for (int where = 0; where < 3; where++) {
         struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
         struct rank rank = {.count = 0};
@@ -530,7 +522,6 @@ test_damage_everywhere(void **state)
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
     struct rank rank = {.count = 0};
 
-    (void)state;
     source_rank(&rank, 1);
     clear(&rank);
     stored.agent->slots[1][5] ^= 1;
@@ -549,7 +540,6 @@ test_does_not_fit(void **state)
     struct rank missing = {.count = 0}, shape = {.count = 0}, dtype = {.count = 0};
     struct cairn_slice other = vector(0, 50);
 
-    (void)state;
     source_rank(&missing, 0);
     other.name = "no.such.tensor";
     add(&missing, other, false);
@@ -578,7 +568,6 @@ test_answers(void **state)
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
     struct rank rank = {.count = 0};
 
-    (void)state;
     add(&rank, matrix(0, ROWS, 0, 10), false);
     stored.agent->restore_err = CAIRN_NOT_FOUND;
     expect_failure(&stored, &rank, CAIRN_NOT_FOUND, "");
@@ -624,7 +613,6 @@ test_waits_for_an_answer(void **state)
     struct rank rank = {.count = 0};
     struct cairn_client *client;
 
-    (void)state;
     add(&rank, matrix(0, ROWS, 0, 10), false);
     stored.agent->busy_restores = 3;
     client = open_client(stored.agent, &rank);
@@ -648,7 +636,6 @@ test_hostile_manifests(void **state)
     struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     struct cairn_client *client;
 
-    (void)state;
     add(&rank, matrix(0, ROWS, 0, COLUMNS), false);
     client = open_client(stored.agent, &rank);
     for (uint32_t m = 0; m < 3; m++) {
@@ -689,7 +676,6 @@ test_without_slots(void **state)
                                            .log = note_line};
     struct cairn_client *client = NULL;
 
-    (void)state;
     stored.agent->register_err = CAIRN_NOMEM;
     add(&rank, matrix(240, 20, 0, COLUMNS), false);
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
@@ -750,7 +736,6 @@ test_huge_pages_are_let_go_of(void **state)
     struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     bool huge = make_slot_huge(stored.agent);
 
-    (void)state;
     source_rank(&rank, 1);
     if (huge) {
         restore_into(&stored, &rank, &restored);
@@ -798,7 +783,6 @@ test_nothing_is_inherited(void **state)
     void *count;
     int before = 0;
 
-    (void)state;
     for (int fd = 3; fd < 1024; fd++) { /* those that this program was started with */
         int flags = fcntl(fd, F_GETFD);
 
@@ -856,7 +840,6 @@ test_list(void **state)
     struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     struct cairn_client *client = NULL;
 
-    (void)state;
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
     assert_int_equal(cairn_client_list(client, NULL, NULL, NULL), CAIRN_INVAL);
     assert_int_equal(cairn_client_list(client, note_tensor, &listing, &generation), CAIRN_OK);

@@ -84,7 +84,6 @@ test_each_sequence_once(void **state)
     static struct step step, again;
     uint64_t seed = 1;
 
-    (void)state;
     for (uint32_t i = 0; i < STEPS; i += CASE_STRIDE) {
         double over;
 
@@ -107,7 +106,6 @@ test_a_slow_replica_gets_less(void **state)
     static struct step step = {.count = 70, .replicas = 4, .cost = {0, 1, 0}};
     uint32_t slow = 0;
 
-    (void)state;
     for (uint32_t i = 0; i < step.count; i++)
         step.tokens[i] = 100;
     for (uint32_t i = 0; i < step.replicas; i++)
@@ -145,7 +143,6 @@ test_bad_arguments(void **state)
         {tokens, 3, shares, 2, 8, unknown},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(cairn_sequences_assign(bad[i].tokens, bad[i].count, bad[i].shares,
                                                 bad[i].replicas, bad[i].cap, bad[i].cost,

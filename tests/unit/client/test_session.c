@@ -217,7 +217,6 @@ test_strict(void **state)
     static struct cairn_session_piece piece = {{1, 2, 3}, 3, 5, {1, 2, 3, 4, 5}};
     static struct cairn_session_fetch fetch = {1, 2, {{1, 2, 3, 4}, {5, 6, 7, 8}}};
 
-    (void)state;
     strict_hello(&(struct cairn_session_hello){1, 1, "j", 0, 1, 1, 2, 0}, CAIRN_SESSION_CLIENT);
     strict_begin(&(struct cairn_session_begin){.step = 1}, CAIRN_SESSION_CLIENT);
     strict_coverage(&(struct cairn_session_coverage){"r", 0, 1, {{CAIRN_PARAM, "name", "why"}}},
@@ -242,7 +241,6 @@ test_piece_and_fetch(void **state)
     struct cairn_session_frame frame;
     struct pair pair;
 
-    (void)state;
     pair_init(&pair, CAIRN_SESSION_CLIENT);
     piece.generation = (struct cairn_generation_id){.epoch = 3, .step = 4};
     piece.first_block = UINT64_C(1) << 40;
@@ -286,7 +284,6 @@ test_leave(void **state)
         .type = CAIRN_SESSION_LEAVE, .payload = payload, .payload_bytes = 1};
     struct cairn_session_writer writer;
 
-    (void)state;
     assert_int_equal(cairn_session_take_leave(&frame), CAIRN_CORRUPT);
     frame.payload_bytes = 0;
     assert_int_equal(cairn_session_take_leave(&frame), CAIRN_OK);
@@ -308,7 +305,6 @@ test_timing(void **state)
     struct cairn_session_timing out = {.index = 77}, value = {.index = CAIRN_SESSION_RINGS_MAX};
     struct cairn_session_writer writer;
 
-    (void)state;
     frame.fd_count = 0;
     assert_int_equal(cairn_session_take_timing(&frame, &out), CAIRN_CORRUPT);
     frame.fd_count = 1;
@@ -359,7 +355,6 @@ test_register(void **state)
     char long_name[CAIRN_NAME_BYTES_MAX + 1];
     struct pair pair;
 
-    (void)state;
     pair_init(&pair, CAIRN_SESSION_CLIENT);
     assert_int_equal(cairn_session_put_register(&pair.writer, &all), CAIRN_OK);
     pair_move(&pair, 7, &frame);
@@ -409,7 +404,6 @@ test_out_of_range(void **state)
 {
     struct cairn_session_writer writer;
 
-    (void)state;
     cairn_session_writer_init(&writer, 1 << 20);
     assert_int_equal(
         cairn_session_put_grant(&writer, &(struct cairn_session_grant){1, {1, 2, 1}, 0}),
@@ -526,7 +520,6 @@ test_descriptors(void **state)
     struct cairn_session_reader reader;
     struct expected expected = {.seen = 0};
 
-    (void)state;
     socket_pair(fds);
     cairn_session_writer_init(&writer, 1 << 20);
     cairn_session_reader_init(&reader, CAIRN_SESSION_AGENT);
@@ -563,7 +556,6 @@ test_descriptors_refused(void **state)
     struct cairn_session_writer writer;
     struct cairn_session_frame frame;
 
-    (void)state;
     /* A frame that says it has one and comes without. */
     cairn_session_reader_init(&reader, CAIRN_SESSION_AGENT);
     cairn_session_writer_init(&writer, 1 << 20);
@@ -658,7 +650,6 @@ test_restore_info(void **state)
     struct cairn_session_reader reader;
     int fd = sealed_memfd(1 << 20, F_SEAL_SHRINK), fds[2];
 
-    (void)state;
     socket_pair(fds);
     cairn_session_writer_init(&writer, 1 << 20);
     cairn_session_reader_init(&reader, CAIRN_SESSION_AGENT);
@@ -727,7 +718,6 @@ test_large(void **state)
     int fds[2], seen = 0;
     void *context[2] = {payload, &seen};
 
-    (void)state;
     assert_non_null(payload);
     for (size_t i = 0; i < 3000000; i++)
         payload[i] = (uint8_t)(i * 7 + i / 256);
@@ -762,7 +752,6 @@ test_bounded(void **state)
     struct cairn_session_writer writer;
     int queued = 0;
 
-    (void)state;
     cairn_session_writer_init(&writer, 1000);
     while (cairn_session_put_begin(&writer, &begin) == CAIRN_OK)
         queued++;
@@ -779,7 +768,6 @@ test_peer_gone(void **state)
     struct cairn_session_frame frame;
     int fds[2];
 
-    (void)state;
     socket_pair(fds);
     signal(SIGPIPE, SIG_DFL); /* would end this test */
     cairn_session_writer_init(&writer, 1000);
@@ -825,7 +813,6 @@ next_of(const uint8_t header[8], enum cairn_session_side from)
 static void
 test_headers(void **state)
 {
-    (void)state;
     assert_int_equal(next_of((uint8_t[8]){8, 0, 0, 0, 3, 0, 1, 0}, CAIRN_SESSION_CLIENT),
                      CAIRN_AGAIN);
     assert_int_equal(next_of((uint8_t[8]){8, 0, 0, 0, 3, 0, 1, 0}, CAIRN_SESSION_AGENT),
@@ -899,7 +886,6 @@ test_hostile_coverage(void **state)
     struct cairn_session_writer writer;
     char longest[CAIRN_NAME_BYTES_MAX];
 
-    (void)state;
     memset(longest, 'x', sizeof longest);
     for (int field = 0; field < 3; field++) {
         assert_int_equal(take_coverage_of("fine", 4, field, CAIRN_PARAM, 1), CAIRN_OK);
@@ -936,7 +922,6 @@ test_fd_check(void **state)
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     uint64_t bytes = 0;
 
-    (void)state;
     assert_int_equal(cairn_session_fd_check(good, 8192, &bytes), CAIRN_OK);
     assert_int_equal(bytes, 8192);
     assert_int_equal(cairn_session_fd_check(good, 8193, &bytes), CAIRN_INVAL);

@@ -60,7 +60,6 @@ put(uint64_t offset, uint64_t bytes_len, size_t touched)
 static void
 test_untouched(void **state)
 {
-    (void)state;
     put(0, CAIRN_BLOCK_BYTES, 0);
     put(64, CAIRN_BLOCK_BYTES, 0);
     put(5 * 4096 - 1, CAIRN_BLOCK_BYTES - 7, 0);
@@ -72,7 +71,6 @@ test_untouched(void **state)
 static void
 test_touched(void **state)
 {
-    (void)state;
     put(64, CAIRN_BLOCK_BYTES, 4096);
     put(64, CAIRN_BLOCK_BYTES, 3 * 4096);
 }

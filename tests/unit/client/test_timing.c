@@ -75,7 +75,6 @@ test_reader_finds_the_records(void **state)
     void *memory;
     int fd;
 
-    (void)state;
     assert_int_equal(find_ring(), -1);
     assert_int_equal(cairn_timing_open(RECORDS, &timing), CAIRN_OK);
     for (uint64_t seq = 1; seq <= RECORDS + 3; seq++) {
@@ -110,7 +109,6 @@ test_opens_while_signals_come(void **state)
     struct cairn_timing *timing = NULL;
     struct cairn_timing_record record = make_record(1);
 
-    (void)state;
     interruptions = 3;
     assert_int_equal(cairn_timing_open(RECORDS, &timing), CAIRN_OK);
     assert_int_equal(interruptions, 0);
@@ -123,7 +121,6 @@ test_wrong_count(void **state)
 {
     struct cairn_timing *timing = NULL;
 
-    (void)state;
     assert_int_equal(cairn_timing_open(0, &timing), CAIRN_INVAL);
     assert_int_equal(cairn_timing_open(12, &timing), CAIRN_INVAL);
     assert_int_equal(cairn_timing_open(UINT32_C(1) << 25, &timing), CAIRN_INVAL);

@@ -12,7 +12,6 @@ test_agent_dies_and_comes_back(void **state)
     struct cairn_client *client;
     struct model model;
 
-    (void)state;
     client = attach_model(agent, &model, TENSORS);
     for (int round = 1; round <= 3; round++) {
         agent->close_at_grant = 1; /* dies with a capture running */
@@ -50,7 +49,6 @@ test_agent_killed(void **state)
     struct cairn_client *client = NULL;
     struct model model;
 
-    (void)state;
     model_init(&model);
     fake_agent_fork(agent);
     options.fence_timeout_ms = FENCE_TIMEOUT_MS;
@@ -108,7 +106,6 @@ test_agent_silent(void **state)
     uint64_t start_ms = fake_now_ms();
     struct model model;
 
-    (void)state;
     model_init(&model);
     agent->hold_welcome = 1;
     agent->hold_registered = 1;
@@ -145,7 +142,6 @@ test_hostile_agent(void **state)
         {0, 0, 0, 0, 71, 0, 1, 0},         {'G', 'E', 'T', ' ', '/', ' ', 'H', 'T', 'T', 'P'},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
         struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
         struct cairn_client_options options = options_for(agent->path);
@@ -178,7 +174,6 @@ test_damage_is_asked_again_rarely(void **state)
     struct cairn_client *client;
     uint64_t start_ms;
 
-    (void)state;
     fake_agent_start(agent);
     client = open_client(agent);
     start_ms = fake_now_ms();
@@ -205,7 +200,6 @@ test_no_descriptors_left(void **state)
     struct model model;
     int next;
 
-    (void)state;
     model_init(&model);
     fake_agent_fork(agent); /* it has descriptors of its own */
     client = open_client(agent);
@@ -241,7 +235,6 @@ test_forked_child(void **state)
     int status;
     pid_t child;
 
-    (void)state;
     client = attach_model(agent, &model, TENSORS);
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_OK);
     child = fork();
@@ -280,7 +273,6 @@ test_refusal_is_said(void **state)
     struct model model;
     uint64_t step = 0;
 
-    (void)state;
     model_init(&model);
     fake_agent_start(agent);
     client = open_client(agent);

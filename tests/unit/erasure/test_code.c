@@ -232,7 +232,6 @@ too_much_lost(const struct cairn_code *code, const struct stripe *good, uint64_t
 static void
 every_loss_set_of_every_small_code(void **state)
 {
-    (void)state;
     for (uint32_t k = 1; k <= 10; k++)
         for (uint32_t m = 0; m <= 4; m++) {
             struct cairn_code *code = code_of(k, m);
@@ -257,7 +256,6 @@ every_loss_set_of_every_small_code(void **state)
 static void
 every_choice_of_sources_rebuilds(void **state)
 {
-    (void)state;
     for (uint32_t k = 1; k <= 5; k++)
         for (uint32_t m = 1; m <= 3; m++) {
             struct cairn_code *code = code_of(k, m);
@@ -299,7 +297,6 @@ large_codes_lose_random_sets(void **state)
 {
     static const uint32_t codes[][2] = {{32, 32}, {60, 4}, {1, 63}, {63, 1}, {57, 7}, {12, 4}};
 
-    (void)state;
     for (size_t c = 0; c < sizeof codes / sizeof codes[0]; c++) {
         uint32_t k = codes[c][0], m = codes[c][1], order[CAIRN_SHARDS_MAX];
         struct cairn_code *code = code_of(k, m);
@@ -328,7 +325,6 @@ every_length_and_alignment(void **state)
                                      65, 95, 127, 128, 129, 255, 1023, 4096, 65536, 65537};
     static const uint32_t codes[][2] = {{1, 2}, {2, 1}, {4, 1}, {4, 2}, {8, 3}, {5, 8}};
 
-    (void)state;
     for (size_t c = 0; c < sizeof codes / sizeof codes[0]; c++)
         for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++)
             for (size_t misalign = 0; misalign < 32; misalign += misalign < 2 ? 1 : 14) {
@@ -348,7 +344,6 @@ every_length_and_alignment(void **state)
 static void
 null_shards_are_zeros(void **state)
 {
-    (void)state;
     for (uint32_t k = 1; k <= 5; k++)
         for (uint32_t m = 1; m <= 3; m++)
             for (uint64_t zeros = 0; zeros < (uint64_t)1 << k; zeros++) {
@@ -393,7 +388,6 @@ folding_twice_takes_out(void **state)
     struct stripe good, copy;
     uint8_t *some[3];
 
-    (void)state;
     encode_checked(code, 6, 3, 1000, 0, &good);
     stripe_init(&copy, 9, 1000, 0);
     for (uint32_t i = 0; i < 9; i++)
@@ -422,7 +416,6 @@ misuse_is_refused(void **state)
     struct stripe stripe;
     uint8_t *shards[CAIRN_SHARDS_MAX];
 
-    (void)state;
     assert_int_equal(cairn_code_create(0, 2, &code), CAIRN_INVAL);
     assert_int_equal(cairn_code_create(65, 0, &code), CAIRN_INVAL);
     assert_int_equal(cairn_code_create(60, 5, &code), CAIRN_INVAL);

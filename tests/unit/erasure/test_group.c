@@ -135,7 +135,6 @@ no_placement_is_better(void **state)
 {
     static const char *labels[] = {"r1", "r2", "r3", "r4"};
 
-    (void)state;
     for (uint32_t n = 1; n <= SMALL_MAX; n++)
         for (uint32_t size = 1; size <= n; size++)
             for (uint32_t parity = 0; parity < size; parity++)
@@ -162,7 +161,6 @@ no_placement_is_better(void **state)
 static void
 the_order_of_the_input_does_not_matter(void **state)
 {
-    (void)state;
     for (int round = 0; round < 200; round++) {
         struct cairn_group_node nodes[40];
         struct cairn_groups first, second;
@@ -218,7 +216,6 @@ place_plain(uint32_t n, uint32_t size, uint32_t parity, uint32_t groups_wanted,
 static void
 small_groups_are_merged_before_parity_is_reduced(void **state)
 {
-    (void)state;
     place_plain(6, 6, 2, 1, 2);
     place_plain(12, 6, 2, 2, 2);
     place_plain(8, 6, 2, 2, 2); /* 4 + 4 */
@@ -238,7 +235,6 @@ a_concentrated_domain_is_reported(void **state)
     struct cairn_group_node nodes[12];
     struct cairn_groups groups;
 
-    (void)state;
     for (uint32_t i = 0; i < 12; i++)
         nodes[i] = (struct cairn_group_node){.node = i, .domain = i < 5 ? "rack a" : NULL};
     assert_int_equal(cairn_groups_init(nodes, 12, 6, 2, &groups), CAIRN_OK);
@@ -264,7 +260,6 @@ wrong_input_is_refused(void **state)
     struct cairn_group_node nodes[2] = {{.node = 5}, {.node = 5}};
     struct cairn_groups groups = {0};
 
-    (void)state;
     assert_int_equal(cairn_groups_init(nodes, 2, 2, 1, &groups), CAIRN_INVAL); /* twice the same */
     assert_int_equal(cairn_groups_init(nodes, 0, 2, 1, &groups), CAIRN_INVAL);
     assert_int_equal(cairn_groups_init(nodes, 1, 2, 2, &groups), CAIRN_INVAL);
@@ -287,7 +282,6 @@ the_largest_job_is_placed_at_once(void **state)
     struct timespec before, after;
     int64_t took_ns;
 
-    (void)state;
     for (uint32_t i = 0; i < CAIRN_NODES_MAX; i++) {
         (void)snprintf(labels[i / 16], sizeof labels[0], "rack %u", (unsigned)i / 16);
         nodes[i] = (struct cairn_group_node){.node = i, .domain = labels[i / 16]};

@@ -232,7 +232,6 @@ random_lengths(uint32_t n, int round, uint64_t *shard_bytes)
 static void
 every_loss_of_every_small_group(void **state)
 {
-    (void)state;
     for (uint32_t k = 1; k <= 5; k++)
         for (uint32_t m = 0; m <= 3; m++)
             for (int round = 0; round < 4; round++) {
@@ -261,7 +260,6 @@ every_loss_of_every_small_group(void **state)
 static void
 more_than_parity_is_lost(void **state)
 {
-    (void)state;
     for (uint32_t k = 1; k <= 5; k++)
         for (uint32_t m = 0; m <= 3; m++)
             for (int round = 0; round < 4; round++) {
@@ -314,7 +312,6 @@ more_than_parity_is_lost(void **state)
 static void
 bad_blocks_are_rebuilt_and_not_read(void **state)
 {
-    (void)state;
     for (int round = 0; round < 400; round++) {
         struct nodes nodes;
         uint32_t k = 1 + (uint32_t)(splitmix(&random_state) % 6),
@@ -379,7 +376,6 @@ a_long_run_of_bad_blocks_is_cut(void **state)
     struct cairn_repair_request request = {
         .stripes = &nodes.stripes, .intact = 0x3f, .bad = bad, .bad_count = BLOCKS};
 
-    (void)state;
     for (uint32_t p = 0; p < 6; p++)
         shard_bytes[p] = BLOCKS * BLOCK_BYTES;
     nodes_init(&nodes, 4, 2, shard_bytes);
@@ -399,7 +395,6 @@ data_alone_can_be_rebuilt(void **state)
     struct nodes nodes;
     uint64_t shard_bytes[6] = {5000, 9000, 0, 7777, 9000, 1};
 
-    (void)state;
     nodes_init(&nodes, 4, 2, shard_bytes);
     for (uint32_t a = 0; a < 6; a++)
         for (uint32_t b = 0; b < 6; b++) {

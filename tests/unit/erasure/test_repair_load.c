@@ -20,7 +20,6 @@ load_is_even(void **state)
 {
     static const uint32_t codes[][2] = {{4, 2}, {8, 2}, {8, 3}, {10, 4}, {2, 1}, {1, 3}, {60, 4}};
 
-    (void)state;
     for (size_t c = 0; c < sizeof codes / sizeof codes[0]; c++)
         for (int round = 0; round < 8; round++) {
             uint32_t k = codes[c][0], m = codes[c][1], n = k + m;
@@ -75,7 +74,6 @@ wrong_requests_are_refused(void **state)
     struct cairn_bad_block bad = {.position = 6};
     struct cairn_repair_request request = {.stripes = &stripes, .intact = 0x3f};
 
-    (void)state;
     assert_int_equal(cairn_geometry_init(4, 2, 10, &geometry), CAIRN_OK);
     assert_int_equal(cairn_stripes_init(&geometry, shard_bytes, &stripes), CAIRN_OK);
     assert_int_equal(cairn_repair_init(&request, NULL, NULL, &repair), CAIRN_OK);

@@ -54,7 +54,6 @@ assert_whole(const struct cairn_roster *table)
 static void
 sizes(void **unused)
 {
-    (void)unused;
     for (uint32_t members = 1; members <= 40; members++)
         for (uint32_t parity = 0; parity < 4; parity++) {
             uint32_t m = parity < members ? parity : members - 1;
@@ -79,7 +78,6 @@ domains(void **unused)
 {
     struct cairn_roster *table = built(24, 2, 6, 6);
 
-    (void)unused;
     for (uint32_t g = 0; g < table->group_count; g++) {
         uint32_t seen = 0;
 
@@ -99,7 +97,6 @@ refused(void **unused)
     uint32_t agent = 0;
     struct cairn_roster *table = (struct cairn_roster *)&agent;
 
-    (void)unused;
     assert_int_equal(cairn_roster_build(&agent, NULL, 0, 0, 4, &table), CAIRN_INVAL);
     assert_int_equal(cairn_roster_build(&agent, NULL, CAIRN_NODES_MAX + 1, 0, 4, &table),
                      CAIRN_INVAL);
@@ -140,7 +137,6 @@ round_trip(void **unused)
 {
     static uint8_t bytes[PACKED_MAX], again[PACKED_MAX];
 
-    (void)unused;
     for (uint32_t members = 1; members < 200; members += 13) {
         struct cairn_roster *table = built(members, members > 2 ? 2 : 0, 8, 7), *back = NULL;
         size_t len = packed(table, bytes);
@@ -187,7 +183,6 @@ hostile(void **unused)
     static uint8_t bytes[PACKED_MAX];
     size_t len = packed(table, bytes);
 
-    (void)unused;
     assert_int_equal(len, 48);
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
         uint8_t *copy = malloc(len);
@@ -207,7 +202,6 @@ references(void **unused)
 {
     struct cairn_roster *table = built(5, 1, 5, 0);
 
-    (void)unused;
     assert_ptr_equal(cairn_roster_hold(table), table);
     assert_int_equal(table->references, 2);
     cairn_roster_drop(table);

@@ -22,7 +22,6 @@ picture_of_six_members_is_true(void **state)
     static const char *picture[] = {"AB3210", "0AB321", "10AB32", "210AB3", "3210AB", "B3210A"};
     struct cairn_geometry g = geometry_of(4, 2, 1);
 
-    (void)state;
     for (uint32_t s = 0; s < 6; s++)
         for (uint32_t p = 0; p < 6; p++) {
             char cell = picture[s][p];
@@ -44,7 +43,6 @@ picture_of_six_members_is_true(void **state)
 static void
 every_mapping_has_its_reverse(void **state)
 {
-    (void)state;
     for (uint32_t k = 1; k <= 64; k++)
         for (uint32_t m = 0; k + m <= 64; m += m < 5 ? 1 : 9) {
             struct cairn_geometry g = geometry_of(k, m, 1);
@@ -168,7 +166,6 @@ check_lengths(const struct cairn_geometry *g, const uint64_t *shard_bytes)
 static void
 lengths_and_places_agree(void **state)
 {
-    (void)state;
     for (uint32_t k = 1; k <= 9; k++)
         for (uint32_t m = 0; m <= 4; m++)
             for (int round = 0; round < 12; round++) {
@@ -193,7 +190,6 @@ equal_shards_cost_parity_over_data(void **state)
     struct cairn_stripes stripes;
     uint64_t shard_bytes[6];
 
-    (void)state;
     for (uint32_t p = 0; p < 6; p++)
         shard_bytes[p] = (uint64_t)400 * 65536;
     assert_int_equal(cairn_stripes_init(&g, shard_bytes, &stripes), CAIRN_OK);
@@ -209,7 +205,6 @@ what_does_not_exist_is_refused(void **state)
     struct cairn_place place;
     uint64_t shard_bytes[3] = {100, 7, 0};
 
-    (void)state;
     assert_int_equal(cairn_geometry_init(0, 1, 64, &g), CAIRN_INVAL);
     assert_int_equal(cairn_geometry_init(63, 2, 64, &g), CAIRN_INVAL);
     assert_int_equal(cairn_geometry_init(UINT32_MAX, 2, 64, &g), CAIRN_INVAL);

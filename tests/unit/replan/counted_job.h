@@ -43,7 +43,6 @@ said(void *context, const struct cairn_ledger_entry *entry, enum cairn_ledger_ch
 {
     struct job *job = context;
 
-    (void)entry;
     job->opened += change != CAIRN_LEDGER_CLOSED;
     job->closed += change == CAIRN_LEDGER_CLOSED;
     if (change != CAIRN_LEDGER_CLOSED)
@@ -58,7 +57,6 @@ carry(void *context, const struct cairn_report *report)
     struct cairn_writer writer;
     struct cairn_reader reader;
 
-    (void)context;
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_report_pack(report, &writer);
     assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);

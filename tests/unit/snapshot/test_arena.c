@@ -23,7 +23,6 @@ static unsigned memlock_lines;
 static void
 count_lines(void *context, enum cairn_log_level level, const char *line)
 {
-    (void)context;
     assert_true(level >= CAIRN_LOG_WARN);
     hugepage_lines += strstr(line, "huge pages") != NULL;
     memlock_lines += strstr(line, "memlock") != NULL && strstr(line, "fix=") != NULL;
@@ -50,7 +49,6 @@ test_create(void **state)
     unsigned char resident[1024];
     struct stat info;
 
-    (void)state;
     assert_true(bytes >= BYTES && bytes < BYTES + 4096);
     assert_false(cairn_arena_has_hugepages(arena));
     assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
@@ -78,7 +76,6 @@ test_not_dumped(void **state)
     bool found = false;
     FILE *maps = fopen("/proc/self/smaps", "r");
 
-    (void)state;
     assert_non_null(maps);
     snprintf(start, sizeof start, "%lx-", (unsigned long)(uintptr_t)cairn_arena_base(arena));
     while (fgets(line, sizeof line, maps)) {
@@ -98,7 +95,6 @@ test_not_dumped(void **state)
 static void
 test_hugepages_are_tried(void **state)
 {
-    (void)state;
     for (int i = 0; i < 3; i++) {
         struct cairn_arena *arena = make(CAIRN_HUGEPAGES_TRY);
 
@@ -117,7 +113,6 @@ test_small_memlock_is_said_once(void **state)
 {
     struct rlimit old, small;
 
-    (void)state;
     assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &old), 0);
     small = old;
     small.rlim_cur = 4096;
@@ -135,7 +130,6 @@ test_refusals(void **state)
     struct cairn_arena *arena = NULL;
     char report[CAIRN_ARENA_REPORT_BYTES] = "";
 
-    (void)state;
     assert_int_equal(cairn_arena_create("test", 0, NULL, &arena, NULL, 0), CAIRN_INVAL);
     assert_int_equal(cairn_arena_create("test", UINT64_MAX, NULL, &arena, NULL, 0), CAIRN_INVAL);
     assert_int_equal(
@@ -161,7 +155,6 @@ test_adopt(void **state)
     int fd = dup(cairn_arena_fd(arena));
     char report[CAIRN_ARENA_REPORT_BYTES];
 
-    (void)state;
     for (uint64_t i = 0; i < bytes; i++)
         cairn_arena_base(arena)[i] = (uint8_t)(i * 31 >> 3);
     cairn_arena_destroy(arena); /* its owner is gone, the descriptor is not */
@@ -186,7 +179,6 @@ test_adopt_fills_holes(void **state)
     struct stat info;
     int fd = dup(cairn_arena_fd(arena));
 
-    (void)state;
     assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1 << 20), 0);
     assert_int_equal(fstat(fd, &info), 0);
     assert_true((uint64_t)info.st_blocks * 512 < cairn_arena_bytes(arena));
@@ -228,7 +220,6 @@ test_adopt_refuses_what_is_no_arena(void **state)
 {
     int ends[2];
 
-    (void)state;
     assert_int_equal(pipe(ends), 0);
     close(ends[1]);
     refuse(-1, "not a memfd");
@@ -251,7 +242,6 @@ test_bytes_outlive_their_writer(void **state)
     pid_t child = fork();
     int status;
 
-    (void)state;
     if (child == 0) {
         memset(cairn_arena_base(arena), 0x77, BYTES);
         kill(getpid(), SIGKILL);

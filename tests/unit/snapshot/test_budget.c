@@ -17,7 +17,6 @@ test_sum(void **state)
     struct cairn_budget budget;
     char text[256];
 
-    (void)state;
     assert_int_equal(cairn_budget_check(&demand, &memory, GIB, &budget), CAIRN_OK);
     assert_int_equal(budget.state_bytes, 12 * GIB);
     assert_int_equal(budget.parity_bytes, 6 * GIB);
@@ -42,7 +41,6 @@ test_exact_edge(void **state)
     struct cairn_budget_free memory = {4 * 65536 + 10, UINT64_MAX};
     struct cairn_budget budget;
 
-    (void)state;
     assert_int_equal(cairn_budget_check(&demand, &memory, 10, &budget), CAIRN_OK);
     assert_int_equal(cairn_budget_check(&demand, &memory, 11, &budget), CAIRN_NOMEM);
     demand.state_bytes = 1; /* parity is made of whole blocks */
@@ -62,7 +60,6 @@ test_overflow_and_zero(void **state)
                                           {10, 2, 0, 1, 0}};
     struct cairn_budget budget;
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         assert_int_equal(cairn_budget_check(&wrong[i], &memory, 0, &budget), CAIRN_INVAL);
 }
@@ -75,7 +72,6 @@ test_short_text_is_ended(void **state)
     struct cairn_budget budget;
     char text[10];
 
-    (void)state;
     assert_int_equal(cairn_budget_check(&demand, &memory, 0, &budget), CAIRN_NOMEM);
     cairn_budget_text(&demand, &memory, &budget, text, sizeof text);
     assert_int_equal(strlen(text), 9);
@@ -99,7 +95,6 @@ put(const char *directory, const char *name, const char *text)
 static int
 make_root(void **state)
 {
-    (void)state;
     return root_make("budget");
 }
 
@@ -117,14 +112,12 @@ test_nothing_to_read(void **state)
 {
     struct cairn_budget_free memory;
 
-    (void)state;
     assert_int_equal(cairn_budget_free_read(root, &memory), CAIRN_IO);
 }
 
 static void
 test_meminfo(void **state)
 {
-    (void)state;
     put("proc", "meminfo", "MemTotal: 999 kB\nMemFree: 1 kB\nMemAvailable:    2048 kB\n");
     assert_int_equal(read_free().available_bytes, 2048 * 1024);
     assert_true(read_free().cgroup_bytes == UINT64_MAX);
@@ -134,7 +127,6 @@ test_meminfo(void **state)
 static void
 test_cgroup_2(void **state)
 {
-    (void)state;
     put("proc/self", "cgroup", "0::/job/rank0\n");
     put("sys/fs/cgroup/job/rank0", "memory.max", "max\n");
     put("sys/fs/cgroup/job/rank0", "memory.current", "5\n");
@@ -153,7 +145,6 @@ test_cgroup_2(void **state)
 static void
 test_cgroup_1(void **state)
 {
-    (void)state;
     put("proc/self", "cgroup", "9:cpu,memoryless:/x\n4:cpu,memory:/not/mounted/here\n0::/\n");
     put("sys/fs/cgroup/memory", "memory.limit_in_bytes", "9223372036854771712\n");
     put("sys/fs/cgroup/memory", "memory.usage_in_bytes", "300\n");
@@ -167,7 +158,6 @@ test_cgroup_1(void **state)
 static void
 test_nonsense(void **state)
 {
-    (void)state;
     put("proc/self", "cgroup", "\n::\nmemory\n0:\n0::\n5:memory\n7:memory:/../..//\n");
     put("proc", "meminfo", "MemAvailable: many kB\n");
     assert_true(read_free().available_bytes == UINT64_MAX);
@@ -178,7 +168,6 @@ test_this_machine(void **state)
 {
     struct cairn_budget_free memory;
 
-    (void)state;
     assert_int_equal(cairn_budget_free_read("/", &memory), CAIRN_OK);
     assert_true(memory.available_bytes > 1 << 20);
     assert_true(memory.available_bytes != UINT64_MAX);

@@ -90,7 +90,6 @@ load_fake(void **state)
 {
     void *library = load_fakecuda();
 
-    (void)state;
     if (!library)
         return 1;
     for (size_t i = 0; i < sizeof pattern; i++)
@@ -132,14 +131,12 @@ setup_threads(int checksum_threads)
 static int
 setup(void **state)
 {
-    (void)state;
     return setup_threads(2);
 }
 
 static int
 setup_without_threads(void **state)
 {
-    (void)state;
     return setup_threads(-1);
 }
 
@@ -148,7 +145,6 @@ teardown(void **state)
 {
     struct fakecuda_state live;
 
-    (void)state;
     cairn_capture_destroy(capture);
     for (int d = 0; d < DEVICE_COUNT; d++)
         fake_free(devices[d]);
@@ -258,7 +254,6 @@ test_failing_runs(void **state)
     atomic_bool failing[SHAPES];
     uint64_t at, blocks;
 
-    (void)state;
     prepare_devices();
     for (uint32_t bad = 0; bad <= SHAPES; bad++) {
         run_count = 0;
@@ -289,7 +284,6 @@ test_failing_runs(void **state)
 static void
 test_one_run(void **state)
 {
-    (void)state;
     for (uint64_t blocks = 1; blocks < 40; blocks += 3) {
         run_count = 0;
         memset(expected, 0, blocks * BLOCK);
@@ -301,7 +295,6 @@ test_one_run(void **state)
 static void
 test_no_runs(void **state)
 {
-    (void)state;
     capture_and_check(20);
 }
 
@@ -332,7 +325,6 @@ test_random_runs(void **state)
     static const uint64_t sizes[] = {300, 5000, 70000, 900000};
     uint64_t seed = 7;
 
-    (void)state;
     for (int round = 0; round < 40; round++) {
         uint64_t blocks = 1 + xorshift(&seed) % 64;
 
@@ -349,7 +341,6 @@ test_random_device_runs(void **state)
     struct fakecuda_state live;
     uint64_t seed = 11;
 
-    (void)state;
     prepare_devices();
     for (int round = 0; round < 32; round++) {
         uint64_t blocks = 1 + xorshift(&seed) % (round % 4 == 3 ? BLOCKS_MAX : 48);
@@ -374,7 +365,6 @@ test_neighbours_on_a_device(void **state)
     enum { EACH = 3 };
     uint64_t tensors[2];
 
-    (void)state;
     prepare_devices();
     for (int i = 0; i < 2; i++) {
         assert_int_equal(fake_alloc(0, &tensors[i], EACH * BLOCK), 0);
@@ -397,7 +387,6 @@ test_device_copies_are_large(void **state)
 {
     struct fakecuda_state live;
 
-    (void)state;
     prepare_devices();
     add_run(0, 0, REGION_BYTES_MAX, 0);
     capture_and_check(BLOCKS_MAX);
@@ -409,7 +398,6 @@ test_device_copies_are_large(void **state)
 static void
 test_device_without_pinning(void **state)
 {
-    (void)state;
     fake_fail("cuMemHostRegister_v2", 1, 2);
     assert_int_equal(cairn_capture_prepare(capture, 0, region, REGION_BYTES_MAX), CAIRN_OK);
     add_run(0, 5, 100 * BLOCK + 77, 64);
@@ -423,7 +411,6 @@ test_host_makes_no_context(void **state)
 {
     struct fakecuda_state live;
 
-    (void)state;
     assert_int_equal(cairn_capture_prepare(capture, -1, region, REGION_BYTES_MAX), CAIRN_OK);
     add_run(-1, 0, 10 * BLOCK, 0);
     capture_and_check(10);
@@ -437,7 +424,6 @@ test_wrong_jobs(void **state)
 {
     struct cairn_capture_job job;
 
-    (void)state;
     add_run(-1, 0, 1000, 64);
     add_run(-1, 0, 1000, 1088);
 #define REFUSED(change)                                                                            \
@@ -468,7 +454,6 @@ test_wrong_jobs(void **state)
 static void
 test_before_the_first(void **state)
 {
-    (void)state;
     assert_int_equal(cairn_capture_wait(capture, 1, 0), CAIRN_AGAIN);
     assert_int_equal(cairn_capture_finish(capture, 0), CAIRN_AGAIN);
     assert_int_equal(cairn_capture_watermark(capture), 0);
@@ -490,7 +475,6 @@ test_one_at_a_time(void **state)
 {
     struct cairn_capture_job job;
 
-    (void)state;
     add_run(-1, 0, 64 * BLOCK, 0);
     atomic_store(&seen.hold_at, 16);
     start(64);
@@ -509,7 +493,6 @@ test_one_at_a_time(void **state)
 static void
 test_wait_for_a_part(void **state)
 {
-    (void)state;
     add_run(-1, 0, 256 * BLOCK, 0);
     atomic_store(&seen.hold_at, 128);
     start(256);
@@ -560,14 +543,12 @@ overwrite_behind_the_fence(bool with_device)
 static void
 test_overwrite_behind_the_fence(void **state)
 {
-    (void)state;
     overwrite_behind_the_fence(false);
 }
 
 static void
 test_overwrite_device_behind_the_fence(void **state)
 {
-    (void)state;
     overwrite_behind_the_fence(true);
 }
 
@@ -577,7 +558,6 @@ test_cancel(void **state)
 {
     uint64_t seed = 5;
 
-    (void)state;
     for (int round = 0; round < 60; round++) {
         size_t bytes = 200 * BLOCK;
         uint8_t *source = map(bytes);
@@ -611,7 +591,6 @@ test_cancel_device(void **state)
     uint64_t seed = 6;
     unsigned cancelled = 0;
 
-    (void)state;
     fake_speed(0, 500);
     for (int round = 0; round < 20; round++) {
         uint64_t tensor;
@@ -649,7 +628,6 @@ test_cancel_wakes_waiters(void **state)
     cairn_err result = CAIRN_OK;
     pthread_t waiter;
 
-    (void)state;
     add_run(-1, 0, 64 * BLOCK, 0);
     seen.pause_us = 300000;
     start(64);
@@ -663,7 +641,6 @@ test_cancel_wakes_waiters(void **state)
 static void
 test_destroy_cancels(void **state)
 {
-    (void)state;
     add_run(-1, 0, 64 * BLOCK, 0);
     seen.pause_us = 300000;
     start(64);
@@ -680,7 +657,6 @@ test_device_error(void **state)
 {
     static const char *const symbols[] = {"cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuEventQuery"};
 
-    (void)state;
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
         struct cairn_capture_job job;
         struct fakecuda_state live;
@@ -727,7 +703,6 @@ test_devices_fail_together(void **state)
 {
     struct fakecuda_state live;
 
-    (void)state;
     prepare_devices();
     add_run(0, 0, 64 * BLOCK, 0);
     add_run(1, 0, 192 * BLOCK, 64 * BLOCK);
@@ -764,7 +739,6 @@ test_order(void **state)
     int (*release)(int) = NULL, (*query)(void *) = NULL;
     void *library = dlopen(fake_path, RTLD_NOW);
 
-    (void)state;
     load(library, "cuCtxPushCurrent_v2", &push);
     load(library, "cuCtxPopCurrent_v2", &pop);
     load(library, "cuDevicePrimaryCtxRetain", &retain);
@@ -818,7 +792,6 @@ test_reports_do_not_hold_copies(void **state)
                                     .on_blocks = report_slowly};
     uint64_t tensor;
 
-    (void)state;
     assert_int_equal(fake_alloc(0, &tensor, run.bytes), 0);
     run.source = (const void *)(uintptr_t)tensor;
     assert_int_equal(cairn_capture_prepare(capture, 0, large, run.bytes), CAIRN_OK);
@@ -835,7 +808,6 @@ test_reports_do_not_hold_copies(void **state)
 static void
 test_lost_event(void **state)
 {
-    (void)state;
     prepare_devices();
     add_run(0, 0, 300 * BLOCK, 0);
     fake_lose_event(2);
@@ -849,7 +821,6 @@ test_no_driver(void **state)
                                             .log = keep_line};
     struct cairn_capture *other = NULL;
 
-    (void)state;
     assert_int_equal(cairn_capture_create(&options, &other), CAIRN_OK);
     assert_int_equal(cairn_capture_prepare(other, 0, region, BLOCK), CAIRN_DEVICE);
     assert_non_null(strstr(lines, "/nowhere/libcuda.so.1"));
@@ -861,7 +832,6 @@ test_stats(void **state)
 {
     struct cairn_capture_stats stats;
 
-    (void)state;
     add_run(-1, 0, 7 * BLOCK, 0);
     capture_and_check(7);
     capture_and_check(9);
@@ -915,7 +885,6 @@ test_new_region_is_mapped_ahead(void **state)
     enum { BLOCKS = 128 };
     long pages = BLOCKS * BLOCK / sysconf(_SC_PAGESIZE), one_by_one, ahead;
 
-    (void)state;
 #ifdef __SANITIZE_THREAD__
     print_message("skip: the sanitizer's own memory takes page faults too\n");
     skip();

@@ -139,7 +139,6 @@ exercise(const struct cairn_store_ops *ops, const char *path)
 static void
 test_mem(void **state)
 {
-    (void)state;
     exercise(&cairn_store_mem, NULL);
 }
 
@@ -148,7 +147,6 @@ test_rocksdb(void **state)
 {
     struct cairn_catalog *catalog = NULL;
 
-    (void)state;
     exercise(&cairn_store_rocksdb, path_of("plain"));
     assert_int_equal(cairn_catalog_open(&cairn_store_rocksdb, path_of("plain"), &catalog),
                      CAIRN_OK);
@@ -167,7 +165,6 @@ test_second_process_is_refused(void **state)
     char byte = 0;
     pid_t child;
 
-    (void)state;
     assert_int_equal(pipe(ready) | pipe(done), 0);
     child = fork();
     if (child == 0) {
@@ -226,7 +223,6 @@ make_killed(const char *name)
 static int
 setup(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_INFO, keep_line, NULL);
     if (root_make("catalog"))
         return -1;
@@ -332,7 +328,6 @@ copy(const char *to)
 static void
 test_killed_is_complete(void **state)
 {
-    (void)state;
     copy("untouched");
     assert_true(complete_or_refused("untouched"));
     assert_true(complete_or_refused("untouched")); /* now from a table file */
@@ -343,7 +338,6 @@ test_wal_damage(void **state)
 {
     char path[600];
 
-    (void)state;
     for (int i = 0; i < 12; i++) {
         off_t bytes;
 
@@ -400,7 +394,6 @@ test_manifest_damage(void **state)
 {
     char path[600];
 
-    (void)state;
     damage_file("MANIFEST-", false);
     damage_file("MANIFEST-", true);
     /* The case that RocksDB opens with no keys and no error. */
@@ -414,7 +407,6 @@ test_manifest_damage(void **state)
 static void
 test_current_and_tables(void **state)
 {
-    (void)state;
     damage_file("CURRENT", false);
     damage_file("CURRENT", true);
     damage_file(".sst", true);
@@ -425,7 +417,6 @@ test_store_goes_back(void **state)
 {
     struct cairn_catalog *catalog = NULL;
 
-    (void)state;
     /* An older copy of the store under a newer side file: lost batches. */
     copy("back");
     assert_int_equal(cairn_catalog_open(&cairn_store_rocksdb, path_of("back"), &catalog), CAIRN_OK);
@@ -458,7 +449,6 @@ test_side_damage(void **state)
     char path[600];
     int fine = 0;
 
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/side/SIDE", root);
     for (off_t at = 0; at < 1024;
          at += 37) { /* one slot is damaged at most: the other one still counts */
@@ -495,7 +485,6 @@ test_failed_commit_closes_the_catalog(void **state)
     struct cairn_file_ops ops = cairn_file_ops_os;
     struct cairn_catalog *catalog = NULL;
 
-    (void)state;
     assert_int_equal(cairn_catalog_open(&cairn_store_rocksdb, path_of("failed"), &catalog),
                      CAIRN_OK);
     put(catalog, CAIRN_TABLE_FACTS, "a", "1");

@@ -18,7 +18,6 @@ fill(void **state)
 {
     uint64_t seed = 88172645463325252u;
 
-    (void)state;
     for (size_t i = 0; i < sizeof source; i++)
         source[i] = (uint8_t)xorshift(&seed);
     return 0;
@@ -62,7 +61,6 @@ test_the_fastest_is_used(void **state)
     double bytes_per_s[CAIRN_COPY_KERNELS_MAX];
     size_t fastest = 0;
 
-    (void)state;
     assert_true(cairn_copy_use("portable"));
     assert_int_equal(cairn_copy_choose(bytes_per_s), CAIRN_OK);
     for (size_t i = 0; kernels[i].name; i++) {
@@ -86,7 +84,6 @@ test_a_kernel_is_named(void **state)
     const struct cairn_copy_kernel *kernels = cairn_copy_kernels();
     uint32_t count = 0;
 
-    (void)state;
     for (; kernels[count].name; count++) {
         assert_true(cairn_copy_use(kernels[count].name));
         assert_string_equal(cairn_copy_name(), kernels[count].name);
@@ -110,7 +107,6 @@ test_a_kernel_is_named(void **state)
 static void
 test_every_short_length(void **state)
 {
-    (void)state;
     for (size_t bytes = 0; bytes <= 1300; bytes++)
         check(bytes, 128 + bytes % 64, bytes * 7 % 61, bytes);
     for (size_t to = 128; to < 128 + 64; to++)
@@ -123,7 +119,6 @@ test_long_lengths(void **state)
 {
     static const size_t lengths[] = {4095, 4096, 4097, 65535, 65536, 65537, 131072};
 
-    (void)state;
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
         for (size_t align = 0; align < 64; align += 9)
             check(~(uint64_t)i, 128 + align, 63 - align, lengths[i]);
@@ -134,7 +129,6 @@ test_random(void **state)
 {
     uint64_t seed = 42;
 
-    (void)state;
     for (int i = 0; i < 2000; i++) {
         size_t to = 128 + xorshift(&seed) % 512;
         size_t from = xorshift(&seed) % 512;
@@ -150,7 +144,6 @@ test_continues_a_checksum(void **state)
 {
     uint64_t whole = cairn_crc64(0, source, 65536);
 
-    (void)state;
     for (size_t cut = 0; cut <= 65536; cut += 997) {
         uint64_t crc = cairn_copy_crc(0, dest, source, cut, NULL);
 
@@ -165,7 +158,6 @@ test_every_bit_counts(void **state)
 {
     uint64_t whole = cairn_copy_crc(0, dest, source, 8192, NULL);
 
-    (void)state;
     for (size_t bit = 0; bit < 8192 * 8; bit += 37) {
         source[bit / 8] ^= (uint8_t)(1u << bit % 8);
         assert_int_not_equal(cairn_copy_crc(0, dest, source, 8192, NULL), whole);
@@ -245,7 +237,6 @@ test_what_is_not_finite_is_found(void **state)
 {
     static const size_t starts[] = {128, 129, 130, 132, 136, 160, 191};
 
-    (void)state;
     for (size_t p = 0; p < sizeof all_patterns / sizeof all_patterns[0]; p++)
         for (size_t s = 0; s < sizeof starts / sizeof starts[0]; s++) {
             size_t element_bytes = cairn_dtype_bytes(all_patterns[p].dtype);
@@ -265,7 +256,6 @@ test_small_types_by_definition(void **state)
         uint32_t bits, exponent_bits;
     } types[] = {{CAIRN_F8_E5M2, 8, 5}, {CAIRN_F16, 16, 5}, {CAIRN_BF16, 16, 8}};
 
-    (void)state;
     for (size_t t = 0; t < 3; t++)
         for (uint32_t value = 0; value < 1u << types[t].bits; value++) {
             uint32_t mantissa_bits = types[t].bits - 1 - types[t].exponent_bits;

@@ -70,7 +70,6 @@ test_slice_check(void **state)
                                              "a b",
                                              "\xf4\x8f\xbf\xbf"};
 
-    (void)state;
     assert_int_equal(cairn_slice_check(&good, NULL), CAIRN_OK);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         bad = good;
@@ -174,7 +173,6 @@ check_range(const struct cairn_slice *slice, uint64_t begin, uint64_t end)
 static void
 test_flat_ranges(void **state)
 {
-    (void)state;
     for (uint32_t dims = 0; dims <= 5; dims++) {
         uint32_t shapes = 1;
 
@@ -206,7 +204,6 @@ test_add(void **state)
     struct cairn_piece piece = {.tensor = 0, .extent = {4, 6}, .stride_bytes = {24, 4}}, bad;
     const char *why = NULL;
 
-    (void)state;
     assert_int_equal(cairn_layout_tensor_find(layout, "w"), UINT32_MAX);
     assert_int_equal(cairn_layout_add(layout, 0, &slice, 5, 5, 0, NULL),
                      CAIRN_OK); /* only the tensor */
@@ -296,7 +293,6 @@ test_tiling(void **state)
                        gap = matrix("gap", 10, 10);
     struct cairn_slice scalar = {.name = "step", .dtype = CAIRN_I64, .kind = CAIRN_BUFFER};
 
-    (void)state;
     tiling_is(layout, true, CAIRN_OK, "");
     assert_int_equal(cairn_layout_add(layout, 0, &v, 0, 0, 0, NULL),
                      CAIRN_OK); /* nothing to hold */
@@ -349,7 +345,6 @@ test_tiling_sum(void **state)
                                .shape = {10},
                                .extent = {6}};
 
-    (void)state;
     assert_int_equal(cairn_layout_add(layout, 0, &part, 0, 0, 0, NULL), CAIRN_OK);
     part.offset[0] = 3;
     part.extent[0] = 4;
@@ -365,7 +360,6 @@ test_tiling_sum(void **state)
 static void
 test_tiling_grid(void **state)
 {
-    (void)state;
     for (uint32_t flaw = 0; flaw < 3; flaw++) {
         struct cairn_layout *layout = new_layout();
 
@@ -404,7 +398,6 @@ test_share(void **state)
     static const uint64_t lengths[] = {0,  1,  2,  7,  8,   15,   16,   17,
                                        31, 63, 64, 65, 127, 1000, 4096, 4097};
 
-    (void)state;
     for (uint32_t dtype = 1; dtype <= 16; dtype++) {
         uint64_t unit = 64 / cairn_dtype_bytes((enum cairn_dtype)dtype);
 
@@ -458,7 +451,6 @@ test_capture_plan(void **state)
     uint64_t region_bytes = 0;
     const char *why = NULL;
 
-    (void)state;
     slices[0].address = memory;
     slices[0].replica_count = 2;
     slices[0].replica_index = 1;
@@ -512,7 +504,6 @@ test_shares_tile(void **state)
     struct cairn_layout *layout = new_layout();
     uint32_t container = 0;
 
-    (void)state;
     for (uint32_t part = 0; part < 3; part++) {
         for (uint32_t replica = 0; replica < 4; replica++, container++) {
             struct cairn_slice slice = matrix("w", 30, 21);

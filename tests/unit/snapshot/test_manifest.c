@@ -144,7 +144,6 @@ test_round_trip(void **state)
     uint8_t *bytes, *again;
     size_t bytes_len = 0, again_len = 0;
 
-    (void)state;
     sample_init(&sample);
     bytes = pack(&sample.manifest, &bytes_len);
     assert_int_equal(cairn_manifest_unpack(bytes, bytes_len, &back), CAIRN_OK);
@@ -195,7 +194,6 @@ test_small(void **state)
     uint8_t *bytes;
     size_t bytes_len = 0;
 
-    (void)state;
     bytes = pack(&empty, &bytes_len);
     assert_int_equal(bytes_len, 80);
     unpack_is(bytes, bytes_len, CAIRN_OK);
@@ -215,7 +213,6 @@ test_every_flip_and_cut(void **state)
     uint8_t *longer, *bytes;
     size_t bytes_len = 0;
 
-    (void)state;
     sample_init(&sample);
     bytes = pack(&sample.manifest, &bytes_len);
     unpack_is(bytes, bytes_len, CAIRN_OK);
@@ -255,7 +252,6 @@ test_sealed_flips(void **state)
     uint8_t *bytes, *again;
     size_t bytes_len = 0, again_len = 0, accepted = 0, refused = 0;
 
-    (void)state;
     sample_init(&sample);
     bytes = pack(&sample.manifest, &bytes_len);
     for (size_t at = 0; at < bytes_len - 8; at++) {
@@ -311,7 +307,6 @@ test_byte_lies(void **state)
     size_t w = AT_TENSORS, step = w + 25, rng = step + 12, entries = rng + 19;
     size_t second = entries + 40 + 32, third = second + 40;
 
-    (void)state;
     byte_lie(AT_VERSION, 2, 4, CAIRN_OK); /* the places are right */
     byte_lie(w + 4, 'w', 1, CAIRN_OK);
     byte_lie(step + 4, 's', 1, CAIRN_OK);
@@ -388,7 +383,6 @@ test_name_twice(void **state)
     uint8_t *bytes;
     size_t bytes_len = 0;
 
-    (void)state;
     sample_init(&sample);
     sample.entries[1].slice.name = sample.entries[3].slice.name = "rnh";
     bytes = pack(&sample.manifest, &bytes_len);
@@ -429,7 +423,6 @@ test_table_order(void **state)
     uint8_t *bytes;
     size_t bytes_len = 0, at = AT_RANKS + 2 * 9;
 
-    (void)state;
     memset(entries, 0, sizeof entries);
     for (uint32_t i = 0; i < 3; i++) {
         entries[i].slice = (struct cairn_slice){
@@ -452,7 +445,6 @@ test_not_packed(void **state)
 {
     struct sample sample;
 
-    (void)state;
     sample_init(&sample);
     sample.manifest.block_count--;
     not_packed(&sample);
@@ -494,7 +486,6 @@ test_to_layout(void **state)
     const char *why = NULL;
     char report[256];
 
-    (void)state;
     sample_init(&sample);
     assert_int_equal(cairn_layout_create(&layout), CAIRN_OK);
     assert_int_equal(cairn_manifest_add_to_layout(&sample.manifest, layout, &why), CAIRN_OK);
@@ -513,7 +504,6 @@ generations_are_ordered_by_epoch_run_and_step(void **state)
 {
     struct cairn_generation_id a = {.epoch = 1, .step = 9}, b = {.epoch = 1, .run = 1, .step = 3};
 
-    (void)state;
     assert_int_equal(cairn_generation_id_compare(a, b), -1);
     assert_int_equal(cairn_generation_id_compare(b, a), 1);
     a.run = 1;

@@ -29,7 +29,6 @@ load_fake(void **state)
 {
     void *library = load_fakecuda();
 
-    (void)state;
     if (!library)
         return 1;
     load(library, "cuDevicePrimaryCtxRetain", &fake_retain);
@@ -42,7 +41,6 @@ load_fake(void **state)
 static int
 setup(void **state)
 {
-    (void)state;
     fake_reset();
     lines[0] = '\0';
     host = mmap(NULL, HOST_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -55,7 +53,6 @@ teardown(void **state)
 {
     struct fakecuda_state live;
 
-    (void)state;
     fake_free(region);
     fake_state(&live);
     munmap(host, HOST_BYTES);
@@ -120,7 +117,6 @@ test_host(void **state)
     struct cairn_mem *mem = NULL;
     uint64_t ticket;
 
-    (void)state;
     for (size_t i = 0; i < sizeof from; i++)
         from[i] = (uint8_t)i;
     memset(to, 0xee, sizeof to);
@@ -148,7 +144,6 @@ test_batch_limits(void **state)
     struct cairn_mem *mem = open_device();
     uint64_t ticket = 77;
 
-    (void)state;
     for (size_t i = 0; i <= CAIRN_MEM_BATCH_COPIES_MAX; i++)
         copies[i] = (struct cairn_mem_copy){host + i, region + i, 1};
     assert_int_equal(cairn_mem_copy_out(mem, copies, 0, &ticket), CAIRN_INVAL);
@@ -171,7 +166,6 @@ test_copy_out_pinned(void **state)
     struct cairn_mem *mem = open_device();
     struct fakecuda_state seen;
 
-    (void)state;
     fill_device();
     assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
     copy_all_out(mem, 1);
@@ -197,7 +191,6 @@ test_copies_one_by_one(void **state)
     struct cairn_mem *mem = open_device();
     struct fakecuda_state seen;
 
-    (void)state;
     fill_device();
     copy_all_out(mem, 48);
     fake_state(&seen);
@@ -222,7 +215,6 @@ test_refused_copy_of_a_batch(void **state)
     uint64_t ticket = 0;
     char wanted[64];
 
-    (void)state;
     assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
     copies[1].region = region + HOST_BYTES - 1; /* over its end */
     (void)snprintf(wanted, sizeof wanted, "of %d bytes, device 0x%" PRIx64, PIECE,
@@ -239,7 +231,6 @@ test_copy_through_the_ring(void **state)
     struct cairn_mem *mem = open_device();
     struct fakecuda_state seen;
 
-    (void)state;
     fill_device();
     fake_speed(0, 100);
     fake_fail("cuMemHostRegister_v2", 1, 2);
@@ -276,7 +267,6 @@ test_unpinned_says_what_to_do(void **state)
                  {801, "let the container"},
                  {719, "look up the driver's code"}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct cairn_mem *mem = open_device();
 
@@ -292,7 +282,6 @@ test_unpinned_says_what_to_do(void **state)
 static void
 test_close_and_unpin_land_the_ring(void **state)
 {
-    (void)state;
     fill_device();
     for (int unpin = 0; unpin < 2; unpin++) {
         struct cairn_mem_copy copies[2] = {piece(0), piece(1)};
@@ -320,7 +309,6 @@ test_no_ring_either(void **state)
 {
     struct cairn_mem *mem = open_device();
 
-    (void)state;
     fake_fail("cuMemHostRegister_v2", 1, 2);
     fake_fail("cuMemHostAlloc", 1, 2);
     assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_NOMEM);
@@ -335,7 +323,6 @@ test_copy_in(void **state)
     struct cairn_mem *mem = open_device();
     struct fakecuda_state seen;
 
-    (void)state;
     for (size_t i = 0; i < HOST_BYTES; i++)
         host[i] = (uint8_t)(i * 11 + (i >> 9));
     assert_int_equal(cairn_mem_put(mem, region, host, HOST_BYTES, UINT64_MAX), CAIRN_OK);
@@ -353,7 +340,6 @@ test_flights_are_bounded(void **state)
     struct cairn_mem_copy copies[1] = {piece(0)};
     uint64_t ticket = 0;
 
-    (void)state;
     fill_device();
     fake_speed(0, 5000);
     assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
@@ -380,7 +366,6 @@ test_after_waits_for_the_trainer(void **state)
     void *context = NULL, *popped;
     uint64_t ticket;
 
-    (void)state;
     assert_int_equal(fake_retain(&context, 0), 0);
     assert_int_equal(fake_push(context), 0); /* the trainer's own current context */
     assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
@@ -407,7 +392,6 @@ test_lost_event(void **state)
     struct cairn_mem_copy copies[1] = {piece(0)};
     uint64_t ticket;
 
-    (void)state;
     fill_device();
     assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
     fake_lose_event(1);
@@ -424,7 +408,6 @@ test_no_driver(void **state)
     struct cairn_mem_options other = {.driver_path = "libc.so.6", .log = keep_line};
     struct cairn_mem *mem = NULL;
 
-    (void)state;
     assert_int_equal(cairn_mem_open(0, &none, &mem), CAIRN_DEVICE);
     assert_non_null(strstr(lines, "no driver path=/nowhere/libcuda.so.1"));
     assert_int_equal(cairn_mem_open(0, &other, &mem), CAIRN_DEVICE);
@@ -442,7 +425,6 @@ test_host_makes_no_context(void **state)
     struct cairn_mem *mem = NULL;
     struct fakecuda_state seen;
 
-    (void)state;
     assert_int_equal(cairn_mem_open(CAIRN_MEM_HOST, &options, &mem), CAIRN_OK);
     cairn_mem_close(mem);
     fake_state(&seen);
@@ -503,7 +485,6 @@ test_every_driver_error(void **state)
         "cuMemcpyBatchAsync",
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++)
         for (uint64_t nth = 1; nth < 20; nth++) {
             struct fakecuda_state live;
@@ -539,7 +520,6 @@ test_asynchronous_error(void **state)
     struct cairn_mem_copy copies[1] = {piece(0)};
     uint64_t ticket;
 
-    (void)state;
     assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
     fake_fail_async(1, 700);
     fake_hold(1); /* else the copy may fail before it is issued whole */

@@ -117,7 +117,6 @@ test_to_and_fro(void **state)
     uint8_t byte;
     int slices = 0;
 
-    (void)state;
     assert_int_equal(cairn_region_create("test-region", &region), CAIRN_OK);
     assert_int_equal(pages_of(region.fd), 0);
     for (int out = 1; out >= 0; out--) {
@@ -153,7 +152,6 @@ test_every_call_fails_once(void **state)
     int descriptors = open_descriptors(), failures = 0;
     bool failed = true;
 
-    (void)state;
     for (int at = 0; failed; at++) {
         struct cairn_arena *arena = make_arena();
         _Atomic uint64_t moved = 0;
@@ -197,7 +195,6 @@ test_out_of_descriptors(void **state)
     struct cairn_region region = {.arena = arena, .begin = BEGIN, .end = END, .moved = &moved};
     struct rlimit old, none;
 
-    (void)state;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
     none = old;
     none.rlim_cur = 0;
@@ -218,7 +215,6 @@ test_huge_pages(void **state)
     size_t taken = 0;
     bool huge;
 
-    (void)state;
     assert_int_equal(cairn_arena_create("test", ARENA_BYTES, &options, &arena, NULL, 0), CAIRN_OK);
     huge = cairn_arena_has_hugepages(arena);
     if (huge) {
@@ -271,7 +267,6 @@ test_adopt_refuses(void **state)
     };
     struct cairn_arena *arena = make_arena();
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         _Atomic uint64_t moved = cases[i].moved;
         struct cairn_region made = {.arena = arena, .end = cases[i].file_bytes};

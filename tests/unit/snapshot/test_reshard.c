@@ -256,7 +256,6 @@ visit_check(uint8_t *at, uint64_t marker, size_t bytes)
 static void
 visit_clear(uint8_t *at, uint64_t marker, size_t bytes)
 {
-    (void)marker;
     for (size_t b = 0; b < bytes; b++) {
         assert_int_equal(at[b], 1); /* written once */
         at[b] = 0;
@@ -333,7 +332,6 @@ reshard(const struct model *source, struct model *target)
 static void
 test_random(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 400; seed++) {
         struct world world;
         struct model a, b, c, back, direct;
@@ -381,7 +379,6 @@ test_random(void **state)
 static void
 test_same_containers(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1000; seed < 1200; seed++) {
         struct cairn_reshard_options options = {.same_containers = true};
         struct cairn_moves moves;
@@ -476,7 +473,6 @@ test_merged(void **state)
     struct cairn_layout *flat = new_layout(), *flat_other = new_layout();
     struct cairn_moves moves;
 
-    (void)state;
     add_matrix(columns, "w", 0, 0, 0, 64, 16, 0, 0, 128);
     add_matrix(columns, "w", 1, 0, 16, 64, 32, 0, 0, 0);
     add_matrix(rows, "w", 0, 0, 0, 32, 48, 0, 0, 0);
@@ -539,7 +535,6 @@ test_replicas(void **state)
     struct cairn_reshard_options same = {.same_containers = true};
     struct cairn_moves moves;
 
-    (void)state;
     for (uint32_t t = 0; t < 8; t++) {
         char name[8];
 
@@ -586,7 +581,6 @@ test_many_replicas(void **state)
     uint64_t read[200] = {0};
     struct cairn_moves moves;
 
-    (void)state;
     for (uint32_t c = 0; c < 200; c++) {
         add_matrix(source, "norm", c, 0, 0, 64, 48, 0, 0, 0);
         add_matrix(target, "norm", c + 200, 0, 0, 64, 48, 0, 0, 0);
@@ -619,7 +613,6 @@ test_one_run_in_place(void **state)
         .tensor = 0, .extent = {5, 4}, .offset_bytes = 20, .stride_bytes = {10, 1}};
     struct cairn_moves moves;
 
-    (void)state;
     assert_int_equal(cairn_layout_add(source, 0, &slice, 1, 1, 0, NULL), CAIRN_OK);
     assert_int_equal(cairn_layout_add(target, 0, &slice, 1, 1, 0, NULL), CAIRN_OK);
     assert_int_equal(cairn_layout_add_piece(source, &piece), CAIRN_OK);
@@ -674,7 +667,6 @@ test_refused(void **state)
                                 .extent = {64, 48}};
     struct cairn_piece piece = {.extent = {64, 48}, .stride_bytes = {4, 256}};
 
-    (void)state;
     add_matrix(whole, "w", 0, 0, 0, 64, 48, 0, 0, 0);
     add_matrix(holed, "w", 0, 0, 0, 64, 24, 0, 0, 0);
     add_matrix(holed, "w", 1, 0, 24, 63, 24, 0, 0, 0);
@@ -753,7 +745,6 @@ test_woven_target(void **state)
     struct cairn_piece piece = {.extent = {3}, .stride_bytes = {10}};
     struct cairn_moves moves;
 
-    (void)state;
     assert_int_equal(cairn_layout_add(source, 0, &slice, 0, 0, 0, NULL), CAIRN_OK);
     assert_int_equal(cairn_layout_add(target, 0, &slice, 1, 1, 0, NULL), CAIRN_OK);
     assert_int_equal(cairn_layout_add_piece(target, &piece), CAIRN_OK); /* 0 10 20 */
@@ -814,7 +805,6 @@ test_columns_joined(void **state)
     } cases[] = {{3, 10, 1}, {3, 20, 2}, {2, 10, 2}, {1, 10, 2}};
     struct cairn_layout *source = new_bytes(true);
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct cairn_layout *target = new_bytes(false);
         struct cairn_moves moves;
@@ -851,7 +841,6 @@ test_columns_wrapped(void **state)
     struct cairn_layout *source = new_bytes(true), *target = new_bytes(false);
     struct cairn_moves moves;
 
-    (void)state;
     add_columns(target, 0, 3, 0, 10);
     add_columns(target, 2, 3, 8, 10); /* 8 9, 18 19, 28 29 */
     moves = plan_ok(source, target, NULL);
@@ -875,7 +864,6 @@ test_large(void **state)
     struct cairn_moves moves;
     struct timespec begin, end;
 
-    (void)state;
     for (uint32_t side = 0; side < 2; side++) {
         uint32_t ranks = side ? TO : FROM, columns = side ? 4 : 8, per_column = ranks / columns;
 
@@ -930,7 +918,6 @@ test_copy(void **state)
     enum { BYTES = 24 << 20 };
     uint8_t *source = malloc(BYTES), *target = malloc(BYTES), *expected = malloc(BYTES);
 
-    (void)state;
     assert_non_null(source);
     assert_non_null(target);
     assert_non_null(expected);

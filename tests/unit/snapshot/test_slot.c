@@ -46,7 +46,6 @@ kill_at_random(pid_t child, int while_ns_max)
 static int
 setup(void **state)
 {
-    (void)state;
     progress = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (progress == MAP_FAILED)
         return 1;
@@ -59,7 +58,6 @@ setup(void **state)
 static int
 teardown(void **state)
 {
-    (void)state;
     return munmap(memory, MEMORY_BYTES) || munmap(progress, 4096);
 }
 
@@ -109,7 +107,6 @@ load_error(uint32_t slot)
 static void
 test_store_and_load(void **state)
 {
-    (void)state;
     for (uint32_t slot = 0; slot < SLOTS; slot++)
         assert_int_equal(load_error(slot), CAIRN_NOT_FOUND);
     for (uint64_t number = 1; number < 200; number++)
@@ -128,7 +125,6 @@ test_bounds(void **state)
     struct cairn_slot_info info;
     struct cairn_slots other;
 
-    (void)state;
     assert_int_equal(cairn_slot_store(&slots, SLOTS, payload, 1), CAIRN_INVAL);
     assert_int_equal(cairn_slot_store(&slots, 0, payload, PAYLOAD_BYTES + 1), CAIRN_INVAL);
     assert_int_equal(cairn_slot_store(&slots, 0, NULL, 1), CAIRN_INVAL);
@@ -151,7 +147,6 @@ test_bounds(void **state)
 static void
 test_clear(void **state)
 {
-    (void)state;
     for (uint64_t stores = 0; stores < 4; stores++) {
         for (uint64_t i = 0; i < stores; i++)
             store(0, i);
@@ -169,7 +164,6 @@ test_attach(void **state)
 {
     struct cairn_slots other;
 
-    (void)state;
     store(1, 77);
     assert_int_equal(cairn_slot_attach(memory, MEMORY_BYTES, &other), CAIRN_OK);
     assert_memory_equal(&other, &slots, sizeof slots);
@@ -192,7 +186,6 @@ test_damaged_heads(void **state)
 {
     struct cairn_slots other;
 
-    (void)state;
     for (int byte = 0; byte < 64; byte++) {
         memory[byte] ^= 0x10;
         assert_int_equal(cairn_slot_attach(memory, MEMORY_BYTES, &other), CAIRN_OK);
@@ -216,7 +209,6 @@ test_every_flipped_byte_is_found(void **state)
     uint64_t numbers[2] = {7, 8}, bytes[2];
     uint8_t scratch[PAYLOAD_BYTES];
 
-    (void)state;
     store(2, numbers[0]); /* the first store goes to copy 0 */
     store(2, numbers[1]);
     for (int i = 0; i < 2; i++) {
@@ -245,7 +237,6 @@ test_every_flipped_byte_is_found(void **state)
 static void
 test_store_replaces_the_damaged_copy(void **state)
 {
-    (void)state;
     for (uint64_t newest = 0; newest < 2; newest++) {
         uint8_t *copy = memory + 128 + newest * slots.copy_bytes;
 
@@ -268,7 +259,6 @@ test_store_after_both_are_damaged(void **state)
 {
     struct cairn_slot_info info;
 
-    (void)state;
     assert_int_equal(cairn_slot_clear(&slots, 0), CAIRN_OK);
     store(0, 10);
     store(0, 11);
@@ -289,7 +279,6 @@ test_format_is_killed(void **state)
     struct cairn_slots other;
     cairn_err err;
 
-    (void)state;
     store(0, 1);
     for (int i = 0; i < 200; i++) {
         pid_t child = fork();
@@ -319,7 +308,6 @@ test_writer_is_killed(void **state)
     uint8_t expected[PAYLOAD_BYTES], payload[PAYLOAD_BYTES];
     unsigned between = 0;
 
-    (void)state;
     for (int i = 0; i < KILLS; i++) {
         struct cairn_slot_info info = {0};
         uint64_t bytes;
@@ -358,7 +346,6 @@ test_read_beside_a_writer(void **state)
     uint64_t last = 0;
     pid_t child;
 
-    (void)state;
     store(0, 1);
     child = fork();
     if (child == 0)

@@ -31,7 +31,6 @@ static int root_fd = -1;
 static int
 setup(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_INFO, keep_line, NULL);
     /* On a disk where there is one, so that direct I/O is used; other tests see to tmpfs. */
     (void)snprintf(root, sizeof(root), "/var/tmp/cairn-spill-XXXXXX");
@@ -46,7 +45,6 @@ teardown(void **state)
 {
     char command[128];
 
-    (void)state;
     (void)close(root_fd);
     (void)snprintf(command, sizeof(command), "rm -rf %s", root);
     return system(command);
@@ -174,7 +172,6 @@ static const uint64_t sizes[] = {0,
 static void
 test_round_trip(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         round_trip(root_fd, sizes[i]);
 }
@@ -231,7 +228,6 @@ test_poor_file_systems(void **state)
     int fd = openat(root_fd, "probe", O_WRONLY | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
     bool has_direct = fd >= 0;
 
-    (void)state;
     (void)close(fd);
     poor = late = shorter = cairn_file_ops_os;
     poor.open = no_direct_open;
@@ -259,7 +255,6 @@ test_damage_is_found(void **state)
     uint32_t bad_blocks;
     int fd;
 
-    (void)state;
     assert_int_equal(
         write_file(root_fd, file.name, file.data_bytes, &file.block_crcs, &file.block_count),
         CAIRN_OK);
@@ -299,7 +294,6 @@ test_misuse_and_giving_up(void **state)
     uint64_t *crcs = NULL, count = 0, offset;
     size_t bytes;
 
-    (void)state;
     assert_int_equal(cairn_spill_open(root_fd, "x", header, 100, 1, &spill), CAIRN_INVAL);
     assert_int_equal(cairn_spill_open(root_fd, "x/y", header, 4096, 1, &spill), CAIRN_INVAL);
     assert_int_equal(cairn_spill_open(root_fd, "", header, 4096, 1, &spill), CAIRN_INVAL);
@@ -347,7 +341,6 @@ test_failed_write_keeps_its_errno(void **state)
     size_t bytes;
     cairn_err err;
 
-    (void)state;
     ops = cairn_file_ops_os;
     ops.write = full_write;
     ops.unlink = bad_unlink;
@@ -388,7 +381,6 @@ test_lying_disk_is_found_out(void **state)
     static struct cairn_file_ops ops;
     uint64_t *crcs = NULL, count = 0;
 
-    (void)state;
     ops = cairn_file_ops_os;
     ops.write = lying_write;
     cairn_file_setup(&ops);
@@ -424,7 +416,6 @@ test_hanging_disk_blocks_nobody(void **state)
     uint64_t *crcs = NULL, count = 0, offset;
     size_t bytes;
 
-    (void)state;
     assert_int_equal(pipe(gate), 0);
     ops = cairn_file_ops_os;
     ops.write = hanging_write;
@@ -455,7 +446,6 @@ test_full_disk(void **state)
     uint64_t *crcs = NULL, count = 0;
     int dir_fd;
 
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/small", root);
     assert_int_equal(mkdir(path, 0700), 0);
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
@@ -476,7 +466,6 @@ test_full_disk(void **state)
 static void
 test_killed_writer_leaves_no_name(void **state)
 {
-    (void)state;
     for (int round = 0; round < 8; round++) {
         pid_t child = fork();
         int status;
@@ -521,7 +510,6 @@ test_names(void **state)
     struct cairn_generation_id generation;
     char name[CAIRN_SPILL_DIR_NAME_BYTES];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         assert_false(cairn_spill_dir_parse(wrong[i], &generation));
     cairn_spill_dir_name((struct cairn_generation_id){.epoch = UINT64_MAX, .step = UINT64_MAX},
@@ -603,7 +591,6 @@ test_retention_by_hour_and_day(void **state)
     uint32_t removed = 0;
     int spill_fd;
 
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/spill-rule", root);
     assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
     assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &spill_fd), CAIRN_OK);
@@ -638,7 +625,6 @@ test_rules_of_retention(void **state)
                                         "last=99999999999999999999"};
     struct cairn_spill_keep keep = {7, 7, 7};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
         assert_int_equal(cairn_spill_keep_parse(wrong[i], &keep), CAIRN_INVAL);
     assert_int_equal(keep.last + keep.hourly + keep.daily, 21);
@@ -657,7 +643,6 @@ test_retention(void **state)
     uint32_t removed = 0;
     int spill_fd, dir_fd;
 
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/spill", root);
     assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
     assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &spill_fd), CAIRN_OK);
@@ -704,7 +689,6 @@ test_marked_as_bad(void **state)
     uint32_t removed = 0;
     int spill_fd;
 
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/bad", root);
     assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
     assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &spill_fd), CAIRN_OK);
@@ -737,7 +721,6 @@ test_planted_generation(void **state)
     uint32_t removed = 0;
     int spill_fd, victim_fd, fd = -1;
 
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/planted", root);
     assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
     assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &spill_fd), CAIRN_OK);

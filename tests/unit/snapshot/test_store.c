@@ -14,7 +14,6 @@
 static int
 setup(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     return root_make("store");
 }
@@ -89,7 +88,6 @@ contract(const struct cairn_store_ops *ops)
 static void
 test_contract(void **state)
 {
-    (void)state;
     contract(&cairn_store_mem);
     contract(&cairn_store_rocksdb);
 }
@@ -103,7 +101,6 @@ test_same_history(void **state)
     char *texts[2] = {malloc(65536), malloc(65536)};
     unsigned random = 4711;
 
-    (void)state;
     for (int s = 0; s < 2; s++)
         stores[s] = open_store(ops[s], "history", true);
     for (int round = 0; round < 300; round++) {
@@ -146,7 +143,6 @@ test_open_without_create(void **state)
     struct cairn_store *store = NULL;
     char path[128];
 
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/missing", root);
     assert_int_equal(cairn_store_rocksdb.open(path, false, &store), CAIRN_CORRUPT);
     (void)snprintf(path, sizeof(path), "%s/no/such/parent", root);

@@ -331,7 +331,6 @@ disagree_on_dtype(struct job *job)
 static void
 make_no_defect(struct job *job)
 {
-    (void)job;
 }
 
 /* Both say the same, over many tilings; and how often there was a defect. */
@@ -370,14 +369,12 @@ compare(defect_fn make_defect)
 static void
 tilings_are_good(void **state)
 {
-    (void)state;
     assert_int_equal(compare(make_no_defect), 0);
 }
 
 static void
 every_defect_is_found(void **state)
 {
-    (void)state;
     assert_true(compare(take_out) > ROUNDS / 2); /* with its only piece a tensor is gone for
                                                   * everyone */
     assert_int_equal(compare(put_in_again), ROUNDS);
@@ -395,7 +392,6 @@ names_and_ranks_are_said(void **state)
     uint64_t prefix;
     char text[256];
 
-    (void)state;
     assert_non_null(job);
     seed = 5;
     make_job(job);
@@ -438,7 +434,6 @@ replicas_are_numbered_once_each(void **state)
     uint64_t prefix;
     char text[256];
 
-    (void)state;
     assert_non_null(job);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (uint32_t combination = 0; combination < PARTS * PARTS * PARTS; combination++) {
@@ -482,7 +477,6 @@ replicas_are_said(void **state)
     uint64_t prefix;
     char text[256];
 
-    (void)state;
     assert_non_null(job);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         memset(job, 0, sizeof *job);
@@ -503,7 +497,6 @@ large_shapes(void **state)
     uint64_t shape[2] = {UINT64_C(1) << 31, UINT64_C(1) << 31};
     struct cairn_slice left = slice_of("large", 2, shape), right;
 
-    (void)state;
     left.extent[0] = shape[0];
     left.extent[1] = 12345;
     right = left;
@@ -535,7 +528,6 @@ pieces_that_are_cut_off(void **state)
     struct cairn_tiling_pieces pieces = {.cut = true};
     char text[256];
 
-    (void)state;
     whole.extent[0] = 4;
     half.extent[0] = 2;
     assert_int_equal(cairn_layout_create(&pieces.layout), CAIRN_OK);
@@ -587,7 +579,6 @@ a_large_node(void **state)
     size_t len = 0, origins;
     double begin, added;
 
-    (void)state;
     assert_non_null(entries);
     manifest.block_crcs = calloc(manifest.block_count, sizeof(uint64_t));
     assert_non_null(manifest.block_crcs);
@@ -633,7 +624,6 @@ hostile_pieces(void **state)
     size_t len;
     char text[256];
 
-    (void)state;
     assert_non_null(job);
     seed = 5;
     make_job(job);

@@ -22,7 +22,6 @@ enum { NODES = 4 };
 static int
 setup(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_INFO, keep_line, NULL);
     return root_make("universal");
 }
@@ -135,7 +134,6 @@ test_plan(void **state)
     uint64_t written[NODES] = {0}, total = 0, local = 0;
     uint32_t seen = 0;
 
-    (void)state;
     make_plan(&universal);
     assert_int_equal(universal.tensor_count, MEMBERS);
     for (uint32_t f = 0; f < universal.file_count; f++) {
@@ -177,7 +175,6 @@ test_plan_is_deterministic(void **state)
     char *a_text, *b_text;
     size_t a_bytes, b_bytes;
 
-    (void)state;
     assert_int_equal(cairn_universal_plan(forwards, one, NODES, "gpt", 1,
                                           (struct cairn_generation_id){.epoch = 1, .step = 2}, &a),
                      CAIRN_OK);
@@ -209,7 +206,6 @@ test_plan_refuses(void **state)
     struct cairn_slice slice = slice_of("__metadata__", CAIRN_PARAM, CAIRN_F32, 1, 1);
     char job[200];
 
-    (void)state;
     memset(job, 'j', sizeof(job));
     job[sizeof(job) - 1] = '\0';
     assert_int_equal(cairn_layout_create(&empty), CAIRN_OK);
@@ -244,7 +240,6 @@ test_index_round_trip(void **state)
     char *text = NULL, *again = NULL;
     size_t bytes = 0, again_bytes = 0;
 
-    (void)state;
     make_plan(&universal);
     fill_crcs(&universal);
     assert_int_equal(cairn_universal_index_pack(&universal, &text, &bytes), CAIRN_OK);
@@ -288,7 +283,6 @@ test_layout_is_a_target(void **state)
     uint64_t total = 0;
     char report[256];
 
-    (void)state;
     make_plan(&universal);
     for (uint32_t f = 0; f < universal.file_count; f++)
         total += universal.files[f].data_bytes;
@@ -312,7 +306,6 @@ test_index_damage(void **state)
     size_t bytes = 0;
     unsigned random = 12345, accepted = 0;
 
-    (void)state;
     make_plan(&universal);
     fill_crcs(&universal);
     assert_int_equal(cairn_universal_index_pack(&universal, &text, &bytes), CAIRN_OK);
@@ -416,7 +409,6 @@ test_index_hostile(void **state)
         {"{\"cairn", "[{\"cairn"},
     };
 
-    (void)state;
     assert_int_equal(parse_with("x", "z"), CAIRN_OK);
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         cairn_err err = parse_with(wrong[i][0], wrong[i][1]);
@@ -477,7 +469,6 @@ test_dir(void **state)
     int dir_fd = write_checkpoint("dir", &universal), fd;
     uint64_t bytes;
 
-    (void)state;
     assert_int_equal(cairn_universal_dir_open(dir_fd, &back, report, sizeof(report)),
                      CAIRN_NOT_FOUND);
     assert_int_equal(cairn_universal_dir_commit(dir_fd, &universal), CAIRN_OK);
@@ -526,7 +517,6 @@ test_dir_damage(void **state)
     struct cairn_universal universal, back = {0};
     int dir_fd = write_checkpoint("damage", &universal);
 
-    (void)state;
     assert_int_equal(cairn_universal_dir_commit(dir_fd, &universal), CAIRN_OK);
     for (int n = 0; n < 2; n++) {
         uint8_t *bytes = NULL;

@@ -16,7 +16,6 @@ test_without_a_device(void **state)
 {
     struct cairn_bench_options options = {.bytes = 4 << 20, .rounds = 1};
 
-    (void)state;
     assert_int_equal(cairn_bench_device(&options, &report), CAIRN_OK);
     if (report.skipped)
         assert_true(strstr(report.skipped, "CUDA") && report.case_count == 0);
@@ -32,7 +31,6 @@ test_with_the_fake_driver(void **state)
                                         "step ring",  "step small", "step driver", "step idle"};
     struct cairn_bench_options options = {.bytes = 8 << 20, .rounds = 2};
 
-    (void)state;
     assert_non_null(load_fakecuda());
     memset(&report, 0, sizeof report);
     assert_int_equal(cairn_bench_device(&options, &report), CAIRN_OK);

@@ -27,7 +27,6 @@ shows_durations(void **state)
                  {(2 * 86400 + 3 * 3600) * CAIRN_NS_PER_S, "2 d 3 h"}};
     char out[CAIRN_SHOWN_BYTES];
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_string_equal(cairn_show_duration(cases[i].ns, out), cases[i].shown);
     assert_true(strlen(cairn_show_duration(UINT64_MAX, out)) < CAIRN_SHOWN_BYTES);
@@ -41,7 +40,6 @@ parses_generations(void **state)
                                         "1:-2",  "a:b",  "1:0x2", "99999999999999999999:1"};
     struct cairn_generation_id out = {.epoch = 7, .step = 7};
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_false(cairn_generation_parse(wrong[i], &out));
     assert_int_equal(out.epoch, 7); /* untouched */
@@ -55,7 +53,6 @@ parses_output(void **state)
 {
     bool json;
 
-    (void)state;
     assert_true(cairn_output_parse(NULL, &json) && !json);
     assert_true(cairn_output_parse("table", &json) && !json);
     assert_true(cairn_output_parse("json", &json) && json);
@@ -74,7 +71,6 @@ maps_every_error(void **state)
                  {CAIRN_CORRUPT, 65}, {CAIRN_DENIED, 77},  {CAIRN_CONFIG, 78}, {CAIRN_NOMEM, 1},
                  {CAIRN_INTERNAL, 1}, {(cairn_err)99, 1}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(cairn_exit_code(cases[i].err), cases[i].exit_code);
 }
@@ -84,7 +80,6 @@ makes_paths_absolute(void **state)
 {
     char here[4096], out[4200], small[8];
 
-    (void)state;
     assert_non_null(getcwd(here, sizeof here));
     assert_true(cairn_absolute_path("/a/b", out, sizeof out));
     assert_string_equal(out, "/a/b");
@@ -101,7 +96,6 @@ keeps_colour_from_files(void **state)
     FILE *file = tmpfile();
     char text[16] = "";
 
-    (void)state;
     assert_non_null(file);
     cairn_print_coloured(file, "31", "red");
     rewind(file);
@@ -118,7 +112,6 @@ says_each_tenth_once(void **state)
     int keep = dup(2), lines = 0;
     char text[128];
 
-    (void)state;
     assert_non_null(file);
     dup2(fileno(file), 2);
     cairn_progress_start(&progress, "copy", 1000, 0);

@@ -57,7 +57,6 @@ test_a_status(void **state)
         "{\"kind\":\"slow_node\",\"open\":true,\"ranks\":[2,3],\"rate\":1.5},"
         "{\"kind\":\"hang_compute\",\"open\":true,\"ranks\":[0],\"rate\":1}]}}");
 
-    (void)state;
     has(page, "# TYPE cairn_health gauge\ncairn_health{job=\"a \\\"job\\\"\"} 1\n");
     has(page, "cairn_check{job=\"a \\\"job\\\"\",code=\"not-covered\"} 1\n");
     has(page, "cairn_newest_age_seconds{job=\"a \\\"job\\\"\"} 2.5\n");
@@ -95,7 +94,6 @@ test_findings_of_one_code(void **state)
         "{\"code\":\"slow-rank\"},{\"code\":\"slow-rank\"}],\"newest\":null,\"protection\":null}");
     const char *first = strstr(page, "cairn_check{job=\"j\",code=\"slow-rank\"}");
 
-    (void)state;
     has(page, "cairn_check{job=\"j\",code=\"slow-rank\"} 3\n");
     has(page, "cairn_check{job=\"j\",code=\"rank-gone\"} 1\n");
     assert_non_null(first);
@@ -110,7 +108,6 @@ test_nothing_yet(void **state)
     char *page = page_of(
         "{\"job\":\"j\",\"health\":\"OK\",\"checks\":[],\"newest\":null,\"protection\":null}");
 
-    (void)state;
     has(page, "cairn_health{job=\"j\"} 0\n");
     assert_null(strstr(page, "cairn_newest_step{"));
     assert_null(strstr(page, "cairn_check{"));
@@ -128,7 +125,6 @@ test_openmetrics(void **state)
                          "{\"node\":8,\"answers\":false}]}";
     char *page = written(status, CAIRN_METRICS_OPENMETRICS);
 
-    (void)state;
     has(page, "# TYPE cairn_spills_given_up counter\ncairn_spills_given_up_total{job=\"j\"} 2\n");
     has(page, "cairn_node_sent_bytes_total{job=\"j\",node=\"7\"} 5\n");
     has(page, "cairn_node_up{job=\"j\",node=\"8\"} 0\n");

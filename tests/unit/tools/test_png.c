@@ -58,7 +58,6 @@ test_picture(void **state)
     int fd = mkstemp(path);
     FILE *stream;
 
-    (void)state;
     assert_true(fd >= 0 && pixels && rows);
     close(fd);
     for (size_t i = 0; i < (size_t)WIDTH * HEIGHT; i++)
@@ -105,7 +104,6 @@ test_no_place(void **state)
 {
     const uint8_t colours[1][3] = {{0, 0, 0}}, pixel = 0;
 
-    (void)state;
     assert_int_equal(cairn_png_write("/nonexistent/folder/heat.png", &pixel, 1, 1, colours, 1),
                      CAIRN_IO);
 }

@@ -50,7 +50,6 @@ roll(uint32_t sides)
 static bool
 door(void *context, uint32_t node)
 {
-    (void)context;
     return job[node].is_up && !job[node].is_out;
 }
 
@@ -302,7 +301,6 @@ static void
 test_schedules(void **state)
 {
     uint32_t relaunched = 0, succeeded = 0;
-    (void)state;
 
     for (uint32_t schedule = 0; schedule < SCHEDULES; schedule++) {
         uint32_t dead = UINT32_MAX;
@@ -347,8 +345,6 @@ test_schedules(void **state)
 static void
 test_all_regular_nodes_train_and_the_spare_stands_by(void **state)
 {
-    (void)state;
-
     begin_job(7);
     settle(200);
     assert_int_equal(running(), NODES - 1);
@@ -382,8 +378,6 @@ test_all_regular_nodes_train_and_the_spare_stands_by(void **state)
 static void
 test_an_approved_relaunch(void **state)
 {
-    (void)state;
-
     begin_job(8);
     settle(200);
     assert_int_equal(running(), NODES - 1);
@@ -422,8 +416,6 @@ test_an_approved_relaunch(void **state)
 static void
 test_nothing_starts_after_a_success(void **state)
 {
-    (void)state;
-
     begin_job(8);
     settle(200);
     end_command(2, 0, false);
@@ -444,7 +436,6 @@ static void
 test_a_success_that_is_told_at_the_door(void **state)
 {
     uint64_t name;
-    (void)state;
 
     begin_job(9);
     settle(200);
@@ -485,7 +476,6 @@ static void
 test_a_job_that_cannot_go_on_stops_everywhere(void **state)
 {
     static const int hopeless[] = {64, 65, 78, 126, 127};
-    (void)state;
 
     for (size_t i = 0; i < sizeof hopeless / sizeof *hopeless; i++) {
         begin_job(9);
@@ -503,8 +493,6 @@ test_a_job_that_cannot_go_on_stops_everywhere(void **state)
 static void
 test_the_budget_is_spent(void **state)
 {
-    (void)state;
-
     begin_job(10);
     settle(200);
     for (uint32_t i = 0; i < BUDGET; i++) {
@@ -527,8 +515,6 @@ test_the_budget_is_spent(void **state)
 static void
 test_half_of_the_agents_do_not_go_on(void **state)
 {
-    (void)state;
-
     begin_job(11);
     settle(200);
     lose(0);
@@ -547,8 +533,6 @@ test_half_of_the_agents_do_not_go_on(void **state)
 static void
 test_a_command_without_a_shape_waits_for_as_many_nodes(void **state)
 {
-    (void)state;
-
     begin_job(12);
     for (uint32_t i = 0; i < NODES; i++)
         job[i].launcher.keeps_size = true;
@@ -571,8 +555,6 @@ test_a_command_without_a_shape_waits_for_as_many_nodes(void **state)
 static void
 test_launchers_that_differ(void **state)
 {
-    (void)state;
-
     begin_job(13);
     job[2].launcher.note.budget = BUDGET + 1;
     settle(300);
@@ -591,7 +573,6 @@ test_a_node_that_runs_another_round_is_lost(void **state)
     enum cairn_relaunch_action action;
     struct cairn_relaunch_peer peers[NODES];
     struct cairn_relaunch_view view;
-    (void)state;
 
     begin_job(15);
     settle(200);
@@ -609,7 +590,6 @@ test_a_state_that_does_not_fit_stops_the_job(void **state)
 {
     struct cairn_relaunch_peer peers[NODES];
     struct cairn_relaunch_view view;
-    (void)state;
 
     begin_job(14);
     settle(200);
@@ -643,7 +623,6 @@ test_notes(void **state)
     };
     struct cairn_relaunch_note note, back = {.state = 77};
     char text[CAIRN_RELAUNCH_NOTE_BYTES];
-    (void)state;
 
     memset(&note, 0xff, sizeof note); /* the longest numbers */
     note.state = CAIRN_RELAUNCH_STOPPED;

@@ -38,7 +38,6 @@ test_what_becomes_of_a_word(void **state)
         {"{a b}", "{a b}"},
         {"{", "{"},
     };
-    (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char **all;
@@ -61,7 +60,6 @@ test_what_is_not_known_is_named(void **state)
     char unknown[CAIRN_WORD_NAME_BYTES], **all;
     bool is_shape = true;
     size_t count = 7;
-    (void)state;
 
     assert_int_equal(cairn_words_check(fine, known, KNOWN, &count, &is_shape, unknown), CAIRN_OK);
     assert_int_equal(count, 1);
@@ -86,7 +84,6 @@ test_a_word_is_used(void **state)
 {
     char *const words[] = {"--pp={pp}", "{{dp}}", "${tp}", "x", NULL};
 
-    (void)state;
     assert_true(cairn_words_use(words, "pp"));
     assert_false(cairn_words_use(words, "p"));
     assert_false(cairn_words_use(words, "dp")); /* the word itself */

@@ -17,7 +17,6 @@ finds_values(void **state)
     struct cairn_tree tree;
     char out[32], tiny[3];
 
-    (void)state;
     assert_int_equal(cairn_tree_parse(text, strlen(text), &tree), CAIRN_OK);
     assert_int_equal(cairn_tree_u64(&tree, NULL, "schema", 0), 1);
     assert_int_equal(cairn_tree_i64(&tree, NULL, "a.b.c", 0), -5);
@@ -60,7 +59,6 @@ refuses_what_is_no_json(void **state)
     char deep[64];
     struct cairn_tree tree = {0};
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (cairn_tree_parse(wrong[i], strlen(wrong[i]), &tree) != CAIRN_CORRUPT)
             fail_msg("\"%s\" was taken", wrong[i]);
@@ -78,7 +76,6 @@ survives_damage(void **state)
     size_t len = strlen(text);
     uint64_t random = 1;
 
-    (void)state;
     for (size_t cut = 0; cut < len - 1; cut++) { /* the last byte is white space */
         char *copy = malloc(cut ? cut : 1);
         struct cairn_tree tree;

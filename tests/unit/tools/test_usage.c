@@ -64,7 +64,6 @@ takes_every_form(void **state)
 {
     int operand, exit_code;
 
-    (void)state;
     assert_true(PARSE(&plain, "--to", "a", "-n", "-o", "json"));
     assert_string_equal(to, "a");
     assert_string_equal(output, "json");
@@ -86,7 +85,6 @@ stops_at_the_command(void **state)
 {
     int operand, exit_code;
 
-    (void)state;
     assert_true(PARSE(&command, "--dry-run", "--", "--to", "x"));
     assert_int_equal(operand, 3);
     assert_null(to);
@@ -102,7 +100,6 @@ refuses_mistakes(void **state)
 {
     int operand = 0, exit_code;
 
-    (void)state;
     assert_false(PARSE(&plain, "--dry-rum"));
     assert_int_equal(exit_code, CAIRN_EXIT_USAGE);
     assert_non_null(strstr(said, "did you mean --dry-run?"));
@@ -131,7 +128,6 @@ helps(void **state)
 {
     int operand, exit_code;
 
-    (void)state;
     assert_false(PARSE(&plain, "--to", "x", "--help"));
     assert_int_equal(exit_code, CAIRN_EXIT_OK);
     assert_non_null(strstr(said, "usage: cairn verb [--to DIR]"));
@@ -173,7 +169,6 @@ wraps_at_80_columns(void **state)
         NULL};
     int operand, exit_code;
 
-    (void)state;
     assert_false(PARSE(&wrapped, "--help"));
     assert_int_equal(widest(), 80);
     assert_non_null(strstr(said, "\nExactly eighty columns are in this line, which therefore stays "
@@ -192,7 +187,6 @@ finds_the_nearest(void **state)
     const size_t count = sizeof verbs / sizeof *verbs;
     char longest[200];
 
-    (void)state;
     assert_string_equal(cairn_nearest("statsu", verbs, count),
                         "status"); /* swapped letters are one mistake */
     assert_string_equal(cairn_nearest("restor", verbs, count), "restore");

@@ -66,8 +66,6 @@ clock_now_ns(void)
 static inline void
 log_keep(void *context, enum cairn_log_level level, const char *line)
 {
-    (void)context;
-    (void)level;
     if (log_count < LOG_LINES_MAX)
         snprintf(log_lines[log_count++], sizeof log_lines[0], "%s", line);
 }
@@ -106,7 +104,6 @@ end_message(void *context, uint32_t from, const void *body, size_t body_len, con
     struct end *end = context;
     uint64_t number = 0;
 
-    (void)from;
     if (body_len >= sizeof number)
         memcpy(&number, body, sizeof number);
     memcpy(end->last_body, body, body_len);
@@ -153,7 +150,6 @@ end_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
 {
     struct end *end = context;
 
-    (void)node;
     if (up) {
         end->ups++;
         end->incarnation_up = incarnation;
@@ -166,7 +162,6 @@ end_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
 static inline void
 end_writable(void *context, uint32_t node)
 {
-    (void)node;
     ((struct end *)context)->writable++;
 }
 
@@ -238,21 +233,18 @@ use(const char *name, const char *key)
 static inline int
 use_loop(void **state)
 {
-    (void)state;
     return use("loop", NULL);
 }
 
 static inline int
 use_tcp(void **state)
 {
-    (void)state;
     return use("tcp", NULL);
 }
 
 static inline int
 use_tls(void **state)
 {
-    (void)state;
     return use("tcp", "a key of more than sixteen bytes");
 }
 
@@ -275,7 +267,6 @@ use_encrypt(void **state)
 static inline int
 use_certificates(void **state)
 {
-    (void)state;
     use("tcp", NULL);
     ends_certified = true;
     ends_protection = CAIRN_PROTECTION_AUTHENTICATE;
@@ -285,7 +276,6 @@ use_certificates(void **state)
 static inline int
 use_rdma(void **state)
 {
-    (void)state;
     use("libfabric-tcp", "a key of more than sixteen bytes");
     ends_protection = CAIRN_PROTECTION_AUTHENTICATE;
     return 0;
@@ -310,7 +300,6 @@ use_shm(void **state)
 static inline int
 use_libfabric(void **state)
 {
-    (void)state;
     return use("libfabric-tcp", "a key of more than sixteen bytes");
 }
 
@@ -330,7 +319,6 @@ end_close(uint32_t node)
 static inline int
 ends_close(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < ENDS_MAX; i++)
         end_close(i);
     cairn_transport_hub_destroy(hub);

@@ -14,7 +14,6 @@ static char trusted[3 * PEM_BYTES]; /* what node 0 has in place of the authority
 static int
 authorities_make(void **state)
 {
-    (void)state;
     authority_make("authority", NULL, &authority);
     authority_make("authority", NULL, &stranger); /* of the same name */
     authority_make("between", &authority, &between);
@@ -24,7 +23,6 @@ authorities_make(void **state)
 static int
 authorities_end(void **state)
 {
-    (void)state;
     authority_end(&authority);
     authority_end(&stranger);
     authority_end(&between);
@@ -93,7 +91,6 @@ right_certificates(void **state)
 {
     struct leaf leaf, chained;
 
-    (void)state;
     leaf_of_node(&authority, 1, &leaf);
     accepted(&leaf);
     /* through an authority between, which the node shows, too */
@@ -142,7 +139,6 @@ revoked_certificates(void **state)
 {
     struct leaf leaf, other, chained;
 
-    (void)state;
     leaf_of_node(&authority, 1, &leaf);
     leaf_of_node(&authority, 1, &other);
     leaf_of_node(&between, 1, &chained);
@@ -174,7 +170,6 @@ long_chains(void **state)
     static char names[3000];
     size_t used = 0;
 
-    (void)state;
     for (int i = 0; i < 40; i++)
         used += (size_t)snprintf(names + used, sizeof names - used,
                                  "DNS:a-name-that-makes-it-longer-%d.example.org,", i);
@@ -190,7 +185,6 @@ wrong_dates(void **state)
     static const char names[] = "URI:spiffe://example.org/cairn/test/1";
     struct leaf leaf;
 
-    (void)state;
     leaf_make(&authority,
               &(struct leaf_content){.names = names, .begins_s = -7200, .ends_s = -3600}, &leaf);
     refused(&leaf, TEST_IDENTITY,
@@ -205,7 +199,6 @@ wrong_authority(void **state)
 {
     struct leaf leaf;
 
-    (void)state;
     leaf_of_node(&stranger, 1, &leaf);
     refused(&leaf, TEST_IDENTITY, "does not lead to an authority in ca_file");
     leaf_of_node(&between, 1, &leaf); /* which it does not show */
@@ -227,7 +220,6 @@ wrong_names(void **state)
     };
     struct leaf leaf;
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         leaf_make(&authority, &(struct leaf_content){.names = cases[i].names}, &leaf);
         refused(&leaf, cases[i].pattern,
@@ -243,7 +235,6 @@ wrong_use(void **state)
     static const char names[] = "URI:spiffe://example.org/cairn/test/1";
     struct leaf leaf;
 
-    (void)state;
     leaf_make(&authority,
               &(struct leaf_content){.names = names,
                                      .basic = "critical,CA:TRUE",
@@ -262,7 +253,6 @@ another_nodes_certificate(void **state)
     static struct leaf leaves[2];
     static struct cairn_transport_certificate certificates[3];
 
-    (void)state;
     use_certificates(NULL);
     ends_prepare(3);
     for (uint32_t i = 0; i < 2; i++)
@@ -304,7 +294,6 @@ own_certificate_is_checked(void **state)
     struct cairn_certificate *certificate = NULL;
     char why[1024], damaged[PEM_BYTES];
 
-    (void)state;
     leaf_of_node(&authority, 1, &leaf);
     leaf_of_node(&authority, 1, &other);
     good = pem = leaf_use(&leaf, authority.pem, TEST_IDENTITY);
@@ -342,7 +331,6 @@ own_certificate_that_others_refuse(void **state)
     struct leaf leaf;
     char why[1024];
 
-    (void)state;
     leaf_make(&authority, &(struct leaf_content){.names = names, .purposes = "serverAuth"}, &leaf);
     pem = leaf_use(&leaf, authority.pem, TEST_IDENTITY);
     assert_int_equal(cairn_certificate_create(&pem, 1, &certificate, why, sizeof why), CAIRN_OK);
@@ -363,7 +351,6 @@ dates_and_states(void **state)
                                                 none;
     char text[CAIRN_CERTIFICATE_TIME_BYTES];
 
-    (void)state;
     assert_int_equal(cairn_certificate_state(&none, 5), CAIRN_CERTIFICATE_NONE);
     assert_int_equal(cairn_certificate_state(&hour, 999), CAIRN_CERTIFICATE_EARLY);
     assert_int_equal(cairn_certificate_state(&hour, 1000), CAIRN_CERTIFICATE_VALID);
@@ -413,7 +400,6 @@ renewed_under_a_session(void **state)
     static struct leaf leaves[2][2];
     struct cairn_transport_certificate steps[4][2];
 
-    (void)state;
     use_certificates(NULL);
     ends_prepare(2);
     snprintf(both, sizeof both, "%s%s", authority.pem, stranger.pem);
@@ -454,7 +440,6 @@ bad_one_keeps_the_old(void **state)
     struct leaf leaf;
     struct cairn_transport_certificate bad;
 
-    (void)state;
     use_certificates(NULL);
     ends_prepare(2);
     end_open(0);
@@ -475,7 +460,6 @@ from_a_key_to_certificates(void **state)
 {
     const struct cairn_transport_key key[2] = {{"a key of more than sixteen bytes", 32}, {0}};
 
-    (void)state;
     use_certificates(NULL);
     ends_prepare(2);
     for (uint32_t i = 0; i < 2; i++) {
@@ -513,7 +497,6 @@ from_a_key_to_certificates(void **state)
 static void
 key_against_certificate(void **state)
 {
-    (void)state;
     for (uint32_t caller = 0; caller < 2; caller++) {
         use_certificates(NULL);
         ends_prepare(2);

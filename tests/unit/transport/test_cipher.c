@@ -15,7 +15,6 @@ static struct cairn_cipher *ciphers[CAIRN_CIPHER_LIBRARIES];
 static int
 ciphers_open(void **state)
 {
-    (void)state;
     for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
         assert_int_equal(cairn_cipher_libraries[i]->open(&ciphers[i]), CAIRN_OK);
     return 0;
@@ -24,7 +23,6 @@ ciphers_open(void **state)
 static int
 ciphers_close(void **state)
 {
-    (void)state;
     for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
         cairn_cipher_close(ciphers[i]);
     return 0;
@@ -100,7 +98,6 @@ static const struct vector vectors[] = {
 static void
 test_vectors(void **state)
 {
-    (void)state;
     for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++)
         for (int library = 0; library < CAIRN_CIPHER_LIBRARIES; library++) {
             const struct vector *vector = &vectors[v];
@@ -163,7 +160,6 @@ test_each_against_each(void **state)
     static const size_t heads[] = {0, 1, 15, 16, 24, 33};
     static const size_t large[] = {1023, 4096, 12289, CAIRN_BLOCK_BYTES - 1, CAIRN_BLOCK_BYTES};
 
-    (void)state;
     for (int encrypt = 0; encrypt < 2; encrypt++)
         for (size_t h = 0; h < sizeof heads / sizeof heads[0]; h++) {
             for (size_t len = 1; len < 900; len += len < 300 ? 1 : 13)
@@ -182,7 +178,6 @@ test_nonces(void **state)
     uint8_t plain[64] = {0}, outs[2][64], tags[2][CAIRN_CIPHER_TAG_BYTES];
     struct cairn_cipher_block how = {.block_len = sizeof plain};
 
-    (void)state;
     for (int library = 0; library < CAIRN_CIPHER_LIBRARIES; library++) {
         how.nonce = first;
         assert_int_equal(make(library, true, key, &how, plain, outs[0], tags[0]), CAIRN_OK);
@@ -198,7 +193,6 @@ test_nonces(void **state)
 static void
 test_choice(void **state)
 {
-    (void)state;
     for (int encrypt = 0; encrypt < 2; encrypt++) {
         struct cairn_cipher *chosen = NULL;
         struct cairn_cipher_speeds speeds;

@@ -15,8 +15,6 @@ static char said[1024];
 static void
 keep_line(void *context, enum cairn_log_level level, const char *line)
 {
-    (void)context;
-    (void)level;
     snprintf(said, sizeof said, "%s", line);
 }
 
@@ -37,7 +35,6 @@ is_mapped(const char *library)
 static void
 on_crash(int number)
 {
-    (void)number;
 }
 
 static void
@@ -45,7 +42,6 @@ test_missing(void **state)
 {
     struct cairn_fabric fabric = {0};
 
-    (void)state;
     assert_int_equal(cairn_fabric_open("/nowhere/libfabric.so.1", &fabric), CAIRN_NOT_FOUND);
     assert_non_null(strstr(said, "libfabric cannot be loaded: /nowhere/libfabric.so.1"));
     assert_non_null(strstr(said, "install the package libfabric1"));
@@ -57,7 +53,6 @@ test_another_version(void **state)
 {
     struct cairn_fabric fabric = {0};
 
-    (void)state;
     assert_int_equal(cairn_fabric_open("libm.so.6", &fabric), CAIRN_NOT_FOUND);
     assert_non_null(strstr(said, "libfabric is too old"));
     assert_non_null(strstr(said, "fi_getinfo"));
@@ -72,7 +67,6 @@ test_loads_and_leaves_crashes_alone(void **state)
     struct sigaction ours = {.sa_handler = on_crash}, before[5], after;
     struct cairn_fabric fabric = {0};
 
-    (void)state;
     for (size_t i = 0; i < 5; i++)
         assert_int_equal(sigaction(numbers[i], i == 0 ? &ours : NULL, &before[i]), 0);
     assert_false(is_mapped("libfabric"));

@@ -51,7 +51,6 @@ test_layout(void **state)
                                    0,   0,   0,    0,    6, 0, 0, 0, 0, 0, 0, 0, 20, 0,
                                    0,   0,   0xe8, 3,    0, 0, 9, 0, 0, 0, 0, 0, 0,  0};
 
-    (void)state;
     (void)sample_pack(CAIRN_FRAME_BULK);
     assert_memory_equal(bytes, head, sizeof head);
 }
@@ -59,7 +58,6 @@ test_layout(void **state)
 static void
 test_round_trip(void **state)
 {
-    (void)state;
     for (uint8_t kind = CAIRN_FRAME_HELLO; kind <= CAIRN_FRAME_FLOW; kind++) {
         size_t bytes_len = sample_pack(kind);
         struct cairn_frame want = sample(kind), got;
@@ -85,7 +83,6 @@ test_damage_is_seen(void **state)
 {
     struct cairn_frame got;
 
-    (void)state;
     for (uint8_t kind = CAIRN_FRAME_HELLO; kind <= CAIRN_FRAME_FLOW; kind++) {
         size_t bytes_len = sample_pack(kind);
 
@@ -116,7 +113,6 @@ test_lies_are_seen(void **state)
     struct cairn_frame lies[12];
     size_t count = 0;
 
-    (void)state;
     for (size_t i = 0; i < 6; i++)
         lies[i] = sample(CAIRN_FRAME_MESSAGE);
     lies[count++].payload_len = 1;
@@ -147,7 +143,6 @@ test_payload_checksum(void **state)
     struct cairn_frame frame = sample(CAIRN_FRAME_BULK), got;
     size_t bytes_len = CAIRN_FRAME_HEADER_BYTES + frame.body_len;
 
-    (void)state;
     for (size_t i = 0; i < sizeof payload; i++)
         payload[i] = (uint8_t)xorshift(&seed);
     frame.payload_len = sizeof payload;
@@ -171,7 +166,6 @@ test_random_bytes(void **state)
     struct cairn_frame_flow flow;
     struct cairn_frame_handshake handshake;
 
-    (void)state;
     for (int round = 0; round < 20000; round++) {
         size_t bytes_len = xorshift(&seed) % sizeof bytes;
 
@@ -197,7 +191,6 @@ test_flow(void **state)
     uint8_t out[CAIRN_FRAME_FLOW_BYTES_MAX];
     size_t used;
 
-    (void)state;
     flow.grant_count = CAIRN_TRANSPORT_WINDOW_MAX;
     flow.return_count = CAIRN_TRANSPORT_WINDOW_MAX;
     for (uint32_t i = 0; i < CAIRN_TRANSPORT_WINDOW_MAX; i++) {
@@ -238,7 +231,6 @@ test_proofs(void **state)
     uint64_t token, other_token;
     static const char key[] = "0123456789abcdef";
 
-    (void)state;
     for (size_t i = 0; i < 10; i++)
         others[i] = base;
     others[0].version++;
@@ -294,7 +286,6 @@ test_transcript_is_stable(void **state)
                                     .responder_versions = {9, 10}};
     uint64_t token;
 
-    (void)state;
     for (size_t i = 0; i < sizeof nonces; i++)
         nonces[i] = (uint8_t)i;
     assert_int_equal(cairn_proof_token("0123456789abcdef", 16, &base, &token), CAIRN_OK);

@@ -29,7 +29,6 @@ two_connected(uint64_t timeout_ns)
 static void
 test_lost_frame(void **state)
 {
-    (void)state;
     two_connected(0);
     cairn_transport_hub_drop(hub, 0, 1, 1);
     assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_OK);
@@ -48,7 +47,6 @@ test_lost_frame(void **state)
 static void
 test_lost_payload(void **state)
 {
-    (void)state;
     two_connected(0);
     payload_fill(payload, 65536, 1);
     cairn_transport_hub_drop_payloads(hub, 0, 1, 1);
@@ -66,7 +64,6 @@ test_lost_payload(void **state)
 static void
 test_damaged_frame(void **state)
 {
-    (void)state;
     two_connected(0);
     cairn_transport_hub_corrupt(hub, 0, 1, 1);
     assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_OK);
@@ -81,7 +78,6 @@ test_damaged_frame(void **state)
 static void
 test_damaged_payload(void **state)
 {
-    (void)state;
     ends_prepare(2);
     ends[0].options.checksum_payload = true;
     end_open(0);
@@ -110,7 +106,6 @@ test_cut_link(void **state)
 {
     uint64_t begin_ns;
 
-    (void)state;
     ends_prepare(3);
     ends[0].options.timeout_ns = 3000000000u;
     for (uint32_t i = 0; i < 3; i++)
@@ -142,7 +137,6 @@ test_cut_link(void **state)
 static void
 test_late_poll(void **state)
 {
-    (void)state;
     two_connected(200000000);
     for (int i = 0; i < 3; i++) {
         struct timespec wait = {.tv_nsec = 300000000};
@@ -187,7 +181,6 @@ test_hostile_frames(void **state)
     static uint8_t bytes[CAIRN_FRAME_BYTES_MAX + 100];
     uint64_t messages;
 
-    (void)state;
     ends_prepare(2);
     for (uint32_t i = 0; i < 2; i++) {
         ends[i].options.key = "a key of more than sixteen bytes";
@@ -246,7 +239,6 @@ test_replayed_handshake(void **state)
                                 .to = 1,
                                 .body_len = CAIRN_FRAME_HANDSHAKE_BYTES};
 
-    (void)state;
     ends_prepare(2);
     ends[1].options.key = "a key of more than sixteen bytes";
     ends[1].options.key_len = 32;
@@ -268,19 +260,12 @@ static uint64_t stranger_done;
 static void
 stranger_part_done(void *context, struct cairn_backend_part *part, cairn_err err)
 {
-    (void)context;
-    (void)part;
-    (void)err;
     stranger_done++;
 }
 
 static void
 stranger_received(void *context, uint32_t node, const uint8_t *bytes, size_t bytes_len)
 {
-    (void)context;
-    (void)bytes;
-    (void)bytes_len;
-    (void)node;
 }
 
 /* Turns both ends without letting time pass: after a silent second a strange frame makes an end
@@ -335,7 +320,6 @@ test_stranger_over_libfabric(void **state)
     uint64_t posted = 0, flood_ns;
     char own[LOOPBACK_TEXT_BYTES];
 
-    (void)state;
     ends_prepare(2);
     end_open(0);
     end_open(1);
@@ -436,7 +420,6 @@ test_strangers_over_tcp(void **state)
     static const uint8_t firsts[] = {0x14, 0x15, 0x16, 0x17, 'C', 0xb0, 0, 0xff};
     static uint8_t bytes[3000];
 
-    (void)state;
     two_connected(0);
     for (uint32_t i = 0; i < 400; i++) {
         size_t bytes_len = 1 + xorshift(&seed) % sizeof bytes;
@@ -473,7 +456,6 @@ test_idle_strangers_over_tcp(void **state)
     int fds[IDLE];
     uint32_t closed = 0;
 
-    (void)state;
     two_connected(0);
     for (uint32_t i = 0; i < IDLE; i++) {
         fds[i] = stranger_connect();
@@ -505,7 +487,6 @@ test_known_caller_goes_last(void **state)
     int known, fds[IDLE];
     size_t len;
 
-    (void)state;
     two_connected(0);
     assert_int_equal(cairn_tls_create(&ends[0].options, &tls), CAIRN_OK);
     assert_int_equal(cairn_tls_link_create(tls, true, 1, &link), CAIRN_OK);

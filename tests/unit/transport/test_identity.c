@@ -22,7 +22,6 @@ good_patterns(void **state)
                                        "spiffe://a/{node}/{job}"};
     char why[512];
 
-    (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         assert_int_equal(cairn_identity_check(good[i], "llama-3", why, sizeof why), CAIRN_OK);
 }
@@ -62,7 +61,6 @@ bad_patterns(void **state)
     };
     char why[512], longest[CAIRN_IDENTITY_PATTERN_BYTES_MAX + 1];
 
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         why[0] = '\0';
         if (cairn_identity_check(bad[i].pattern, bad[i].job, why, sizeof why) != CAIRN_CONFIG)
@@ -86,7 +84,6 @@ names_differ(void **state)
     static char names[JOBS * NODES][CAIRN_IDENTITY_BYTES_MAX];
     char why[512];
 
-    (void)state;
     for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
         for (uint32_t job = 0; job < JOBS; job++) {
             assert_int_equal(cairn_identity_check(patterns[p], jobs[job], why, sizeof why),
@@ -119,7 +116,6 @@ a_spiffe_id_is_the_only_uri(void **state)
     char id[CAIRN_IDENTITY_BYTES_MAX];
     struct cairn_identity_name names[3];
 
-    (void)state;
     cairn_identity_format(SPIFFE, "test", 3, id);
     assert_string_equal(id, "spiffe://example.org/cairn/test/3");
     assert_false(cairn_identity_matches(id, NULL, 0));
@@ -148,7 +144,6 @@ other_names_do_not_match(void **state)
     char id[CAIRN_IDENTITY_BYTES_MAX];
     struct cairn_identity_name name;
 
-    (void)state;
     cairn_identity_format(SPIFFE, "test", 3, id);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         name = uri(others[i]);
@@ -167,7 +162,6 @@ dns_names_have_no_case_and_no_wildcards(void **state)
     char id[CAIRN_IDENTITY_BYTES_MAX];
     struct cairn_identity_name names[2];
 
-    (void)state;
     cairn_identity_format(DNS, "test", 3, id);
     assert_string_equal(id, "test-3.cairn.example.org");
     names[0] = dns("node7.example.org");

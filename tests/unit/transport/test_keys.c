@@ -37,7 +37,6 @@ derived_keys_differ(void **state)
     uint8_t psk[6][CAIRN_KEYS_PSK_BYTES];
     uint32_t first, second;
 
-    (void)state;
     assert_true(cairn_keys_id(keys, 0, &first));
     assert_true(cairn_keys_id(keys, 1, &second));
     assert_int_not_equal(first, second);
@@ -65,7 +64,6 @@ rotation_never_parts_two_agents(void **state)
         {one, none}, {one, two}, {two, one}, {two, none}};
     uint8_t psk[CAIRN_KEYS_PSK_BYTES];
 
-    (void)state;
     for (int i = 0; i < 4; i++)
         for (int j = i ? i - 1 : 0; j < 4 && j <= i + 1; j++) {
             struct cairn_keys *keys = ring_make(7, steps[i][0], steps[i][1]);
@@ -85,7 +83,6 @@ a_replaced_key_is_forgotten(void **state)
     uint32_t first = offered(keys), id;
     uint8_t psk[CAIRN_KEYS_PSK_BYTES];
 
-    (void)state;
     assert_false(cairn_keys_id(keys, 1, &id));
     assert_false(cairn_keys_id(keys, CAIRN_KEYS_MAX, &id));
     assert_int_equal(cairn_keys_set(keys, (struct cairn_transport_key[]){two, none}), CAIRN_OK);
@@ -100,7 +97,6 @@ the_same_key_twice_is_refused(void **state)
     struct cairn_keys *keys = ring_make(7, one, two);
     uint32_t first = offered(keys), second;
 
-    (void)state;
     assert_int_equal(cairn_keys_set(keys, (struct cairn_transport_key[]){two, two}), CAIRN_CONFIG);
     assert_int_equal(offered(keys), first); /* as before */
     assert_true(cairn_keys_id(keys, 1, &second));

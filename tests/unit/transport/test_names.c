@@ -51,7 +51,6 @@ named_open(const char *now)
 static void
 test_a_name_that_is_known_later(void **state)
 {
-    (void)state;
     named_open(NULL);
     assert_int_equal(log_has("cannot resolve \"late.cairn.test"), 1);
     assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_AGAIN);
@@ -66,7 +65,6 @@ test_a_name_that_is_known_later(void **state)
 static void
 test_a_name_that_moves(void **state)
 {
-    (void)state;
     named_open("127.0.0.2"); /* nobody listens there at its port */
     assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_AGAIN);
     TURN_UNTIL(atomic_load(&asked) >= 3, 60);
@@ -84,7 +82,6 @@ test_a_peer_that_is_replaced(void **state)
 {
     static char elsewhere[LOOPBACK_TEXT_BYTES];
 
-    (void)state;
     use_tcp(NULL);
     ends_prepare(3);
     memcpy(elsewhere, addresses[1], sizeof elsewhere);
@@ -112,7 +109,6 @@ test_a_peer_that_is_replaced(void **state)
 static void
 test_wrong_addresses(void **state)
 {
-    (void)state;
     use_tcp(NULL);
     ends_prepare(2);
     end_open(0);

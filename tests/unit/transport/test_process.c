@@ -158,7 +158,6 @@ test_killed_while_receiving(void **state)
     uint64_t sent = 0;
     uint64_t started_ns;
 
-    (void)state;
     cluster_open(2, 3000000000u);
     for (uint64_t life = 1; life <= 3; life++) {
         uint64_t ok, downs;
@@ -206,7 +205,6 @@ test_stopped_while_receiving(void **state)
     uint64_t sent_to_stopped = 0, sent = 0, held_up = 0;
     uint64_t begin_ns, stopped_ns;
 
-    (void)state;
     cluster_open(3, 3000000000u);
     while (sent_to_stopped < 20) {
         sent_to_stopped += pour(1, 8);
@@ -293,14 +291,12 @@ sender_lost(int signal_number)
 static void
 test_sender_stopped(void **state)
 {
-    (void)state;
     sender_lost(SIGSTOP);
 }
 
 static void
 test_sender_killed(void **state)
 {
-    (void)state;
     sender_lost(SIGKILL);
 }
 
@@ -308,7 +304,6 @@ test_sender_killed(void **state)
 static void
 test_closed_in_the_middle(void **state)
 {
-    (void)state;
     cluster_open(2, 2000000000u);
     for (uint64_t i = 0; i < 5; i++) {
         uint64_t seen = ends[0].payloads;
@@ -330,7 +325,6 @@ test_closed_in_the_middle(void **state)
 static int
 use_net(void **state)
 {
-    (void)state;
     return use("net", "a key of more than sixteen bytes");
 }
 

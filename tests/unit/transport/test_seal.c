@@ -45,7 +45,6 @@ sealed_make(int way)
 static int
 ends_destroy(void **state)
 {
-    (void)state;
     cairn_seal_destroy(sender);
     cairn_seal_destroy(receiver);
     sender = receiver = NULL;
@@ -167,7 +166,6 @@ test_no_tag_comes_twice(void **state)
     enum { TIMES = 1000 };
     static uint8_t seen[TIMES][CAIRN_SEAL_TAG_BYTES];
 
-    (void)state;
     assert_int_equal(cairn_seal_create(ciphers[0], false, true, key, &sender), CAIRN_OK);
     for (int i = 0; i < TIMES; i++) {
         assert_int_equal(cairn_seal_tag(sender, plain[0], BYTES, seen[i]), CAIRN_OK);
@@ -179,7 +177,6 @@ test_no_tag_comes_twice(void **state)
 static int
 ciphers_open(void **state)
 {
-    (void)state;
     for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
         assert_int_equal(cairn_cipher_libraries[i]->open(&ciphers[i]), CAIRN_OK);
     return 0;
@@ -188,7 +185,6 @@ ciphers_open(void **state)
 static int
 ciphers_close(void **state)
 {
-    (void)state;
     for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
         cairn_cipher_close(ciphers[i]);
     return 0;

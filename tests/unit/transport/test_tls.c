@@ -58,7 +58,6 @@ hello_of_the_job(void **state)
     uint8_t hello[FLIGHT_BYTES];
     size_t len = hello_of(caller, hello);
 
-    (void)state;
     assert_true(cairn_tls_names_job(callee, hello, len));
     assert_true(is_known(callee, hello, len, CAIRN_AGAIN));
     assert_false(cairn_tls_names_job(callee, hello, 0));
@@ -75,7 +74,6 @@ hello_of_others(void **state)
     uint8_t hello[FLIGHT_BYTES];
     size_t len = hello_of(other_job, hello);
 
-    (void)state;
     assert_false(cairn_tls_names_job(callee, hello, len));
     assert_false(is_known(callee, hello, len, CAIRN_CORRUPT));
     len = hello_of(stranger, hello);

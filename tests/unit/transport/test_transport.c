@@ -17,7 +17,6 @@ two_open(void)
 static void
 test_messages_both_ways(void **state)
 {
-    (void)state;
     two_open();
     assert_int_equal(state_of(0, 1), CAIRN_PEER_IDLE);
     assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_AGAIN); /* the first send connects */
@@ -42,7 +41,6 @@ test_bodies_of_every_length(void **state)
     static uint8_t body[CAIRN_TRANSPORT_BODY_BYTES_MAX + 1];
     static const size_t lengths[] = {0, 1, 63, 64, 65, 4095, 4096};
 
-    (void)state;
     two_open();
     ends_connect(0, 1);
     for (size_t i = 0; i < sizeof body; i++)
@@ -71,7 +69,6 @@ test_payloads_arrive_whole(void **state)
 {
     static const size_t lengths[] = {1, 4096, 65536, 65537, 1000000, CAIRN_BULK_BYTES_MAX};
 
-    (void)state;
     two_open();
     ends_connect(0, 1);
     ends[1].check = true;
@@ -94,7 +91,6 @@ test_payloads_arrive_whole(void **state)
 static void
 test_checksummed_payloads(void **state)
 {
-    (void)state;
     ends_prepare(2);
     ends[0].options.checksum_payload = true;
     end_open(0);
@@ -116,7 +112,6 @@ test_a_payload_that_changes_while_it_is_sent(void **state)
     enum { PAYLOADS = CAIRN_TRANSPORT_WINDOW_MAX };
     uint64_t idle_ns;
 
-    (void)state;
     ends_prepare(2);
     ends[0].options.window = ends[1].options.window = PAYLOADS;
     ends[0].options.buffer_count = ends[1].options.buffer_count = 4 * PAYLOADS;
@@ -160,7 +155,6 @@ test_many_messages_in_order(void **state)
     uint64_t sent = 0, bulk = 0;
     uint64_t give_up_ns = clock_now_ns() + 60000000000u;
 
-    (void)state;
     two_open();
     ends_connect(0, 1);
     ends[1].check = true;
@@ -195,7 +189,6 @@ test_back_pressure(void **state)
     uint64_t accepted = 0, messages;
     uint32_t released;
 
-    (void)state;
     ends_prepare(3);
     for (uint32_t i = 0; i < 3; i++)
         end_open(i);
@@ -244,7 +237,6 @@ test_few_buffers_many_senders(void **state)
     enum { NODES = 6 };
     uint64_t sent[NODES] = {0};
 
-    (void)state;
     ends_prepare(NODES);
     ends[0].options.buffer_count = 2;
     for (uint32_t i = 0; i < NODES; i++)
@@ -268,7 +260,6 @@ test_idle_peers_hold_no_buffers(void **state)
 {
     enum { TURNS_MAX = 15 };
 
-    (void)state;
     ends_prepare(ENDS_MAX);
     ends[0].options.buffer_count = 2;
     for (uint32_t i = 0; i < ENDS_MAX; i++)
@@ -296,7 +287,6 @@ test_one_buffer_for_all(void **state)
     enum { EACH = 30 };
     uint64_t sent[ENDS_MAX] = {0}, give_up_ns;
 
-    (void)state;
     ends_prepare(ENDS_MAX);
     ends[0].options.buffer_count = 1;
     for (uint32_t i = 0; i < ENDS_MAX; i++)
@@ -331,7 +321,6 @@ test_few_buffers_and_rare_polls(void **state)
     uint64_t sent[ENDS_MAX] = {0}, now_ns;
     uint32_t random = 1;
 
-    (void)state;
     ends_prepare(ENDS_MAX);
     ends[0].options.buffer_count = 3;
     for (uint32_t i = 0; i < ENDS_MAX; i++)
@@ -364,7 +353,6 @@ test_operations_are_bounded(void **state)
 {
     uint64_t accepted = 0;
 
-    (void)state;
     ends_prepare(2);
     ends[0].options.operation_count = 32;
     end_open(0);
@@ -381,7 +369,6 @@ test_operations_are_bounded(void **state)
 static void
 test_both_call_at_once(void **state)
 {
-    (void)state;
     for (int i = 0; i < 10; i++) {
         two_open();
         cairn_transport_connect(ends[0].transport, 1);
@@ -397,7 +384,6 @@ test_both_call_at_once(void **state)
 static void
 test_right_key(void **state)
 {
-    (void)state;
     ends_prepare(2);
     for (uint32_t i = 0; i < 2; i++) {
         ends[i].options.key = "a key of more than sixteen bytes";
@@ -431,7 +417,6 @@ refused_pair(enum cairn_peer_state expected, cairn_err send_err, const char *lin
 static void
 test_wrong_key(void **state)
 {
-    (void)state;
     ends_prepare(2);
     ends[0].options.key = "a key of more than sixteen bytes";
     ends[1].options.key = "A key of more than sixteen bytes";
@@ -442,7 +427,6 @@ test_wrong_key(void **state)
 static void
 test_key_on_one_side(void **state)
 {
-    (void)state;
     ends_prepare(2);
     ends[0].options.key = "a key of more than sixteen bytes";
     ends[0].options.key_len = 32;
@@ -457,7 +441,6 @@ test_fabrics_need_a_key(void **state)
 {
     struct cairn_transport *untouched = NULL;
 
-    (void)state;
     ends_prepare(2);
     ends[0].options.key = NULL;
     ends[0].options.key_len = 0;
@@ -469,7 +452,6 @@ test_fabrics_need_a_key(void **state)
 static void
 test_another_protection(void **state)
 {
-    (void)state;
     ends_prepare(2);
     ends[1].options.protection = CAIRN_PROTECTION_ENCRYPT;
     refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "has another protection");
@@ -478,7 +460,6 @@ test_another_protection(void **state)
 static void
 test_wrong_version(void **state)
 {
-    (void)state;
     ends_prepare(2);
     ends[1].options.version = 9;
     refused_pair(CAIRN_PEER_VERSION, CAIRN_VERSION, "speaks versions");
@@ -493,7 +474,6 @@ test_versions_of_both(void **state)
     static const uint16_t ranges[][5] = {
         {7, 7, 7, 8, 7}, {6, 8, 7, 9, 8}, {3, 9, 5, 5, 5}, {1, 2, 2, 2, 2}};
 
-    (void)state;
     for (uint32_t round = 0; round < 2 * sizeof ranges / sizeof ranges[0]; round++) {
         const uint16_t *range = ranges[round / 2];
         uint32_t caller = round % 2;
@@ -543,7 +523,6 @@ test_nothing_is_lost_within_a_session(void **state)
     enum { ENDS = 25 };
     uint64_t seed = 7, since_ns = 0;
 
-    (void)state;
     ends_prepare(2);
     for (uint32_t i = 0; i < 2; i++) {
         ends[i].options.on_peer = count_anew;
@@ -578,7 +557,6 @@ test_nothing_is_lost_within_a_session(void **state)
 static void
 test_wrong_job(void **state)
 {
-    (void)state;
     ends_prepare(2);
     ends[1].options.job_id = 78;
     refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "belongs to another job");
@@ -590,7 +568,6 @@ test_wrong_order(void **state)
 {
     const char *second;
 
-    (void)state;
     ends_prepare(3);
     end_open(1);
     end_open(2);
@@ -610,7 +587,6 @@ test_wrong_order_with_a_key(void **state)
 {
     const char *second;
 
-    (void)state;
     ends_prepare(3);
     end_open(1);
     end_open(2);
@@ -631,7 +607,6 @@ test_wrong_order_with_a_key(void **state)
 static void
 test_restart(void **state)
 {
-    (void)state;
     two_open();
     ends_connect(0, 1);
     end_send_soon(0, 1, 1, NULL, 0);
@@ -668,7 +643,6 @@ test_restart(void **state)
 static void
 test_declared_dead(void **state)
 {
-    (void)state;
     two_open();
     ends_connect(0, 1);
     payload_fill(payloads[0], 4096, 0);
@@ -689,7 +663,6 @@ test_declared_dead(void **state)
 static void
 test_leaving(void **state)
 {
-    (void)state;
     two_open();
     ends_connect(0, 1);
     cairn_transport_leave(ends[0].transport, 1);
@@ -717,7 +690,6 @@ test_leaving(void **state)
 static void
 test_leaving_a_dead_peer(void **state)
 {
-    (void)state;
     two_open();
     ends_connect(0, 1);
     if (hub)
@@ -736,7 +708,6 @@ test_leaving_a_dead_peer(void **state)
 static void
 test_peer_that_is_not_there(void **state)
 {
-    (void)state;
     ends_prepare(3);
     end_open(0);
     end_open(2);
@@ -761,7 +732,6 @@ test_peer_that_is_not_there(void **state)
 static void
 test_no_way_to_peer(void **state)
 {
-    (void)state;
     ends_prepare(3);
     snprintf(addresses[1], sizeof addresses[1], "240.0.0.1:7431");
     end_open(0);
@@ -781,7 +751,6 @@ test_options_are_checked(void **state)
     struct cairn_transport_options *options;
     struct cairn_transport *untouched = NULL;
 
-    (void)state;
     ends_prepare(2);
     options = &ends[0].options;
     options->node = 2;
@@ -820,7 +789,6 @@ test_what_cannot_be_opened(void **state)
         "",          "host",   "127.0.0.1:", ":80",   "1.2.3.4:0",  "1.2.3.4:65536",
         "1.2.3.4:x", "::1:80", "[::1]80",    "[]:80", "1.2.3.4:1x", "1.2.3.4:-1"};
 
-    (void)state;
     ends_prepare(2);
     end_open(1);
     ends[0].options.bind_address = addresses[1];
@@ -860,7 +828,6 @@ test_nothing_is_printed(void **state)
     int kept = dup(2);
     long printed;
 
-    (void)state;
     assert_non_null(file);
     assert_true(kept >= 0);
     assert_int_equal(dup2(fileno(file), 2), 2);
@@ -882,7 +849,6 @@ test_nothing_is_printed(void **state)
 static void
 test_addresses_of_other_kinds(void **state)
 {
-    (void)state;
     ends_prepare(2);
     for (uint32_t i = 0; i < 2; i++) {
         /* no other program listens at ::1 */

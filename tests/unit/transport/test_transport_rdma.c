@@ -31,7 +31,6 @@ start(enum cairn_protection protection)
 static int
 stop(void **state)
 {
-    (void)state;
     fabric_test_close();
     return 0;
 }
@@ -55,7 +54,6 @@ torn(void)
 static void
 a_payload_counts_once_its_tags_are_right(void **state)
 {
-    (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
     fabric_deliver(1, frame, fabric_tags(cipher, SEED, 0, PAYLOAD_BYTES, 0, frame));
     assert_true(filled(0, PAYLOAD_BYTES));
@@ -69,7 +67,6 @@ a_payload_counts_once_its_tags_are_right(void **state)
 static void
 a_payload_without_tags_is_refused(void **state)
 {
-    (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
     fabric_deliver(1, frame, fabric_tags(cipher, 0, 0, PAYLOAD_BYTES, 0, frame));
     refused("malformed");
@@ -80,7 +77,6 @@ any_changed_byte_is_refused(void **state)
 {
     size_t len;
 
-    (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
     len = fabric_tags(cipher, SEED, 0, PAYLOAD_BYTES, 0, frame);
     for (size_t at = 1; at < len + 4; at++) {
@@ -105,7 +101,6 @@ any_changed_byte_is_refused(void **state)
 static void
 a_short_frame_is_refused(void **state)
 {
-    (void)state;
     for (size_t len = 1; len < FABRIC_TAGS_BYTES + 2 * CAIRN_CIPHER_TAG_BYTES; len++) {
         start(CAIRN_PROTECTION_AUTHENTICATE);
         (void)fabric_tags(cipher, SEED, 0, PAYLOAD_BYTES, 0, frame);
@@ -118,7 +113,6 @@ a_short_frame_is_refused(void **state)
 static void
 tags_of_another_key_or_payload_are_refused(void **state)
 {
-    (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
     fabric_deliver(1, frame, fabric_tags(cipher, SEED + 1, 0, PAYLOAD_BYTES, 0, frame));
     torn();
@@ -135,7 +129,6 @@ a_closed_buffer_takes_no_payload(void **state)
 {
     size_t len;
 
-    (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
     len = fabric_tags(cipher, SEED, 0, PAYLOAD_BYTES, 0, frame);
     assert_int_equal(fabric.rdma->ops->region(fabric.rdma, 0, NULL), CAIRN_OK);
@@ -149,7 +142,6 @@ a_payload_comes_once(void **state)
 {
     size_t len;
 
-    (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
     len = fabric_tags(cipher, SEED, 0, PAYLOAD_BYTES, 0, frame);
     fabric_deliver(1, frame, len);
@@ -161,7 +153,6 @@ a_payload_comes_once(void **state)
 static void
 without_protection_there_are_no_tags(void **state)
 {
-    (void)state;
     start(CAIRN_PROTECTION_NONE);
     fabric_deliver(1, frame, fabric_tags(cipher, SEED, 0, PAYLOAD_BYTES, 0, frame));
     refused("malformed");
@@ -174,7 +165,6 @@ without_protection_there_are_no_tags(void **state)
 static void
 the_offer_comes_first_and_once(void **state)
 {
-    (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
     fabric_deliver(2, frame, fabric_tags(cipher, SEED, 0, PAYLOAD_BYTES, 0, frame));
     assert_int_equal(fabric.broken_count[2], 1);
@@ -191,7 +181,6 @@ the_offer_comes_first_and_once(void **state)
 static void
 another_protection_is_refused(void **state)
 {
-    (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
     fabric_deliver(2, frame, fabric_offer(CAIRN_PROTECTION_NONE, SEED, frame));
     assert_int_equal(fabric.broken_count[2], 1);
@@ -205,7 +194,6 @@ a_payload_on_its_way_out(void **state)
     static uint8_t first[FABRIC_FRAME_BYTES_MAX];
     struct cairn_backend_part parts[3];
 
-    (void)state;
     start(CAIRN_PROTECTION_AUTHENTICATE);
     assert_int_equal(fabric.rdma->ops->write(fabric.rdma, 1, fabric_pool[0], PAYLOAD_BYTES,
                                              fabric.remotes[0], &parts[0]),
@@ -237,14 +225,12 @@ a_payload_on_its_way_out(void **state)
 static int
 ciphers(void **state)
 {
-    (void)state;
     return cairn_cipher_openssl.open(&cipher) != CAIRN_OK;
 }
 
 static int
 ciphers_end(void **state)
 {
-    (void)state;
     cairn_cipher_close(cipher);
     return 0;
 }

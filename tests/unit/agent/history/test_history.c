@@ -46,7 +46,6 @@ test_an_event_survives_packing(void **state)
     char text[HISTORY_TEXT_BYTES];
     struct history_event out;
 
-    (void)state;
     for (int kind = 1; kind < HISTORY_KIND_END; kind++) {
         struct history_event event = event_at((enum history_kind)kind, 5, 2, 7);
         size_t len;
@@ -86,7 +85,6 @@ test_what_an_event_lacks_is_left_out(void **state)
                          verdict = event_at(HISTORY_VERDICT, 5, 1, 1);
     char text[HISTORY_TEXT_BYTES], cut[HISTORY_TEXT_BYTES];
 
-    (void)state;
     skip.generation.step = 20;
     assert_string_equal(history_event_describe(&skip, text, sizeof text), "skipped step 20");
     skip.last_step = 60;
@@ -113,7 +111,6 @@ test_what_is_no_event_is_refused(void **state)
     struct history_event event = event_at(HISTORY_START, 5, 1, 1), out;
     size_t len;
 
-    (void)state;
     event.number = 1;
     event.text = "plain";
     len = history_event_pack(&event, packed);
@@ -145,7 +142,6 @@ test_commits_are_folded_to_ranges(void **state)
     struct history_event event;
     uint64_t number;
 
-    (void)state;
     history_book_init(&book);
     for (uint64_t step = 10; step <= 50; step += 10) {
         event = commit_at(step * S, 1, step, step, 1);
@@ -192,7 +188,6 @@ test_rare_events_outlive_plenty(void **state)
     uint32_t deaths = 0, commits = 0;
     uint64_t generations = 0;
 
-    (void)state;
     history_book_init(&book);
     book.events_max = 20;
     for (uint64_t i = 0; i < 3; i++) {
@@ -226,7 +221,6 @@ test_a_book_is_bounded_by_bytes(void **state)
     struct history_event event = event_at(HISTORY_OPERATOR, 1, 1, 1);
     char text[HISTORY_TEXT_BYTES];
 
-    (void)state;
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     event.text = text;
@@ -245,7 +239,6 @@ test_a_book_knows_what_to_store(void **state)
     struct history_book book;
     struct history_event event = event_at(HISTORY_START, 1, 1, 1);
 
-    (void)state;
     history_book_init(&book);
     book.events_max = 2;
     assert_int_equal(history_book_add(&book, &event), 1);
@@ -324,7 +317,6 @@ test_epochs_and_steps_come_before_clocks(void **state)
     struct history_merge merge;
     char order[1024];
 
-    (void)state;
     /* node 1's clock is a day behind */
     put(&lists, 0, event_at(HISTORY_OPERATOR, 100 * S, 1, 10));
     put(&lists, 0, event_at(HISTORY_EPOCH, 110 * S, 2, 0));
@@ -345,7 +337,6 @@ test_a_node_dies_before_it_starts_again(void **state)
     struct history_merge merge;
     char order[1024];
 
-    (void)state;
     /* The agent that starts again stands at an old epoch, and its clock is ahead or behind. */
     for (int behind = 0; behind < 2; behind++) {
         uint64_t wall = behind ? 1 * S : 900 * S;
@@ -373,7 +364,6 @@ test_contradictions_do_not_hang_it(void **state)
     struct lists lists = {0};
     struct history_merge merge;
 
-    (void)state;
     /* each start waits for a death behind the other one */
     put(&lists, 0, about(event_at(HISTORY_START, 1, 0, 0), HISTORY_NONE, 9));
     put(&lists, 0, about(event_at(HISTORY_DEATH, 2, 1, 1), 1, 3));
@@ -394,7 +384,6 @@ test_ranges_of_commits_are_told_once(void **state)
     struct history_merge merge;
     uint64_t count = 0;
 
-    (void)state;
     /* each node cut them where it saw something else */
     put(&lists, 0, commit_at(1 * S, 1, 10, 50, 5));
     put(&lists, 0, about(event_at(HISTORY_DEATH, 6 * S, 1, 50), 3, 1));
@@ -419,7 +408,6 @@ test_a_second_death_is_another_one(void **state)
     struct history_merge merge;
     char order[1024];
 
-    (void)state;
     for (uint32_t node = 0; node < 2; node++)
         for (uint64_t i = 0; i < 2; i++) { /* it was only silent, twice */
             put(&lists, node, about(event_at(HISTORY_DEATH, 10 * i + node, 1, 5), 3, 1));
@@ -470,7 +458,6 @@ test_a_report_adds_up(void **state)
     struct history_report report;
     struct history_event *event;
 
-    (void)state;
     /* 100 s of training to step 100, down for 50 s, resumed from step 80, to the end at 200 */
     event = put(&lists, 0, training(1000, 1100, 1, 100, HISTORY_ENDED));
     event->took_ns = 5 * S;
@@ -508,7 +495,6 @@ test_a_job_that_runs_and_one_that_hangs(void **state)
     struct lists lists = {0};
     struct history_report report;
 
-    (void)state;
     put(&lists, 0, training(1000, 1100, 1, 100, HISTORY_RUNS));
     report = report_on(&lists, 0, 1102);
     assert_true(report.is_running);
@@ -532,7 +518,6 @@ test_stragglers_cost_what_they_slow_down(void **state)
     struct history_report report;
     struct history_event *event;
 
-    (void)state;
     for (uint32_t node = 0; node < 2; node++) {
         put(&lists, node, training(1000, 1100, 1, 100, HISTORY_LEFT));
         event = put(&lists, node, event_at(HISTORY_VERDICT, 1020 * S, 1, 20));
@@ -558,7 +543,6 @@ static void
 test_dalys_interval(void **state)
 {
     /* Daly 2006: sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + d / 2M / 9) - d */
-    (void)state;
     assert_int_equal(history_best_interval_ns(300 * S, 24 * 3600 * S) / S, 7001);
     assert_int_equal(history_best_interval_ns(10 * S, 5 * S), 5 * S); /* d >= 2 M: M */
     assert_true(history_best_interval_ns(0, S) == 0);

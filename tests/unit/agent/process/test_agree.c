@@ -16,7 +16,6 @@ options_that_differ_are_named(void **state)
     char packed[AGREE_BYTES_MAX], text[AGREE_TEXT_BYTES];
     size_t len = agree_pack(&theirs, packed);
 
-    (void)state;
     assert_true(len > 0);
     assert_int_equal(agree_compare(&own, 1, packed, len, text), AGREE_SAME);
     theirs.dead_after_ms = 7;
@@ -47,7 +46,6 @@ any_bytes_are_compared(void **state)
     const struct cairn_config own = {.node_count = 1, .nodes = &node};
     char text[AGREE_TEXT_BYTES];
 
-    (void)state;
     assert_int_equal(agree_compare(&own, 1, "", 0, text), AGREE_SAME);
     assert_int_equal(agree_compare(&own, 1, "!parity", 7, text), AGREE_SAME);
     assert_int_equal(agree_compare(&own, 1, "!parity=0", 9, text), AGREE_SAME);
@@ -78,7 +76,6 @@ messages_of_services_come_back(void **state)
     struct cairn_service_message got;
     size_t used = 0;
 
-    (void)state;
     assert_int_equal(cairn_service_pack(&message, packed, sizeof packed - 1, &used), CAIRN_FULL);
     assert_int_equal(cairn_service_pack(&message, packed, sizeof packed, &used), CAIRN_OK);
     assert_int_equal(used, sizeof packed);

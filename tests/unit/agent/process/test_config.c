@@ -47,7 +47,6 @@ defaults_are_a_job_of_one_node(void **state)
 {
     struct cairn_config config;
 
-    (void)state;
     assert_int_equal(cairn_config_default(&config), CAIRN_OK);
     assert_int_equal(cairn_config_check(&config, error, sizeof error), CAIRN_OK);
     assert_string_equal(config.job, "default");
@@ -81,7 +80,6 @@ every_option_is_taken(void **state)
 {
     struct cairn_config config;
 
-    (void)state;
     assert_int_equal(parse("# a comment\n"
                            "job: llama.7b_run-2\n"
                            "node: 4\n"
@@ -162,7 +160,6 @@ empty_files_mean_all_defaults(void **state)
 {
     static const char *const texts[] = {"", "# nothing\n", "---\n", "{}\n", "---\n...\n"};
 
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         struct cairn_config config;
 
@@ -175,7 +172,6 @@ empty_files_mean_all_defaults(void **state)
 static void
 errors_begin_with_line_and_option(void **state)
 {
-    (void)state;
     refused_with("job: a\nparitty: 2\n", "a.yaml:2: paritty: ");
     refused_with("job: a\nparitty: 2\n", "\"parity\"");
     refused_with("nodes:\n  - {addres: a:1}\n", "a.yaml:2: addres: ");
@@ -208,7 +204,6 @@ numbers_are_plain_decimals_within_bounds(void **state)
     struct cairn_config config;
     char text[128];
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         snprintf(text, sizeof text, "snapshot_every_steps: \"%s\"\n",
                  wrong[i][0] == '"' ? "" : wrong[i]);
@@ -224,7 +219,6 @@ only_policies_are_policies(void **state)
 {
     struct cairn_config config;
 
-    (void)state;
     assert_int_equal(parse("verdict_policy: advise\nproblem: /etc/cairn/problem.json\n", &config),
                      CAIRN_OK);
     assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ADVISE);
@@ -254,7 +248,6 @@ a_command_is_a_list(void **state)
     char list[3 * CAIRN_CONFIG_COMMAND_BYTES_MAX];
     size_t used;
 
-    (void)state;
     assert_int_equal(
         parse(
             "job: a\nverdict_policy: enforce\nenforce_command: [/usr/bin/env, \"\", drain node]\n",
@@ -297,7 +290,6 @@ every_bound_of_the_table_holds(void **state)
     char text[64], why[256];
     uint32_t checked = 0;
 
-    (void)state;
     for (uint32_t i = 0; i < cairn_option_count; i++) {
         const struct cairn_option *option = &cairn_options[i];
 
@@ -324,7 +316,6 @@ texts_that_are_not_our_yaml_are_refused(void **state)
     char deep[64] = "job: ", *big = malloc(BIG_BYTES);
     struct cairn_config config;
 
-    (void)state;
     refused_with("job: &a x\n", "anchor or alias \"a\"");
     refused_with("job: *a\n", "anchor or alias \"a\"");
     refused_with("job: !!str x\n", "tag \"");
@@ -363,7 +354,6 @@ options_must_agree_with_each_other(void **state)
     "\"127.0.0.1:3\"}]\n"
     struct cairn_config config;
 
-    (void)state;
     refused_with(THREE "node: 3\n", "a.yaml:2: node: is 3");
     refused_with(THREE "parity: 3\n", "a.yaml:2: parity: is 3");
     refused_with(THREE "parity: 1\ngroup_size: 1\n", "a.yaml:3: group_size: is 1");
@@ -409,7 +399,6 @@ addresses_are_host_and_port(void **state)
     };
     char text[128];
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         snprintf(text, sizeof text, "key_file: /k\nnodes:\n  - {address: \"%s\"}\n", wrong[i]);
         refused_with(text, "is not host:port");
@@ -425,7 +414,6 @@ certificate_options_go_together(void **state)
 #define IDENTITY "identity: \"spiffe://a/{job}/{node}\"\n"
     struct cairn_config config;
 
-    (void)state;
     assert_int_equal(parse(NODES FILES IDENTITY, &config), CAIRN_OK);
     assert_true(cairn_config_has_credentials(&config));
     assert_int_equal(cairn_config_protection(&config), CAIRN_CONFIG_PROTECTION_AUTHENTICATE);
@@ -465,7 +453,6 @@ sizes_and_durations_are_whole_numbers_with_units(void **state)
                                               "-1s", "1S", "1d", "20000000000s", "5124096h"};
     uint64_t value = 77;
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong_sizes / sizeof wrong_sizes[0]; i++)
         assert_int_equal(cairn_parse_bytes(wrong_sizes[i], &value), CAIRN_INVAL);
     for (size_t i = 0; i < sizeof wrong_times / sizeof wrong_times[0]; i++)
@@ -509,7 +496,6 @@ help_names_every_option(void **state)
 {
     char *help = printed(cairn_config_help), *markdown = printed(cairn_config_markdown);
 
-    (void)state;
     for (uint32_t i = 0; i < cairn_option_count; i++) {
         char words[128];
 
@@ -529,7 +515,6 @@ sample_parses_commented_and_not(void **state)
     char *sample = printed(cairn_config_sample);
     struct cairn_config config, same;
 
-    (void)state;
     assert_int_equal(parse(sample, &config), CAIRN_OK);
     assert_int_equal(config.node_count, 5);
     assert_int_equal(config.parity, 2);
@@ -557,7 +542,6 @@ docs_are_what_the_table_prints(void **state)
     size_t page_bytes = 0;
     FILE *file;
 
-    (void)state;
     if (getenv("CAIRN_WRITE_DOCS")) {
         file = fopen("docs/CONFIG.md", "w");
         assert_non_null(file);
@@ -646,7 +630,6 @@ load_with_key(size_t key_len, mode_t key_mode)
 static void
 key_must_be_ours_alone_and_long_enough(void **state)
 {
-    (void)state;
     assert_int_equal(load_with_key(16, 0600), CAIRN_OK);
     assert_int_equal(load_with_key(4096, 0400), CAIRN_OK);
     assert_int_equal(load_with_key(15, 0600), CAIRN_CONFIG);
@@ -668,7 +651,6 @@ second_key_may_be_missing(void **state)
     struct cairn_credentials *keys = NULL;
     struct files files;
 
-    (void)state;
     make_files(&files, 16, 0600);
     assert_int_equal(cairn_config_load(files.config, &config, error, sizeof error), CAIRN_OK);
     snprintf(config.second_key_file, sizeof config.second_key_file, "%s/second", files.dir);
@@ -694,7 +676,6 @@ key_of_another_user_is_refused(void **state)
     struct cairn_config config = {0};
     struct files files;
 
-    (void)state;
     if (geteuid() != 0) {
         print_message("skipped: only root can give a file to another user\n");
         skip();
@@ -711,7 +692,6 @@ files_that_cannot_be_read_are_said(void **state)
 {
     struct cairn_config config = {0};
 
-    (void)state;
     assert_int_equal(cairn_config_load("/nonexistent/a", &config, error, sizeof error),
                      CAIRN_NOT_FOUND);
     assert_non_null(strstr(error, "/nonexistent/a: No such file"));

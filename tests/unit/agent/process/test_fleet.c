@@ -13,7 +13,6 @@ static uint32_t told[64], told_count;
 static void
 tell(void *context, uint32_t node)
 {
-    (void)context;
     told[told_count++] = node;
 }
 
@@ -37,7 +36,6 @@ changes_add_up(void **state)
     uint8_t *bytes;
     size_t len;
 
-    (void)state;
     assert_int_equal(cairn_fleet_pack(&told_first,
                                       &(struct cairn_fleet_change){1, false, "127.0.0.9:2002"},
                                       &bytes, &len),
@@ -74,7 +72,6 @@ wrong_changes(void **state)
     uint8_t *bytes;
     size_t len;
 
-    (void)state;
     memset(address, 'a', sizeof address - 1);
     address[sizeof address - 1] = '\0';
     assert_int_equal(
@@ -95,7 +92,6 @@ damaged_changes(void **state)
     uint8_t *bytes, damaged[128];
     size_t len;
 
-    (void)state;
     assert_int_equal(cairn_fleet_pack(&config,
                                       &(struct cairn_fleet_change){1, true, "127.0.0.9:2002"},
                                       &bytes, &len),

@@ -265,7 +265,6 @@ memory_outlives_a_killed_client(void **state)
     struct place place;
     pid_t client;
 
-    (void)state;
     make_place(&place);
     assert_true(spawn(&place, 60));
     client = start_client(put_all, &place);
@@ -290,7 +289,6 @@ memory_outlives_the_group_of_the_one_who_spawned(void **state)
     struct place place;
     pid_t client;
 
-    (void)state;
     make_place(&place);
     client = start_client(spawn_and_put_all, &place);
     assert_int_equal(kill(-client, SIGKILL), 0);
@@ -310,7 +308,6 @@ keeper_is_detached_and_small(void **state)
     pid_t pid;
     FILE *file;
 
-    (void)state;
     make_place(&place);
     assert_int_equal(pipe(held), 0); /* inheritable: the keeper must not hold it open */
     assert_true(spawn(&place, 60));
@@ -355,7 +352,6 @@ signals_of_a_terminal_do_not_end_it_and_sigterm_does(void **state)
     struct cairn_keeper *keeper;
     pid_t pid;
 
-    (void)state;
     make_place(&place);
     assert_true(spawn(&place, 0));
     pid = keeper_pid(&place);
@@ -384,7 +380,6 @@ items_are_named_once_and_checked(void **state)
     int one, two, pipe_fds[2];
     uint32_t count = 7;
 
-    (void)state;
     make_place(&place);
     assert_true(spawn(&place, 60));
     keeper = attach(&place);
@@ -434,7 +429,6 @@ full_table_says_so(void **state)
     char name[32];
     int fd;
 
-    (void)state;
     make_place(&place);
     assert_true(spawn(&place, 60));
     keeper = attach(&place);
@@ -482,7 +476,6 @@ hostile_clients_do_not_hurt(void **state)
     pid_t pid;
     int raw;
 
-    (void)state;
     make_place(&place);
     assert_true(spawn(&place, 60));
     put_items(&place, 3);
@@ -534,7 +527,6 @@ silent_connections_give_way_to_an_agent(void **state)
     struct place place;
     int silent[64];
 
-    (void)state;
     make_place(&place);
     assert_true(spawn(&place, 60));
     for (int i = 0; i < 64; i++) {
@@ -559,7 +551,6 @@ other_version_is_told(void **state)
     struct pollfd poll_fd;
     int raw;
 
-    (void)state;
     make_place(&place);
     assert_true(spawn(&place, 60));
     raw = connect_raw(&place);
@@ -617,7 +608,6 @@ another_user_is_refused(void **state)
     struct place place;
     struct stat status;
 
-    (void)state;
     if (geteuid() != 0) {
         print_message("skipped: only root can become another user\n");
         skip();
@@ -652,7 +642,6 @@ keeper_lingers_only_without_an_agent(void **state)
     uint64_t left_ms;
     int silent;
 
-    (void)state;
     make_place(&place);
     assert_true(spawn(&place, 2));
     keeper = attach(&place);
@@ -677,7 +666,6 @@ second_keeper_refuses_and_stale_socket_is_replaced(void **state)
     pid_t pid, child;
     int status;
 
-    (void)state;
     make_place(&place);
     assert_true(spawn(&place, 60));
     assert_false(spawn(&place, 60));
@@ -709,7 +697,6 @@ start_that_fails_says_why(void **state)
     bool started = true;
     int fd;
 
-    (void)state;
     make_place(&place);
     assert_int_equal(cairn_keeper_spawn("/nonexistent/cairn", place.path, 1, TIMEOUT_MS, &started),
                      CAIRN_NOT_FOUND);

@@ -31,8 +31,6 @@ static size_t log_len;
 static void
 on_log(void *context, enum cairn_log_level level, const char *line)
 {
-    (void)context;
-    (void)level;
     log_len += (size_t)snprintf(log_text + log_len, sizeof log_text - log_len, "%s\n", line);
     if (log_len > sizeof log_text - 4096)
         log_len = 0;
@@ -68,7 +66,6 @@ static void
 take_message(struct cairn_agent *agent, const struct cairn_service_message *message,
              const uint8_t *payload, size_t payload_len)
 {
-    (void)payload;
     assert_int_equal(message->kind, CAIRN_SERVICE_FETCHED);
     assert_int_equal(message->request, 99);
     assert_int_equal(payload_len, (size_t)message->block_count * CAIRN_BLOCK_BYTES);
@@ -85,7 +82,6 @@ carry_nothing(struct cairn_agent *agent, const struct arrival *arrival,
 static void
 settle_nothing(struct cairn_agent *agent)
 {
-    (void)agent;
 }
 
 static const struct agent_handlers handlers = {
@@ -150,7 +146,6 @@ close_agent(uint32_t node)
 static int
 open_both(void **state)
 {
-    (void)state;
     memset(taken, 0, sizeof taken);
     for (uint32_t i = 0; i < NODES; i++)
         loopback_address(nodes[i].address);
@@ -162,7 +157,6 @@ open_both(void **state)
 static int
 close_both(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < NODES; i++)
         close_agent(i);
     return 0;
@@ -265,7 +259,6 @@ test_services_wait_for_the_first_session_and_leave_room(void **state)
 {
     uint32_t queued;
 
-    (void)state;
     for (int i = 0; i < 3 * MAIL_QUEUED_MAX; i++) /* the connection is not there yet */
         send_plain();
     queued = agents[0]->mail.boxes[1].queued;
@@ -281,7 +274,6 @@ test_services_wait_for_the_first_session_and_leave_room(void **state)
 static void
 test_the_core_sends_in_sessions_alone(void **state)
 {
-    (void)state;
     send_core(0, CAIRN_MSG_WRITTEN);
     assert_int_equal(agents[0]->mail.boxes[1].queued, 0);
     connect_both();
@@ -298,7 +290,6 @@ test_a_full_queue_ends_the_session(void **state)
     struct cairn_message message = {.kind = CAIRN_MSG_WRITE, .from = 0, .to = 1, .epoch = 1};
     uint8_t crcs[8] = {0};
 
-    (void)state;
     connect_both();
     message.as.write.count = 1;
     message.bytes = crcs;
@@ -319,7 +310,6 @@ test_a_full_queue_ends_the_session(void **state)
 static void
 test_control_does_not_wait_for_bulk(void **state)
 {
-    (void)state;
     send_plain();
     turn_until(1);
     for (int i = 0; i < 100; i++)
@@ -334,7 +324,6 @@ test_control_does_not_wait_for_bulk(void **state)
 static void
 test_hosted_memory_outlives_its_letters(void **state)
 {
-    (void)state;
     send_plain();
     turn_until(1);
     for (int i = 0; i < 50; i++)
@@ -361,7 +350,6 @@ send_long(uint32_t to)
 static void
 test_letters_under_way_are_freed_at_close(void **state)
 {
-    (void)state;
     send_plain();
     turn_until(1);
     turn_some(); /* buffers for payloads are granted */
@@ -378,7 +366,6 @@ test_letters_under_way_are_freed_at_close(void **state)
 static void
 test_long_messages_arrive_and_a_dead_peer_frees_them(void **state)
 {
-    (void)state;
     send_long(1);
     turn_until(1);
     assert_true(stats_of(1).received_payload_bytes >= 60000);
@@ -399,7 +386,6 @@ test_long_messages_arrive_and_a_dead_peer_frees_them(void **state)
 static void
 test_options_that_differ_are_refused(void **state)
 {
-    (void)state;
     memset(log_text, 0, sizeof log_text);
     log_len = 0;
     agents[1]->config.parity = 5;
@@ -429,7 +415,6 @@ test_what_is_no_message_is_dropped(void **state)
     struct cairn_service_message service = plain();
     char *first;
 
-    (void)state;
     connect_both();
     memset(log_text, 0, sizeof log_text);
     log_len = 0;
@@ -450,7 +435,6 @@ test_a_seal_without_room_is_kept_out(void **state)
 {
     struct cairn_message message = {.kind = CAIRN_MSG_SEAL, .from = 0, .to = 1, .epoch = 1};
 
-    (void)state;
     connect_both();
     message.as.seal.total = agents[1]->mail.seal_bytes_max + 1;
     memset(log_text, 0, sizeof log_text);
@@ -473,7 +457,6 @@ test_payload_checksums(void **state)
         .kind = CAIRN_MSG_WRITE, .as.write = {.count = 2}, .bytes = crcs, .bytes_len = sizeof crcs};
     struct cairn_writer writer;
 
-    (void)state;
     memset(payload, 9, sizeof payload);
     cairn_writer_init(&writer, crcs, sizeof crcs);
     for (int i = 0; i < 2; i++)

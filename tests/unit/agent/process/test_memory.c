@@ -135,7 +135,6 @@ test_blocks_are_bounded(void **state)
     struct cairn_memory *memory = open_memory(&options, false);
     uint8_t *base = cairn_memory_data(memory, 0, 0, DATA_BLOCKS);
 
-    (void)state;
     assert_non_null(base);
     assert_ptr_equal(cairn_memory_data(memory, 0, 2, 1), base + 2 * CAIRN_BLOCK_BYTES);
     assert_null(cairn_memory_data(memory, 0, 2, 2));
@@ -225,7 +224,6 @@ test_too_much_is_refused_with_the_sum(void **state)
     char report[1024] = "";
     bool adopted;
 
-    (void)state;
     options.slot_blocks = UINT64_C(1) << 30; /* 64 TiB */
     assert_int_equal(cairn_memory_open(&options, &memory, &adopted, report, sizeof report),
                      CAIRN_NOMEM);
@@ -435,7 +433,6 @@ test_a_region_is_all_that_its_file_reaches(void **state)
                                *second = make_region(memory, 0, 130, 140, 5);
     uint8_t block[CAIRN_BLOCK_BYTES];
 
-    (void)state;
     assert_false(cairn_memory_region_is_whole(first));
     cut(memory, first);
     cut(memory, second);
@@ -465,7 +462,6 @@ test_another_arrangement(void **state)
     struct cairn_memory_region *moving = NULL;
     bool out = false;
 
-    (void)state;
     fill_slot(memory, 1, 0, BIG_BLOCKS, 7);
     cut(memory, old);
     expect_slot(memory, 1, 0, BIG_BLOCKS, 7);
@@ -595,7 +591,6 @@ test_writes_beside_moves(void **state)
     void *failed;
     bool out;
 
-    (void)state;
     fill_slot(memory, 0, 0, BIG_BLOCKS, 0);
     assert_int_equal(cairn_memory_region_next_move(memory, mover.region, &moving, &out), CAIRN_OK);
     assert_int_equal(pthread_create(&thread, NULL, move_to_and_fro, &mover), 0);

@@ -28,7 +28,6 @@ static atomic_bool stop;
 static int
 make_dir(void **unused)
 {
-    (void)unused;
     snprintf(dir, sizeof dir, "/tmp/cairn-parts-XXXXXX");
     atomic_store(&progress, 0);
     atomic_store(&stop, false);
@@ -58,7 +57,6 @@ remove_dir(void **unused)
 {
     char path[160], *at, *name, all[1024];
 
-    (void)unused;
     cairn_file_setup(NULL);
     snprintf(all, sizeof all, "%s", names());
     for (name = strtok_r(all, " ", &at); name; name = strtok_r(NULL, " ", &at)) {
@@ -152,7 +150,6 @@ the_newest_come_back(void **unused)
 {
     struct cairn_memory *memory = fresh_memory();
 
-    (void)unused;
     assert_int_equal(load(memory, JOB), 0); /* an empty directory */
     for (uint64_t step = 8; step <= 11; step++)
         assert_int_equal(write_part(step, 2), CAIRN_OK);
@@ -199,7 +196,6 @@ damage_is_found_in_its_unit(void **unused)
     struct cairn_memory *memory = fresh_memory();
     uint32_t count = 0, bad;
 
-    (void)unused;
     assert_int_equal(write_part(5, 2), CAIRN_OK);
     assert_int_equal(part_files_list(dir, list, &count), CAIRN_OK);
     assert_int_equal(count, 1);
@@ -235,7 +231,6 @@ what_is_cut_or_foreign_is_passed_over(void **unused)
     char path[160];
     int fd;
 
-    (void)unused;
     assert_int_equal(write_part(5, 4), CAIRN_OK);
     assert_int_equal(write_part(6, 4), CAIRN_OK);
     assert_int_equal(write_part(7, 4), CAIRN_OK);
@@ -259,7 +254,6 @@ what_is_cut_or_foreign_is_passed_over(void **unused)
 static void
 a_write_that_is_stopped_leaves_nothing(void **unused)
 {
-    (void)unused;
     atomic_store(&stop, true);
     assert_int_equal(write_part(5, 2), CAIRN_AGAIN);
     assert_string_equal(names(), "");
@@ -286,7 +280,6 @@ a_lying_disk_is_found_out(void **unused)
 {
     static struct cairn_file_ops ops;
 
-    (void)unused;
     ops = cairn_file_ops_os;
     ops.write = lying_write;
     cairn_file_setup(&ops);

@@ -26,14 +26,12 @@ static struct cairn_timer timer;
 static void
 stop(void *context)
 {
-    (void)context;
     cairn_loop_stop(loop);
 }
 
 static int
 setup(void **state)
 {
-    (void)state;
     snprintf(dir, sizeof dir, "/tmp/cairn-history-XXXXXX");
     assert_non_null(mkdtemp(dir));
     assert_int_equal(cairn_loop_create(NULL, &loop), CAIRN_OK);
@@ -44,7 +42,6 @@ setup(void **state)
 static int
 teardown(void **state)
 {
-    (void)state;
     cairn_loop_destroy(loop);
     remove_path(dir);
     return 0;
@@ -102,7 +99,6 @@ test_events_come_back_in_order(void **state)
     struct history_book book;
     struct recorder_store *store = open_store(&book);
 
-    (void)state;
     add(&book, 3);
     close_store(store, &book);
     store = open_store(&book);
@@ -134,7 +130,6 @@ test_a_damaged_record_is_left_out(void **state)
     struct history_book book;
     struct recorder_store *store = open_store(&book);
 
-    (void)state;
     add(&book, 3);
     close_store(store, &book);
     assert_int_equal(cairn_store_rocksdb.open(path_of("history"), false, &rocks), CAIRN_OK);
@@ -165,7 +160,6 @@ test_a_damaged_store_is_set_aside(void **state)
     struct history_book book;
     struct recorder_store *store;
 
-    (void)state;
     for (int round = 0; round < 2; round++) { /* the second one takes the place of the first */
         store = open_store(&book);
         add(&book, 3);
@@ -190,7 +184,6 @@ test_a_disk_that_takes_nothing(void **state)
     struct history_book book;
     int fd = open(path_of("history"), O_CREAT | O_WRONLY, 0600); /* a file stands in the way */
 
-    (void)state;
     assert_true(fd >= 0);
     close(fd);
     store = open_store(&book);

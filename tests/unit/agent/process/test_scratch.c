@@ -20,7 +20,6 @@ ignore_message(void *context, uint32_t from_node, const void *body, size_t body_
                const void *payload, size_t payload_len, uint64_t buffer)
 {
     (void)context, (void)from_node, (void)body, (void)body_len, (void)payload, (void)payload_len;
-    (void)buffer;
 }
 
 static void
@@ -231,7 +230,6 @@ count_event(struct cairn_agent *agent, const struct arrival *arrival,
 static void
 settle_nothing(struct cairn_agent *agent)
 {
-    (void)agent;
 }
 
 static const struct agent_handlers counting_handlers = {.carry_out = count_event,

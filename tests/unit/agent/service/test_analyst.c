@@ -176,7 +176,6 @@ test_layers_move_if_nothing_refuses(void **state)
 {
     struct scene scene;
 
-    (void)state;
     begin(&scene, 8, 3, 6000);
     run_rounds(&scene, 200);
     assert_true(has_moved(&scene));
@@ -191,7 +190,6 @@ test_no_layers_move_from_an_old_commit(void **state)
     const struct proposal_story *story;
     struct scene scene;
 
-    (void)state;
     begin(&scene, 8, 3, 6000);
     scene.commits = false;
     run_rounds(&scene, 200);
@@ -223,7 +221,6 @@ test_no_layers_move_into_full_slots(void **state)
 {
     struct scene scene;
 
-    (void)state;
     begin(&scene, 8, 3, 4999); /* a layer more, and a node has 5000 */
     run_rounds(&scene, 200);
     assert_false(has_moved(&scene));
@@ -248,7 +245,6 @@ test_a_small_gain_changes_nothing(void **state)
 {
     struct scene scene;
 
-    (void)state;
     begin(&scene, 20, 1.12, 6000); /* 11 | 9: 1.6 % */
     scene.stages = 0;
     run_rounds(&scene, 400);
@@ -269,7 +265,6 @@ test_nothing_changes_while_a_rank_is_silent(void **state)
 {
     struct scene scene;
 
-    (void)state;
     begin(&scene, 8, 3, 6000);
     scene.is_silent = true;
     run_rounds(&scene, 200);
@@ -307,7 +302,6 @@ test_a_relaunch_is_proposed_once_it_pays(void **state)
     struct scene scene;
     uint32_t rounds = 0;
 
-    (void)state;
     begin(&scene, 8, 20, 6000);
     scene.stages = 0;
     run_rounds(&scene, 300);
@@ -342,7 +336,6 @@ test_a_job_in_another_shape(void **state)
     struct scene scene;
     uint64_t offered, number;
 
-    (void)state;
     begin(&scene, 8, 20, 6000);
     scene.stages = 0;
     scene.reads =
@@ -389,7 +382,6 @@ test_a_relaunch_that_nobody_carries_out(void **state)
     const struct proposal_book *book;
     struct scene scene;
 
-    (void)state;
     begin(&scene, 8, 20, 6000);
     scene.stages = 0;
     scene.reads =

@@ -61,7 +61,6 @@ test_a_healthy_node_has_none(void **state)
 {
     struct cause causes[CAUSES_MAX];
 
-    (void)state;
     start();
     assert_int_equal(cause_find(&before, &now, causes), 0);
     now.gpus[0].clock_reasons = READING_CLOCKS_POWER_CAP; /* a little below, as all are */
@@ -82,7 +81,6 @@ test_a_healthy_node_has_none(void **state)
 static void
 test_each_cause(void **state)
 {
-    (void)state;
     start();
     now.gpus[0].clock_reasons = READING_CLOCKS_HW_THERMAL;
     now.gpus[0].clock_mhz = 1900;
@@ -124,7 +122,6 @@ test_ranks_that_wait(void **state)
 {
     struct cause cause;
 
-    (void)state;
     start();
     now.ranks[0].disk_samples = 8;
     cause = only();
@@ -146,7 +143,6 @@ test_many(void **state)
 {
     struct cause causes[CAUSES_MAX];
 
-    (void)state;
     start();
     now.gpu_count = READING_GPUS_MAX;
     for (uint32_t i = 0; i < READING_GPUS_MAX; i++)
@@ -160,7 +156,6 @@ test_a_reading(void **state)
 {
     static struct health_reading reading;
 
-    (void)state;
     reading.rank_count = 2;
     reading.ranks[0] = (struct reading_rank){.rank = 1, .pid = getpid()};
     reading.ranks[1] = (struct reading_rank){.rank = 2, .pid = INT32_MAX};

@@ -51,7 +51,6 @@ test_what_it_gets(void **state)
 {
     int fd = open("/dev/null", O_RDONLY); /* without close-on-exec */
 
-    (void)state;
     assert_true(fd > 2);
     assert_int_equal(setenv("CAIRN_VERDICT", "of another job", 1), 0);
     run("cat; echo; echo $CAIRN_VERDICT, $CAIRN_NODES, ${PATH:+there}; echo too >&2; ls "
@@ -72,7 +71,6 @@ test_what_it_gets(void **state)
 static void
 test_how_it_ends(void **state)
 {
-    (void)state;
     run("exit 3", LONG_S * CAIRN_NS_PER_S);
     assert_int_equal(command.end, CAIRN_ENFORCEMENT_EXITED);
     assert_int_equal(command.value, 3);
@@ -90,7 +88,6 @@ test_how_it_ends(void **state)
 static void
 test_output_is_bounded(void **state)
 {
-    (void)state;
     run("head -c 1000000 /dev/zero | tr '\\0' x; echo end", LONG_S * CAIRN_NS_PER_S);
     /* it was read to its end, and did not wait */
     assert_int_equal(command.end, CAIRN_ENFORCEMENT_EXITED);
@@ -109,7 +106,6 @@ test_pieces(void **state)
     size_t at = 0, used = 0, count = 0;
     bool goes_on = false;
 
-    (void)state;
     run("echo short; echo; printf 'a\\0b\\n'; printf x; for i in 1 2 3 4 5 6 7 8 9 10; do for k in "
         "1 2 3 4 5 6 7 8 9 10; do printf "
         "'\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\27"
@@ -142,7 +138,6 @@ test_pieces_of_no_text(void **state)
     struct cairn_command_piece piece;
     size_t at = 0, sum = 0;
 
-    (void)state;
     run("head -c 3000 /dev/zero | tr '\\0' '\\200'", LONG_S * CAIRN_NS_PER_S);
     while (cairn_command_next_piece(&command, &at, &piece)) {
         assert_in_range(piece.len, 1, CAIRN_COMMAND_PIECE_BYTES);
@@ -183,7 +178,6 @@ test_it_does_not_hang(void **state)
         "sleep 1000 & echo $!; wait",
         "trap '' TERM INT HUP; sleep 1000 & echo $!; exec >&- 2>&-; wait"};
 
-    (void)state;
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         run(scripts[i], CAIRN_NS_PER_S);
         assert_int_equal(command.end, CAIRN_ENFORCEMENT_TIMEOUT);
@@ -203,7 +197,6 @@ test_what_it_leaves_behind(void **state)
 {
     long pid;
 
-    (void)state;
     run("sleep 1000 & echo $!", LONG_S * CAIRN_NS_PER_S);
     assert_int_equal(command.end, CAIRN_ENFORCEMENT_EXITED);
     pid = strtol(command.output, NULL, 10);
@@ -221,7 +214,6 @@ test_check(void **state)
                                           "it is not a plain file"};
     FILE *file;
 
-    (void)state;
     assert_non_null(mkdtemp(dir));
     (void)snprintf(path, sizeof path, "%s/drain", dir);
     for (int i = 0; i < 4; i++) {

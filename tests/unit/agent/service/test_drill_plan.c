@@ -66,7 +66,6 @@ each_lost_block_is_decoded_once(void **state)
 {
     static const uint32_t shapes[][2] = {{1, 1}, {2, 1}, {3, 2}, {4, 3}, {5, 0}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct cairn_stripes stripes;
 
@@ -82,7 +81,6 @@ sources_are_k_that_are_left(void **state)
 {
     struct cairn_stripes stripes;
 
-    (void)state;
     make(4, 3, &stripes);
     for (uint64_t without = 0; without < 1 << 7; without++)
         for (uint32_t own = 0; own < 7; own++) {

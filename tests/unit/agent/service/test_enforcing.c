@@ -285,7 +285,6 @@ test_whoever_analyses_settles(void **state)
     struct timing_state *timing = calloc(1, sizeof *timing);
     bool eligible = true;
 
-    (void)state;
     assert_true(agent && timing);
     agent->clock = cairn_clock_system();
     agent->config.verdict_policy = CAIRN_CONFIG_ADVISE;

@@ -30,7 +30,6 @@ answer(int number)
 {
     ssize_t written = write(dump_fd, dump, sizeof dump - 1);
 
-    (void)number;
     (void)written;
 }
 
@@ -79,7 +78,6 @@ test_a_process_that_answers(void **state)
     char name[64], text[TEXT_BYTES];
     pid_t pid;
 
-    (void)state;
     (void)snprintf(name, sizeof name, "cairn-stacks-%d", SIGRTMIN + 5);
     pid = start(name, SIGRTMIN + 5);
     for (int i = 0; i < 2; i++) { /* again, behind the first answer */
@@ -98,7 +96,6 @@ test_others_get_no_signal(void **state)
     char name[64], text[TEXT_BYTES];
     pid_t pid;
 
-    (void)state;
     (void)snprintf(name, sizeof name, "cairn-stacks-%d", SIGRTMIN + 5);
     pid = start(NULL, SIGRTMIN + 5); /* offers nothing */
     assert_false(health_stacks_ask(pid, text, sizeof text));
@@ -153,7 +150,6 @@ test_equal_stacks_are_one_group(void **state)
     char *text = NULL;
     size_t len;
 
-    (void)state;
     cairn_json_writer_init(&writer);
     operator_stacks_report(&writer, &job);
     assert_int_equal(cairn_json_writer_done(&writer, &text, &len), CAIRN_OK);

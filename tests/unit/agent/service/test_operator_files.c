@@ -15,7 +15,6 @@ files_that_are_not_there(void **state)
     char folder[] = "/tmp/cairn-test-XXXXXX", path[64];
     FILE *file;
 
-    (void)state;
     assert_non_null(files);
     operator_files_read("", 1, OPERATOR_LOOK_VERIFY, (struct cairn_generation_id){0}, 1, files);
     assert_false(files->configured);

@@ -9,7 +9,6 @@ a_note_has_one_session(void **state)
 {
     struct operator_launcher launcher = {0};
 
-    (void)state;
     assert_true(operator_launcher_take(&launcher, 7, "joins"));
     assert_true(operator_launcher_take(&launcher, 7, "trains"));
     assert_false(operator_launcher_take(&launcher, 8, "another"));

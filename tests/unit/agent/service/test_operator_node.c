@@ -104,7 +104,6 @@ hostile_coverage_is_refused(void **state)
     struct operator_node out;
     char longer[1024];
 
-    (void)state;
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++)
         assert_false(reads(hostile[i], &out));
     snprintf(longer, sizeof longer,
@@ -122,7 +121,6 @@ newer_views_are_read(void **state)
 {
     struct operator_node out;
 
-    (void)state;
     assert_true(reads(
         "{\"of_tomorrow\":{\"a\":[1,{\"b\":null}],\"c\":\"}\"},\"coverage\":{\"totals\":{\"x\":[1."
         "5,true]},"

@@ -207,7 +207,6 @@ restores_say_what_and_why(void **state)
     struct cairn_tree tree;
     char *text, out[64];
 
-    (void)state;
     restored.outcome.generation = newest;
     restored.outcome.rebuilt_blocks = 3;
     snprintf(restored.outcome.text, sizeof restored.outcome.text, "line one\nline two\n");

@@ -52,7 +52,6 @@ test_right(void **state)
     struct cairn_config config;
     bool has_adviser;
 
-    (void)state;
     if (load(right, &has_adviser, error) || !has_adviser)
         fail_msg("%s", error);
     assert_int_equal(cairn_config_default(&config), CAIRN_OK);
@@ -76,7 +75,6 @@ test_wrong(void **state)
     char error[CAIRN_CONFIG_ERROR_BYTES];
     bool has_adviser;
 
-    (void)state;
     for (uint32_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(load(wrong[i].text, &has_adviser, error), CAIRN_CONFIG);
         assert_false(has_adviser);

@@ -110,7 +110,6 @@ test_a_proposal_waits_until_it_is_approved(void **state)
     static struct proposal_book book, before;
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     assert_int_equal(plan(&book, 5, 1, true, 1 * S), 0); /* home is what runs */
     assert_int_equal(book.version, 0);
@@ -146,7 +145,6 @@ test_late_decisions_are_refused(void **state)
     static struct proposal_book book, before;
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     assert_int_equal(decide(&book, PROPOSAL_APPROVE, 1, 10, &answer), 0);
     assert_refused(64, "proposal 1: there is none with this number, and none waits");
@@ -184,7 +182,6 @@ test_a_decision_that_arrives_twice_is_carried_out_once(void **state)
     static struct proposal_book book, before;
     struct proposal_answer answer;
 
-    (void)state;
     for (enum proposal_word word = PROPOSAL_APPROVE; word <= PROPOSAL_GO_BACK; word++) {
         memset(&book, 0, sizeof book);
         if (word == PROPOSAL_GO_BACK)
@@ -213,7 +210,6 @@ test_another_placement_of_the_same_number_is_not_approved(void **state)
         .word = PROPOSAL_APPROVE, .number = 1, .name = name_of(7), .token = 11, .node = 2};
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     (void)plan(&book, 8, 2, true, 90 * S);
     assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
@@ -230,7 +226,6 @@ test_a_denial_holds_for_its_evidence(void **state)
     static struct proposal_book book;
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     (void)plan(&book, 8, 2, true, 90 * S);
     assert_int_equal(decide(&book, PROPOSAL_DENY, 1, 11, &answer), PROPOSAL_CHANGED);
@@ -266,7 +261,6 @@ test_an_operator_goes_back(void **state)
     static struct proposal_book book;
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     assert_int_equal(decide(&book, PROPOSAL_GO_BACK, 0, 10, &answer), 0);
     assert_refused(1, "home placement: the trainers have it; there is nothing to go back from");
@@ -301,7 +295,6 @@ test_without_approval_the_budget_counts(void **state)
         .word = PROPOSAL_APPROVE, .number = 1, .token = 11, .node = 2};
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(plan(&book, 7 + i % 2, 2, false, 90 * S),
@@ -332,7 +325,6 @@ test_an_offer_that_brings_nothing_is_taken_back(void **state)
     struct proposal home = placing(5, 2);
     const struct proposal_story *story;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     (void)plan(&book, 8, 2, false, 90 * S);
     assert_false(proposal_is_taken(&book));
@@ -361,7 +353,6 @@ test_what_ran_before_is_offered_again(void **state)
     static struct proposal_book book;
     struct proposal home = placing(5, 2);
 
-    (void)state;
     memset(&book, 0, sizeof book);
     (void)plan(&book, 8, 2, false, 90 * S);
     (void)proposal_note_taken(&book, 200, 100, 91 * S);
@@ -383,7 +374,6 @@ test_standstills_are_a_price_and_a_budget(void **state)
     struct proposal_round round = round_of(&home, &wanted, false, 100 * S);
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     assert_int_equal(proposal_price_ns(&book), 0);
     (void)plan(&book, 8, 2, true, 90 * S);
@@ -422,7 +412,6 @@ test_a_denial_for_a_time_and_an_offer_now(void **state)
         .word = PROPOSAL_DENY, .number = 1, .name = name_of(8), .for_ns = 50 * S, .token = 1};
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     (void)plan(&book, 8, 2, true, 90 * S);
     assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), PROPOSAL_CHANGED);
@@ -453,7 +442,6 @@ test_a_gate_refuses(void **state)
     struct proposal_decision decision = {.word = PROPOSAL_NOW, .token = 7, .node = 2};
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     round.gate = PROPOSAL_GATE_COMMIT;
     assert_int_equal(proposal_take_round(&book, &round), PROPOSAL_SHUT);
@@ -493,7 +481,6 @@ test_what_is_not_known_changes_nothing(void **state)
     struct proposal home = placing(5, 1);
     struct proposal_round round = {.home = &home, .needs_approval = true};
 
-    (void)state;
     memset(&book, 0, sizeof book);
     (void)plan(&book, 8, 2, true, 90 * S);
     before = book;
@@ -531,7 +518,6 @@ test_a_relaunch_waits_beside_a_proposal(void **state)
     const struct proposal one = relaunching(1), other = relaunching(2);
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     (void)plan(&book, 7, 2, true, 90 * S);
     assert_int_equal(proposal_want_relaunch(&book, &one, 91 * S),
@@ -569,7 +555,6 @@ test_an_approved_relaunch(void **state)
     const struct proposal_story *story;
     struct proposal_answer answer;
 
-    (void)state;
     memset(&book, 0, sizeof book);
     (void)plan(&book, 7, 2, false, 89 * S); /* an offer to the trainers */
     (void)plan(&book, 8, 2, true, 90 * S);  /* and a proposal */
@@ -640,7 +625,6 @@ test_books_travel(void **state)
     static uint8_t bytes[PROPOSAL_BOOK_BYTES_MAX];
     size_t used;
 
-    (void)state;
     fill(&book);
     used = proposal_pack(&book, bytes);
     assert_true(used > 0);
@@ -699,7 +683,6 @@ test_damaged_books(void **state)
     static uint8_t bytes[PROPOSAL_BOOK_BYTES_MAX], again[PROPOSAL_BOOK_BYTES_MAX];
     size_t used;
 
-    (void)state;
     fill(&book);
     used = proposal_pack(&book, bytes);
     for (size_t at = 0; at < used; at += CASE_STRIDE)
@@ -721,7 +704,6 @@ test_the_newer_book_is_taken(void **state)
 {
     static struct proposal_book one, other;
 
-    (void)state;
     fill(&one);
     memset(&other, 0, sizeof other);
     assert_int_equal(proposal_hear(&one, &other), 0);
@@ -772,7 +754,6 @@ test_what_changes_is_compared(void **state)
     struct proposal to = {.placement = home, .cost_ms = 1000, .step_ms = 80};
     struct cairn_adviser *adviser = six_devices();
 
-    (void)state;
     proposal_compare(adviser, &running, &to);
     assert_int_equal(to.moved_layers, 0);
     assert_true(to.cost_ms < 1);                  /* which costs nothing */

@@ -39,7 +39,6 @@ test_pass(void **state)
     struct scrub_run run;
     uint32_t runs = 0;
 
-    (void)state;
     scrub_course_init(&course, start_ns);
     while (course.passes == 0) {
         now_ns = read_next(&course, extents, now_ns, 1000, &run);
@@ -69,7 +68,6 @@ test_period(void **state)
     struct scrub_course course;
     struct scrub_run run;
 
-    (void)state;
     scrub_course_init(&course, start_ns);
     for (uint32_t i = 0; i < 80; i++) {
         uint32_t key;
@@ -91,7 +89,6 @@ test_share(void **state)
     struct scrub_course course;
     struct scrub_run run;
 
-    (void)state;
     scrub_course_init(&course, start_ns);
     now_ns = read_next(&course, extents, now_ns, cpu_ns, &run);
     for (uint32_t i = 0; i < 12; i++) {
@@ -110,7 +107,6 @@ test_changes(void **state)
     struct scrub_course course;
     struct scrub_run run;
 
-    (void)state;
     scrub_course_init(&course, start_ns);
     for (uint32_t i = 0; i < 5; i++) {
         assert_false(scrub_course_next(&course, extents, EXTENTS, UNITS_MAX, interval_ns, now_ns,
@@ -150,7 +146,6 @@ test_again(void **state)
     struct scrub_course course;
     struct scrub_run run, next;
 
-    (void)state;
     scrub_course_init(&course, start_ns);
     for (uint32_t i = 0; i < 2; i++) {
         while (!scrub_course_next(&course, extents, EXTENTS, UNITS_MAX, interval_ns, now_ns, &run,
@@ -177,7 +172,6 @@ test_extent(void **state)
     struct scrub_course course;
     struct scrub_run run;
 
-    (void)state;
     scrub_course_init(&course, start_ns);
     for (uint32_t i = 0; i < 5; i++) { /* with the rest between two passes */
         uint32_t extent = scrub_course_extent(&course, extents, EXTENTS);
@@ -195,7 +189,6 @@ test_extent(void **state)
 static void
 test_remedy(void **state)
 {
-    (void)state;
     for (uint32_t tries = 0; tries <= SCRUB_TRIES_MAX; tries++) {
         assert_int_equal(scrub_remedy(false, false, tries), SCRUB_WAIT);
         assert_int_equal(scrub_remedy(false, true, tries), SCRUB_WAIT);
@@ -212,7 +205,6 @@ test_damage(void **state)
     const struct cairn_generation_id g1 = {1, 10, 5}, g2 = {1, 20, 5};
     uint64_t now_ns = start_ns, pause_ns;
 
-    (void)state;
     memset(&ledger, 0, sizeof ledger);
     assert_false(scrub_ledger_ask(&ledger, now_ns));
     assert_true(scrub_ledger_add(&ledger, g1, 0, 7));
@@ -257,7 +249,6 @@ test_much_damage(void **state)
     const struct cairn_generation_id g = {1, 10, 5};
     uint64_t unit = 0;
 
-    (void)state;
     memset(&ledger, 0, sizeof ledger);
     while (scrub_ledger_add(&ledger, g, 0, unit))
         unit++;

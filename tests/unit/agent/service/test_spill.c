@@ -175,7 +175,6 @@ any_layout_fills_every_byte(void **state)
 {
     enum { TENSORS = 7 };
 
-    (void)state;
     for (uint32_t seed = 1; seed <= 60; seed++) {
         uint64_t rows[TENSORS], columns[TENSORS], offset[TENSORS], end[2] = {0, 0};
         struct cairn_layout *source = NULL, *target = NULL;
@@ -236,7 +235,6 @@ a_buffer_may_need_more_blocks_than_the_window(void **state)
     struct cairn_slice whole = {.name = "t3", .dtype = CAIRN_U8, .kind = CAIRN_PARAM, .dims = 2};
     uint8_t *bytes;
 
-    (void)state;
     random_state = 7;
     memory_init(&memory, 16 << 20);
     assert_int_equal(cairn_layout_create(&source), CAIRN_OK);
@@ -272,7 +270,6 @@ neighbouring_buffers_share_their_blocks(void **state)
     struct memory memory = {{0}, {0}, 0};
     struct filled filled = {0, 0};
 
-    (void)state;
     random_state = 9;
     memory_init(&memory, 50 * CAIRN_BLOCK_BYTES);
     memory.used[2] = 41 * CAIRN_BLOCK_BYTES;
@@ -293,7 +290,6 @@ moves_that_are_not_sound_are_refused(void **state)
         {.run_bytes = 1, .run_count = 3, .source_stride = UINT64_C(1) << 62, .target_stride = 2},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct cairn_move move = bad[i];
         struct cairn_moves moves = {.moves = &move, .count = 1};
@@ -317,7 +313,6 @@ a_gap_is_noticed(void **state)
     uint8_t buffer[33];
     uint32_t count;
 
-    (void)state;
     memory_init(&memory, 1000);
     memory.used[0] = 1000;
     assert_int_equal(fill_create(&moves, 0, &fill), CAIRN_OK);

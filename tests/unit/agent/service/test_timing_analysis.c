@@ -34,14 +34,12 @@ static uint64_t test_now_ns;
 static uint64_t
 clock_now(void *state)
 {
-    (void)state;
     return test_now_ns;
 }
 
 static void
 ignore_turn(struct cairn_agent *agent)
 {
-    (void)agent;
 }
 
 static void
@@ -55,7 +53,6 @@ test_no_room(void **state)
     struct lines lines = {0};
     struct cairn_live_view view;
 
-    (void)state;
     assert_true(agent && timing && part);
     cairn_log_setup(CAIRN_LOG_INFO, keep_line, &lines);
     agent->clock = (struct cairn_clock){.ops = &ops};

@@ -243,7 +243,6 @@ test_whole_network(void **state)
 {
     struct net *net = make(1);
 
-    (void)state;
     for (uint32_t i = 0; i < 100; i++)
         turn(net, true);
     all_arrived(net, 0);
@@ -259,7 +258,6 @@ test_whole_network(void **state)
 static void
 test_lossy(void **state)
 {
-    (void)state;
     for (uint32_t seed = 1; seed <= 20; seed++) {
         struct net *net = make(seed);
 
@@ -276,7 +274,6 @@ test_lossy(void **state)
 static void
 test_taken_over(void **state)
 {
-    (void)state;
     for (uint32_t seed = 1; seed <= 20; seed++) {
         struct net *net = make(seed);
 
@@ -307,7 +304,6 @@ test_forgotten(void **state)
 {
     struct net *net = make(3);
 
-    (void)state;
     for (uint32_t i = 0; i < 50; i++)
         turn(net, true);
     stop(net, 0);
@@ -325,7 +321,6 @@ test_asked_anew(void **state)
 {
     struct net *net = make(6);
 
-    (void)state;
     for (uint32_t i = 0; i < 50; i++)
         turn(net, true);
     cairn_watch_ask_anew(net->agents[0].watch);
@@ -344,7 +339,6 @@ test_away(void **state)
 {
     struct net *net = make(4);
 
-    (void)state;
     for (uint32_t i = 0; i < 20; i++)
         turn(net, true);
     net->loss_percent = 100;

@@ -177,7 +177,6 @@ it_is_ourselves(int version)
 static void
 test_both(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(both_are_told, "100"));
     assert_true(fake_each_version(only_what_it_asks_for, "100"));
 }
@@ -185,7 +184,6 @@ test_both(void **state)
 static void
 test_limits(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(ours_ends, "100"));
     assert_true(fake_each_version(entries_run_out, "0"));
 }
@@ -193,7 +191,6 @@ test_limits(void **state)
 static void
 test_none(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(it_cannot_be_opened, "100"));
     assert_true(fake_each_version(it_is_ourselves, "100"));
 }

@@ -73,7 +73,6 @@ static uint64_t now_ns;
 static void
 carry(void *context, const struct cairn_report *report)
 {
-    (void)context;
     assert_int_equal(cairn_live_take(live, report->rank, report, now_ns, now_ns), CAIRN_OK);
 }
 
@@ -145,7 +144,6 @@ test_one_never_enters(void **state)
 {
     struct cairn_ledger ledger;
 
-    (void)state;
     /* the third does not say who is in a communicator */
     for (int version = 4; version <= 6; version++) {
         run(ONE_NEVER_ENTERS, "0", &ledger, version);
@@ -165,7 +163,6 @@ test_none_ends(void **state)
 {
     struct cairn_ledger ledger;
 
-    (void)state;
     run(NONE_ENDS, "100", &ledger, 5);
     assert_int_equal(ledger.count, 1);
     assert_int_equal(ledger.entries[0].kind, CAIRN_HANG_LINK);
@@ -177,7 +174,6 @@ test_all_pause(void **state)
 {
     struct cairn_ledger ledger;
 
-    (void)state;
     run(ALL_PAUSE, "0", &ledger, 5);
     assert_int_equal(ledger.count, 0);
     run(ALL_PAUSE, "100", &ledger, 6);

@@ -84,7 +84,6 @@ records_of_an_operation(int version)
 static void
 test_records(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(records_of_an_operation, "100"));
 }
 
@@ -134,7 +133,6 @@ names_and_sizes(int version)
 static void
 test_names(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(names_and_sizes, "0"));
 }
 
@@ -201,7 +199,6 @@ reader_wishes(int version)
 static void
 test_sampling(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(share_is_bounded, "5"));
     assert_true(fake_each_version(reader_wishes, "5"));
 }
@@ -220,7 +217,6 @@ setting_is_no_number(int version)
 static void
 test_bad_setting(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(setting_is_no_number, "101"));
     assert_true(fake_in_child(setting_is_no_number, 5, "many"));
 }
@@ -314,7 +310,6 @@ many_threads(int version)
 static void
 test_threads(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(many_threads, "100"));
 }
 
@@ -323,7 +318,6 @@ test_only_tables_leave(void **state)
 {
     void *library = dlopen(fake_nccl_path("cairn"), RTLD_NOW | RTLD_LOCAL);
 
-    (void)state;
     assert_non_null(library);
     assert_non_null(dlsym(library, "ncclProfiler_v6"));
     assert_null(dlsym(library, "cairn_ring_write"));

@@ -18,7 +18,6 @@ next_random(uint32_t *state)
 static void
 test_bound(void **state)
 {
-    (void)state;
     for (uint32_t seed = 1; seed <= 40; seed++) {
         static struct cairn_sampler sampler;
         uint32_t random = seed, percent = 1 + seed % 40;
@@ -47,7 +46,6 @@ test_ranks_agree(void **state)
     static bool timed[2][3 * CAIRN_SAMPLER_PERIOD];
     uint64_t both = 0, other_number = 0;
 
-    (void)state;
     for (int rank = 0; rank < 2; rank++) {
         uint64_t now_ns = 1;
 
@@ -76,7 +74,6 @@ test_few_operations(void **state)
     struct cairn_sampler sampler;
     uint64_t now_ns = 1, number = 1000;
 
-    (void)state;
     cairn_sampler_init(&sampler, 1, now_ns);
     for (int step = 0; step < 50; step++) {
         now_ns += 4000 * MS;
@@ -93,7 +90,6 @@ test_settings(void **state)
     struct cairn_sampler never, always, some;
     uint64_t now_ns = 1, timed = 0;
 
-    (void)state;
     cairn_sampler_init(&never, 0, now_ns);
     cairn_sampler_init(&always, 1000, now_ns);
     cairn_sampler_init(&some, 1, now_ns);

@@ -292,56 +292,48 @@ communicators_run_out(int version)
 static void
 test_kernels_go_wrong(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(kernels_go_wrong, "100"));
 }
 
 static void
 test_arguments_go_wrong(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(arguments_go_wrong, "100"));
 }
 
 static void
 test_it_ends_too_early(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(it_ends_too_early, "100"));
 }
 
 static void
 test_handles_grow_old(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(handles_grow_old, "100"));
 }
 
 static void
 test_another_rank_is_described(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(another_rank_is_described, "100"));
 }
 
 static void
 test_replays_are_not_numbered(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(replays_are_not_numbered, "100"));
 }
 
 static void
 test_nobody_reads(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(nobody_reads, "0"));
 }
 
 static void
 test_communicators_run_out(void **state)
 {
-    (void)state;
     assert_true(fake_each_version(communicators_run_out, "0"));
 }
 

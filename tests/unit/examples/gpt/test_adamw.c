@@ -64,7 +64,6 @@ run(float *param, float scale, int decay)
 static void
 test_equals_the_algorithm(void **state)
 {
-    (void)state;
     for (int decay = 0; decay < 2; decay++) {
         float param[COUNT];
 
@@ -85,7 +84,6 @@ test_the_tolerance_sees_a_wrong_rule(void **state)
     float without[COUNT];
     double away = 0.0;
 
-    (void)state;
     run(with, 0.5f, 1);
     run(without, 0.5f, 0);
     for (size_t i = 0; i < COUNT; i++)
@@ -102,7 +100,6 @@ test_same_bytes_twice_and_in_parts(void **state)
     float exp_avg_sq[COUNT] = {0};
     float grad[COUNT];
 
-    (void)state;
     run(once, 1.0f, 1);
     for (size_t i = 0; i < COUNT; i++)
         again[i] = (float)i / 10.0f - 1.0f;

@@ -32,7 +32,6 @@ set_up(void **state)
 {
     int fd;
 
-    (void)state;
     snprintf(path, sizeof path, "/tmp/gpt-data-XXXXXX");
     fd = mkstemp(path);
     return fd < 0 ? -1 : close(fd);
@@ -41,7 +40,6 @@ set_up(void **state)
 static int
 tear_down(void **state)
 {
-    (void)state;
     return unlink(path);
 }
 
@@ -54,7 +52,6 @@ test_windows_are_of_the_text_and_repeat(void **state)
     bool first = false;
     bool last = false;
 
-    (void)state;
     write_text(TEXT);
     assert_int_equal(gpt_data_init(path, CONTEXT, &data), CAIRN_OK);
     for (uint64_t step = 0; step < 400; step++) {
@@ -87,7 +84,6 @@ test_shortest_text(void **state)
     struct gpt_data data;
     uint8_t tokens[CONTEXT + 1];
 
-    (void)state;
     write_text(CONTEXT);
     assert_int_equal(gpt_data_init(path, CONTEXT, &data), CAIRN_CORRUPT);
     write_text(CONTEXT + 1);
@@ -102,7 +98,6 @@ test_unusable_texts(void **state)
 {
     struct gpt_data data;
 
-    (void)state;
     write_text(0);
     assert_int_equal(gpt_data_init(path, CONTEXT, &data), CAIRN_CORRUPT);
     assert_int_equal(gpt_data_init("/tmp", CONTEXT, &data), CAIRN_CORRUPT);
@@ -118,7 +113,6 @@ test_fingerprint_is_of_the_bytes(void **state)
     struct gpt_data one;
     struct gpt_data other;
 
-    (void)state;
     write_text(TEXT);
     assert_int_equal(gpt_data_init(path, CONTEXT, &one), CAIRN_OK);
     assert_int_equal(gpt_data_init(path, CONTEXT, &other), CAIRN_OK);

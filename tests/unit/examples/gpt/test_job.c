@@ -11,7 +11,6 @@ test_loss_falls(void **state)
 {
     struct result result;
 
-    (void)state;
     run_job(1, "--steps 60 --micro-batches 4", &result);
     assert_true(strtod(result.loss_first, NULL) > 5.3);
     assert_true(strtod(result.loss_last, NULL) < 3.4);
@@ -36,7 +35,6 @@ test_every_division_gives_the_same_bits(void **state)
     struct result first;
     struct result other;
 
-    (void)state;
     run_job(divisions[0].ranks, divisions[0].arguments, &first);
     for (size_t i = 1; i < sizeof divisions / sizeof *divisions; i++) {
         run_job(divisions[i].ranks, divisions[i].arguments, &other);
@@ -72,7 +70,6 @@ test_a_killed_rank_ends_the_others_at_once(void **state)
 {
     char line[512];
 
-    (void)state;
     snprintf(line, sizeof line, "%s --steps 100000 --dp 2 --pp 3", small_model);
     for (uint32_t victim = 0; victim < 6; victim += 3) {
         struct job job;
@@ -99,7 +96,6 @@ test_a_stopped_rank_is_given_up_after_the_timeout(void **state)
     struct job job;
     char line[512];
 
-    (void)state;
     snprintf(line, sizeof line, "%s --steps 100000 --pp 2 --peer-timeout-s 4", small_model);
     job_init(&job, 2);
     start_all(&job, line);
@@ -125,7 +121,6 @@ test_a_death_is_seen_while_another_rank_is_waited_for(void **state)
     uint64_t begin_ms;
     int status = 0;
 
-    (void)state;
     snprintf(line, sizeof line, "%s --steps 100000 --dp 3", small_model);
     job_init(&job, 3);
     start_all(&job, line);
@@ -152,7 +147,6 @@ test_a_missing_rank_is_named(void **state)
     struct job job;
     char line[512];
 
-    (void)state;
     snprintf(line, sizeof line, "%s --steps 3 --pp 3 --peer-timeout-s 4", small_model);
     job_init(&job, 3);
     start_rank(&job, 0, line);
@@ -171,7 +165,6 @@ test_ranks_with_other_settings_do_not_mix(void **state)
     char line[512];
     char other[560];
 
-    (void)state;
     snprintf(line, sizeof line, "%s --steps 3 --pp 2 --peer-timeout-s 20", small_model);
     snprintf(other, sizeof other, "%s --seed 9", line);
     job_init(&job, 2);
@@ -193,7 +186,6 @@ test_strangers_are_sent_away(void **state)
     char line[512];
     int fd = -1;
 
-    (void)state;
     snprintf(line, sizeof line, "%s --steps 3 --pp 2", small_model);
     job_init(&job, 2);
     address.sin_port = htons((uint16_t)strtoul(strchr(job.peers, ':') + 1, NULL, 10));
@@ -231,7 +223,6 @@ test_statuses_of_bad_input(void **state)
         {"--lr 10 --clip 1000000 --steps 300 --warmup-steps 0 --weight-decay 10", 1, "not finite"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct job job;
         char line[512];

@@ -136,7 +136,6 @@ test_loss_equals_the_reference(void **state)
     double *param;
     struct reference reference;
 
-    (void)state;
     whole_init(&whole);
     param = doubles(&whole.stage);
     reference = (struct reference){&small, whole.stage.tensors, whole.stage.tensor_count, param};
@@ -151,7 +150,6 @@ test_gradient_of_every_tensor(void **state)
     struct whole whole = {0};
     double *param;
 
-    (void)state;
     whole_init(&whole);
     param = doubles(&whole.stage);
     assert_int_equal(whole.stage.tensor_count, 2 + 12 * small.layers + 3);
@@ -176,7 +174,6 @@ test_a_wrong_gradient_is_seen(void **state)
     struct whole whole = {0};
     double *param;
 
-    (void)state;
     whole_init(&whole);
     param = doubles(&whole.stage);
     for (uint32_t i = 0; i < whole.stage.tensor_count; i += 4) {
@@ -203,7 +200,6 @@ test_future_tokens_change_nothing_before_them(void **state)
     size_t bytes = (size_t)small.sequences * small.context * GPT_VOCAB * sizeof(float);
     float *before = malloc(bytes);
 
-    (void)state;
     assert_non_null(before);
     whole_init(&whole);
     gpt_stage_forward(&whole.stage, 0, whole.tokens, whole.stream);
@@ -263,7 +259,6 @@ test_division_into_stages_changes_no_bit(void **state)
     static const size_t stage_counts[] = {1, 2, 2, 3};
     struct whole whole = {0};
 
-    (void)state;
     whole_init(&whole);
     for (size_t i = 0; i < 4; i++) {
         float *grad = calloc(whole.stage.float_count, sizeof *grad);
@@ -281,7 +276,6 @@ test_instruction_sets_agree_to_the_bit(void **state)
 {
     struct whole best = {0};
 
-    (void)state;
     gpt_kernels_limit(2);
     whole_init(&best);
     for (int level = 1; level >= 0; level--) {
@@ -300,7 +294,6 @@ test_instruction_sets_agree_to_the_bit(void **state)
 static void
 test_log_is_the_logarithm(void **state)
 {
-    (void)state;
     for (double x = 1e-30; x < 1e30; x *= 1.37)
         assert_true(fabs(gpt_log(x) - log(x)) <= 1e-15 * fabs(log(x)) + 1e-15);
 }

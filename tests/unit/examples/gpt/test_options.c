@@ -30,7 +30,6 @@ test_defaults_are_a_whole_job(void **state)
 {
     struct gpt_options options;
 
-    (void)state;
     assert_int_equal(parse("gpt", &options), CAIRN_OK);
     assert_int_equal(options.plan.world, 1);
     assert_int_equal(options.plan.layer_end, options.shape.layers);
@@ -53,7 +52,6 @@ test_a_slow_device_is_emulated(void **state)
     };
     struct gpt_options options, plain;
 
-    (void)state;
     assert_int_equal(parse("gpt --dp 2 --rank 1 --peers a:1,b:2 --emulate-layer-ms 8 "
                            "--emulate-slow 1:2@20-120,0:3@1-9,1:1.5@200-300",
                            &options),
@@ -76,7 +74,6 @@ test_cairn_run_resumes(void **state)
 {
     struct gpt_options options;
 
-    (void)state;
     assert_int_equal(setenv("CAIRN_RESUME", "1", 1), 0);
     assert_int_equal(parse("gpt", &options), CAIRN_OK);
     assert_true(options.resume);
@@ -91,7 +88,6 @@ test_uneven_plan(void **state)
 {
     struct gpt_options options;
 
-    (void)state;
     assert_int_equal(parse("gpt --rank 4 --dp 2 --pp=3 --peers a:1 --stage-layers 1,3,2 "
                            "--micro-batches 1,4 --resume",
                            &options),
@@ -117,7 +113,6 @@ test_even_division(void **state)
 {
     uint32_t parts[GPT_PARTS_MAX] = {0};
 
-    (void)state;
     for (uint32_t count = 1; count <= 7; count++) {
         uint32_t sum = 0;
 
@@ -166,7 +161,6 @@ test_wrong_usage(void **state)
     };
     struct gpt_options options;
 
-    (void)state;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         if (parse(lines[i], &options) != CAIRN_INVAL)
             fail_msg("was accepted: %s", lines[i]);
@@ -194,7 +188,6 @@ test_fingerprint_sees_what_ranks_must_share(void **state)
     };
     uint64_t base = fingerprint("gpt", 1, false);
 
-    (void)state;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_true(fingerprint(others[i], 1, false) != base);
     assert_true(fingerprint("gpt", 2, false) != base);
@@ -219,7 +212,6 @@ test_progress(void **state)
     struct gpt_progress progress;
     char digest[GPT_SHA256_TEXT];
 
-    (void)state;
     assert_int_equal(gpt_progress_init(5, 11, 22, &progress), CAIRN_OK);
     assert_int_equal(progress.count, 64 + 20);
     assert_int_equal(gpt_progress_step(&progress), 0);

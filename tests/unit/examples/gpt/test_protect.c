@@ -202,7 +202,6 @@ cairn_client_stats_read(const struct cairn_client *client, struct cairn_client_s
 static int
 set_up(void **state)
 {
-    (void)state;
     claimed_step = STORED_STEP;
     restore_error = CAIRN_OK;
     fence_is_refused = false;
@@ -216,7 +215,6 @@ tear_down(void **state)
     DIR *dir = opendir(store);
     char path[400];
 
-    (void)state;
     for (struct dirent *entry = dir ? readdir(dir) : NULL; entry; entry = readdir(dir)) {
         snprintf(path, sizeof path, "%s/%s", store, entry->d_name);
         unlink(path);
@@ -238,7 +236,6 @@ test_a_restored_run_ends_like_one_that_never_stopped(void **state)
     struct result whole;
     struct result resumed;
 
-    (void)state;
     run_job(6, "--steps 14 --dp 2 --pp 3", &whole);
     run_job(6, "--steps 14 --dp 2 --pp 3 --resume", &resumed);
     assert_same(&whole, &resumed);
@@ -259,7 +256,6 @@ test_what_was_restored_matters(void **state)
     struct result resumed;
     FILE *file;
 
-    (void)state;
     run_job(1, "--steps 10", &whole);
     snprintf(path, sizeof path, "%s/exp_avg.h.2.mlp.fc.weight", store);
     file = fopen(path, "r+b");
@@ -277,7 +273,6 @@ test_no_generation_is_a_fresh_start(void **state)
     struct result fresh;
     struct result again;
 
-    (void)state;
     run_job(2, "--steps 5 --pp 2 --resume", &fresh);
     run_job(1, "--steps 5", &again);
     assert_same(&fresh, &again);
@@ -289,7 +284,6 @@ test_training_goes_on_when_fences_give_up(void **state)
     struct result calm;
     struct result refused;
 
-    (void)state;
     run_job(1, "--steps 5", &calm);
     fence_is_refused = true;
     run_job(1, "--steps 5", &refused);
@@ -324,7 +318,6 @@ test_statuses_of_restores(void **state)
     };
     struct result whole;
 
-    (void)state;
     run_job(1, "--steps 10", &whole);
     assert_int_equal(status_of_resume("--steps 10"), 0);
     assert_int_equal(status_of_resume("--steps 10 --seed 2"), 78);
@@ -345,7 +338,6 @@ test_ranks_that_restored_different_steps_do_not_train(void **state)
     struct result whole;
     char line[512];
 
-    (void)state;
     run_job(1, "--steps 10", &whole);
     job_init(&job, 2);
     snprintf(line, sizeof line, "%s --resume --steps 10 --pp 2", small_model);

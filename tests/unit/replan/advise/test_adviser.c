@@ -96,7 +96,6 @@ test_life(void **state)
     char text[CAIRN_ADVICE_BYTES];
     uint64_t number;
 
-    (void)state;
     assert_int_equal(rounds(adviser, 2, ROUNDS - 1, 1, &advice), CAIRN_ADVICE_SAME);
     assert_false(cairn_adviser_wants(adviser, &number, &problem)); /* perhaps it passes */
     assert_int_equal(rounds(adviser, 2, 1, 1, &advice), CAIRN_ADVICE_SAME);
@@ -132,7 +131,6 @@ test_late_offers(void **state)
     struct cairn_advice advice;
     uint64_t number;
 
-    (void)state;
     (void)rounds(adviser, 2, ROUNDS, 1, &advice);
     assert_true(cairn_adviser_wants(adviser, &number, &problem));
     free(problem.devices);
@@ -158,7 +156,6 @@ test_noise(void **state)
     struct cairn_advice advice;
     uint64_t number;
 
-    (void)state;
     for (uint32_t i = 0; i < 10000; i++) {
         /* slow now and then, never five times in a row */
         double rate = i % 7 == 0 ? 1.5 : 1 + 0.05 * (i % 3);
@@ -194,7 +191,6 @@ test_not_followed(void **state)
     struct cairn_adviser *adviser = begin();
     struct cairn_advice advice;
 
-    (void)state;
     (void)rounds(adviser, 2, ROUNDS, 1, &advice);
     offer_two(adviser);
     assert_int_equal(rounds(adviser, 2, 3, 1, &advice), CAIRN_ADVICE_GIVEN);
@@ -221,7 +217,6 @@ test_rates_that_change(void **state)
     struct cairn_advice advice;
     uint64_t number;
 
-    (void)state;
     for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
         offers.offers[i] = later.offers[i] = last.offers[i] =
             (struct cairn_offer){INFINITY, INFINITY};
@@ -265,7 +260,6 @@ test_resumed(void **state)
     uint8_t bytes[CAIRN_ADVICE_KEPT_BYTES];
     struct cairn_writer writer;
 
-    (void)state;
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_advice_pack(&kept, &writer);
     assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
@@ -306,7 +300,6 @@ test_rest_between(void **state)
     struct cairn_advice advice;
     uint64_t number;
 
-    (void)state;
     for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
         offers.offers[i] = (struct cairn_offer){i == CAIRN_REPLAN_GROUPS ? 220 : INFINITY, 10000};
     for (uint32_t i = 0; i < 10; i++) { /* 102 steps pay, each time there are 65 */
@@ -330,7 +323,6 @@ test_rates(void **state)
     struct cairn_adviser *adviser = begin();
     double rates[DEVICES];
 
-    (void)state;
     assert_int_equal(cairn_adviser_rates(adviser, NULL, NULL, 0, rates), 0);
     for (uint32_t i = 0; i < DEVICES; i++)
         assert_true(rates[i] <= 1 && rates[i] >= 1);
@@ -350,7 +342,6 @@ test_problems(void **state)
                                            "[{\"devices\": [7], \"layers\": [0, 4]}]}]}"};
     static const char *const whys[] = {"it has no \"current\"", "device 7"};
 
-    (void)state;
     for (uint32_t i = 0; i < 2; i++) {
         struct cairn_problem problem = read_problem(currents[i]);
         struct cairn_adviser *adviser = NULL;

@@ -125,7 +125,6 @@ test_noise_alone(void **test_state)
     uint64_t state = 11;
     struct job job;
 
-    (void)test_state;
     begin(&job);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         noisy(&state, measured, DEVICES, 1);
@@ -143,7 +142,6 @@ test_one_change(void **test_state)
     uint64_t state = 12;
     struct job job;
 
-    (void)test_state;
     begin(&job);
     before_ms = job.offers.current_ms;
     for (uint32_t round = 0; round < ROUNDS; round++) {
@@ -167,7 +165,6 @@ test_flicker(void **test_state)
     uint64_t state = 13;
     struct job job;
 
-    (void)test_state;
     begin(&job);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         noisy(&state, measured, 5, round / 40 % 2 ? 3 : 1);
@@ -186,7 +183,6 @@ test_spikes(void **test_state)
     uint64_t state = 14;
     struct job job;
 
-    (void)test_state;
     begin(&job);
     for (uint32_t round = 0; round < 1000; round++) {
         noisy(&state, measured, 5, round % 3 ? 1 : 3);
@@ -203,7 +199,6 @@ test_death(void **test_state)
     uint64_t state = 15;
     struct job job;
 
-    (void)test_state;
     begin(&job);
     noisy(&state, measured, DEVICES, 1);
     measured[3] = 0;
@@ -229,7 +224,6 @@ test_twice_the_best(void **test_state)
     static const struct cairn_offer offers[CAIRN_REPLAN_COUNT] = {
         {INFINITY, INFINITY}, {INFINITY, INFINITY}, {100, 5000}, {INFINITY, INFINITY}};
 
-    (void)test_state;
     for (uint32_t length = 1; length < 1000; length++) {
         double lost_ms = 0, best_ms = fmin(length * 30.0, 5000);
         struct cairn_decider *decider;
@@ -255,7 +249,6 @@ test_cheapest_adequate(void **test_state)
         {120, 0}, {101, 2000}, {100, 9000}, {100, 600000}};
     struct cairn_decider *decider;
 
-    (void)test_state;
     assert_int_equal(cairn_decider_create(1, &decider), CAIRN_OK);
     assert_int_equal(cairn_decider_weigh(decider, 3, 150, offers), CAIRN_REPLAN_NONE);
     assert_int_equal(cairn_decider_weigh(decider, 1, 150, offers), CAIRN_REPLAN_MICROBATCHES);

@@ -62,7 +62,6 @@ test_the_current_plan_is_a_shape(void **state)
     struct cairn_shape shape;
     uint64_t nodes[CAIRN_SHAPE_NODES_MAX];
 
-    (void)state;
     make_problem(&problem, 1, 9, by_pipeline);
     assert_true(cairn_shape_current(&problem, &shape));
     assert_int_equal(shape.dp, 2);
@@ -83,7 +82,6 @@ test_rules_hold(void **state)
     struct cairn_problem problem;
     struct cairn_shape shape;
 
-    (void)state;
     make_problem(&problem, 1, 99, by_pipeline);
     for (uint32_t count = 1; count <= 6; count++) {
         if (count == 5) { /* neither 12 layers nor 12 micro-batches are 5 equal parts */
@@ -118,7 +116,6 @@ test_slow_devices_and_memory(void **state)
     struct cairn_shape equal, fit, left;
     struct cairn_problem problem;
 
-    (void)state;
     make_problem(&problem, 2, 5, by_pipeline);
     assert_int_equal(cairn_shape_find(&problem, all, 6, &none, &equal), CAIRN_OK);
     assert_int_equal(cairn_shape_find(&problem, all, 6, &every, &fit), CAIRN_OK);
@@ -145,7 +142,6 @@ test_the_order_of_ranks_is_kept(void **state)
     struct cairn_shape one, other;
     struct cairn_problem problem;
 
-    (void)state;
     make_problem(&problem, 2, 9, by_stage);
     assert_int_equal(cairn_shape_find(&problem, all, 6, &rules, &one), CAIRN_OK);
     cairn_problem_fini(&problem);
@@ -164,7 +160,6 @@ test_no_current_plan(void **state)
     struct cairn_shape shape;
     uint64_t nodes[CAIRN_SHAPE_NODES_MAX];
 
-    (void)state;
     assert_int_equal(cairn_shape_find(&problem, all, 1, &rules, &shape), CAIRN_INVAL);
     assert_false(cairn_shape_current(&problem, &shape));
     assert_int_equal(cairn_shape_nodes(&problem, nodes), 0);

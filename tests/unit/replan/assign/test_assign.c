@@ -98,7 +98,6 @@ test_small(void **test_state)
     uint32_t tried = 0, solved = 0, best = 0, refused = 0;
     double sum = 0, worst = 1;
 
-    (void)test_state;
     for (uint64_t seed = 0; seed < SMALL; seed += CASE_STRIDE, tried++) {
         static const double scales[] = {1, 1, 1.4, 2.6, 0.5};
         uint64_t state = seed + 5, tokens[SEQUENCES_MAX];
@@ -164,7 +163,6 @@ test_many(void **test_state)
     struct cairn_fault fault = {""};
     uint64_t state = 1;
 
-    (void)test_state;
     for (uint32_t i = 0; i < MANY; i++)
         tokens[i] = 512 + (uint64_t)(512 / (0.004 + random_below(&state, 1000000) * 1e-6));
     for (uint32_t i = 0; i < PIPELINES; i++)
@@ -182,7 +180,6 @@ test_trade(void **test_state)
 {
     uint32_t trades = 0;
 
-    (void)test_state;
     for (uint64_t seed = 0; seed < 3000; seed++) {
         uint64_t state = seed + 17, tokens[SEQUENCES_MAX];
         struct cairn_assign_pipeline pipelines[PIPELINES_MAX];
@@ -233,7 +230,6 @@ test_cut(void **test_state)
     struct cairn_assignment assignment = {0};
     struct cairn_fault fault = {""};
 
-    (void)test_state;
     assert_int_equal(cairn_assign(&problem, &assignment, &fault), CAIRN_NOT_FOUND);
     problem.microbatch_tokens = 300;
     assert_int_equal(cairn_assign(&problem, &assignment, &fault), CAIRN_OK);

@@ -67,7 +67,6 @@ test_random(void **test_state)
 {
     uint32_t fewest = 0;
 
-    (void)test_state;
     for (uint64_t seed = 0; seed < PACKINGS; seed++) {
         uint64_t state = seed + 3, tokens[SEQUENCES_MAX], cap;
         uint32_t count = random_below(&state, SEQUENCES_MAX + 1);
@@ -115,7 +114,6 @@ test_against_all(void **test_state)
 {
     uint32_t best = 0, more = 0;
 
-    (void)test_state;
     for (uint64_t seed = 0; seed < 40; seed++) {
         uint64_t state = seed + 77, tokens[SMALL_MAX];
         struct cairn_packing packing;
@@ -141,7 +139,6 @@ test_bad(void **test_state)
     struct cairn_packing packing;
     uint64_t tokens[2] = {10, 0}, huge = UINT64_MAX;
 
-    (void)test_state;
     assert_int_equal(cairn_pack(&cost, tokens, 1, 0, &packing), CAIRN_INVAL);
     assert_int_equal(cairn_pack(&cost, tokens, 2, 5, &packing), CAIRN_INVAL);
     assert_int_equal(cairn_pack(&cost, &huge, 1, 5, &packing), CAIRN_INVAL);

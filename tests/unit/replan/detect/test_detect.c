@@ -4,13 +4,11 @@
  * time.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "replan/detect/detector.h"
-#include "replan/trace/read.h"
-#include "tests/support/cmocka.h"
+#include "tests/unit/replan/detect/job.h"
 
-enum { WORLD = 8, NODE_RANKS = 2, MS = 1000000 };
+enum { WORLD = 8, NODE_RANKS = 2 };
 
 /* Ranks 2i and 2i + 1 are the tensor-parallel pair of replica i, on node i; dp0 has the even, dp1
  * the odd ranks. */
@@ -18,39 +16,13 @@ static const char header[] = "{\"cairn_trace\":1,\"world\":8,\"nodes\":[0,0,1,1,
                              "{\"tp0\":[0,1],\"tp1\":[2,3],\"tp2\":[4,5],"
                              "\"tp3\":[6,7],\"dp0\":[0,2,4,6],\"dp1\":[1,3,5,7]}}";
 
-struct job {
-    struct cairn_topology *topology;
-    struct cairn_detector *detector;
-    uint64_t now_ns[WORLD]; /* in true time; each rank's clock is 3 s times its number ahead */
-    uint32_t seed;
-    bool numbered; /* records name their steps */
-};
-
+/* Time is true; each rank's clock is 3 s times its number ahead. */
 static void
 start(struct job *job)
 {
-    struct cairn_trace_fault fault;
-
-    *job = (struct job){.seed = 7, .numbered = true};
+    job_start(job, header, 7);
     for (uint32_t rank = 0; rank < WORLD; rank++)
         job->now_ns[rank] = 1000;
-    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault),
-                     CAIRN_OK);
-    assert_int_equal(cairn_detector_create(job->topology, 0, &job->detector), CAIRN_OK);
-}
-
-static const struct cairn_verdicts *
-finish(struct job *job)
-{
-    assert_int_equal(cairn_detector_finish(job->detector), CAIRN_OK);
-    return cairn_detector_verdicts(job->detector);
-}
-
-static void
-end(struct job *job)
-{
-    cairn_detector_destroy(job->detector);
-    cairn_topology_destroy(job->topology);
 }
 
 static void
@@ -65,7 +37,7 @@ feed(struct job *job, uint32_t rank, uint32_t comm, uint64_t seq, uint32_t step,
                                   .step = step,
                                   .op = CAIRN_ALL_REDUCE,
                                   .has_seq = true,
-                                  .has_step = job->numbered,
+                                  .has_step = !job->unnumbered,
                                   .bytes = 1000,
                                   .start_ns = start_ns + ahead_ns,
                                   .end_ns = end_ns ? end_ns + ahead_ns : 0};
@@ -104,8 +76,7 @@ join(struct job *job, uint32_t comm, uint64_t seq, uint32_t step, uint64_t trans
 static double
 jitter(struct job *job)
 {
-    job->seed = job->seed * 1664525u + 1013904223u;
-    return 0.98 + 0.04 * (double)(job->seed >> 8) / (1 << 24);
+    return 0.98 + 0.04 * job_draw(job);
 }
 
 /* One step; slow[rank] is a factor on its computation, tp_slow one on the transfers of tp1. */
@@ -126,54 +97,48 @@ test_quiet(void **state)
     struct cairn_detector_summary summary;
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t step = 0; step < 200; step++)
         run_step(&job, step, NULL, 1);
-    assert_int_equal(finish(&job)->count, 0);
+    job_finish(&job, 0);
     cairn_detector_summarize(job.detector, &summary);
     assert_int_equal(summary.steps, 200);
     assert_int_equal(summary.ranks_seen, WORLD);
     assert_true(summary.period_ms > 120 && summary.period_ms < 130);
-    end(&job);
+    job_end(&job);
 }
 
 static void
-check_slow(bool numbered)
+check_slow(bool unnumbered)
 {
     double slow[WORLD] = {1, 1, 1, 1, 1, 1.4, 1, 1};
-    const struct cairn_verdicts *verdicts;
+    const struct cairn_verdict *verdict;
     struct job job;
 
     start(&job);
-    job.numbered = numbered;
+    job.unnumbered = unnumbered;
     for (uint32_t step = 0; step < 400; step++)
         run_step(&job, step, step >= 40 && step < 80 ? slow : NULL, 1);
-    verdicts = finish(&job);
-    assert_int_equal(verdicts->count, 1);
-    assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_COMPUTE);
-    assert_int_equal(verdicts->items[0].ranks.count, 1);
-    assert_int_equal(verdicts->items[0].ranks.items[0], 5);
-    assert_true(verdicts->items[0].rate > 1.36 && verdicts->items[0].rate < 1.44);
-    assert_in_range(verdicts->items[0].since_step, 39, 41);
-    assert_in_range(verdicts->items[0].until_step, 78, 81);
-    assert_in_range(verdicts->items[0].detected_step, 42, 45);
-    assert_int_equal(verdicts->items[0].victims.count, WORLD - 1);
-    end(&job);
+    verdict = job_finish_with(&job, CAIRN_SLOW_COMPUTE);
+    assert_only(&verdict->ranks, 5);
+    assert_true(verdict->rate > 1.36 && verdict->rate < 1.44);
+    assert_in_range(verdict->since_step, 39, 41);
+    assert_in_range(verdict->until_step, 78, 81);
+    assert_in_range(verdict->detected_step, 42, 45);
+    assert_int_equal(verdict->victims.count, WORLD - 1);
+    job_end(&job);
 }
 
 static void
 test_slow_rank(void **state)
 {
-    (void)state;
-    check_slow(true);
+    check_slow(false);
 }
 
 static void
 test_slow_rank_without_steps(void **state)
 {
-    (void)state;
-    check_slow(false);
+    check_slow(true);
 }
 
 /* Sequences vary by up to 8 % for each pair of ranks, and nobody reports it: one at 1.1 times is
@@ -181,8 +146,7 @@ test_slow_rank_without_steps(void **state)
 static void
 test_slow_of_a_pair(void **state)
 {
-    (void)state;
-    for (int wrong = 0; wrong < 2; wrong++) {
+    for (uint32_t wrong = 0; wrong < 2; wrong++) {
         const struct cairn_verdicts *verdicts;
         struct job job;
 
@@ -196,18 +160,16 @@ test_slow_of_a_pair(void **state)
                 slow[5] *= 1.1;
             run_step(&job, step, slow, 1);
         }
-        verdicts = finish(&job);
-        assert_int_equal(verdicts->count, wrong);
+        verdicts = job_finish(&job, wrong);
         if (wrong) {
             assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_COMPUTE);
-            assert_int_equal(verdicts->items[0].ranks.count, 1);
-            assert_int_equal(verdicts->items[0].ranks.items[0], 5);
+            assert_only(&verdicts->items[0].ranks, 5);
             assert_in_range(verdicts->items[0].since_step, 38, 42);
             assert_in_range(verdicts->items[0].detected_step, 42, 47);
             assert_in_range(verdicts->items[0].until_step, 68, 71);
             assert_true(verdicts->items[0].rate > 1.07 && verdicts->items[0].rate < 1.12);
         }
-        end(&job);
+        job_end(&job);
     }
 }
 
@@ -216,7 +178,6 @@ test_slow_of_a_pair(void **state)
 static void
 test_fading(void **state)
 {
-    (void)state;
     for (uint32_t seed = 0; seed < 24; seed++) {
         const struct cairn_verdicts *verdicts;
         bool is_link = seed % 2;
@@ -232,7 +193,8 @@ test_fading(void **state)
             slow[5] += step < 40 || is_link ? 0 : excess;
             run_step(&job, step, slow, step < 40 || !is_link ? 1 : 1 + excess);
         }
-        verdicts = finish(&job);
+        assert_int_equal(cairn_detector_finish(job.detector), CAIRN_OK);
+        verdicts = cairn_detector_verdicts(job.detector);
         assert_true(verdicts->count > 0);
         for (uint32_t i = 0; i < verdicts->count; i++) {
             assert_int_equal(verdicts->items[i].kind,
@@ -240,7 +202,7 @@ test_fading(void **state)
             assert_true(verdicts->items[i].rate > 1);
             assert_true(verdicts->items[i].until_step < 500);
         }
-        end(&job);
+        job_end(&job);
     }
 }
 
@@ -248,38 +210,32 @@ static void
 test_slow_node(void **state)
 {
     double slow[WORLD] = {1, 1, 1, 1, 1.5, 1.5, 1, 1};
-    const struct cairn_verdicts *verdicts;
+    const struct cairn_verdict *verdict;
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t step = 0; step < 60; step++)
         run_step(&job, step, step >= 30 ? slow : NULL, 1);
-    verdicts = finish(&job);
-    assert_int_equal(verdicts->count, 1);
-    assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_NODE);
-    assert_int_equal(verdicts->items[0].nodes.items[0], 2);
-    assert_int_equal(verdicts->items[0].ranks.count, NODE_RANKS);
-    end(&job);
+    verdict = job_finish_with(&job, CAIRN_SLOW_NODE);
+    assert_int_equal(verdict->nodes.items[0], 2);
+    assert_int_equal(verdict->ranks.count, NODE_RANKS);
+    job_end(&job);
 }
 
 static void
 test_slow_link(void **state)
 {
-    const struct cairn_verdicts *verdicts;
+    const struct cairn_verdict *verdict;
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t step = 0; step < 60; step++)
         run_step(&job, step, NULL, step >= 30 ? 2.0 : 1);
-    verdicts = finish(&job);
-    assert_int_equal(verdicts->count, 1);
-    assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_LINK);
-    assert_int_equal(verdicts->items[0].links.items[0], 2);
-    assert_int_equal(verdicts->items[0].links.items[1], 3);
-    assert_true(verdicts->items[0].rate > 1.9 && verdicts->items[0].rate < 2.1);
-    end(&job);
+    verdict = job_finish_with(&job, CAIRN_SLOW_LINK);
+    assert_int_equal(verdict->links.items[0], 2);
+    assert_int_equal(verdict->links.items[1], 3);
+    assert_true(verdict->rate > 1.9 && verdict->rate < 2.1);
+    job_end(&job);
 }
 
 /* Step 20: rank 3 does not come to its pair's operation. The others wait for wait_ns; life says of
@@ -312,25 +268,21 @@ test_hangs(void **state)
 {
     static const enum cairn_verdict_kind kinds[] = {CAIRN_CRASH, CAIRN_HANG_COMPUTE};
 
-    (void)state;
     for (int lives = 0; lives < 2; lives++) {
-        const struct cairn_verdicts *verdicts;
+        const struct cairn_verdict *verdict;
         struct job job;
 
         start(&job);
         stop_at(&job, 9000ull * MS, lives);
-        verdicts = finish(&job);
-        assert_int_equal(verdicts->count, 1);
-        assert_int_equal(verdicts->items[0].kind, kinds[lives]);
-        assert_int_equal(verdicts->items[0].ranks.count, 1);
-        assert_int_equal(verdicts->items[0].ranks.items[0], 3);
-        assert_int_equal(verdicts->items[0].victims.count, WORLD - 1);
-        assert_in_range(verdicts->items[0].since_step, 19, 20);
-        end(&job);
+        verdict = job_finish_with(&job, kinds[lives]);
+        assert_only(&verdict->ranks, 3);
+        assert_int_equal(verdict->victims.count, WORLD - 1);
+        assert_in_range(verdict->since_step, 19, 20);
+        job_end(&job);
         start(&job); /* five seconds are a pause */
         stop_at(&job, 5000ull * MS, lives);
-        assert_int_equal(finish(&job)->count, 0);
-        end(&job);
+        job_finish(&job, 0);
+        job_end(&job);
     }
 }
 
@@ -338,10 +290,9 @@ test_hangs(void **state)
 static void
 test_hang_after_an_unseen_end(void **state)
 {
-    const struct cairn_verdicts *verdicts;
+    const struct cairn_verdict *verdict;
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t step = 0; step < 20; step++)
         run_step(&job, step, NULL, 1);
@@ -356,22 +307,18 @@ test_hang_after_an_unseen_end(void **state)
             feed(&job, rank, 4 + rank % 2, 20, 20, job.now_ns[rank] + 5 * MS, 0);
     for (uint32_t rank = 0; rank < WORLD; rank++)
         live(&job, rank, job.now_ns[rank] + 10000ull * MS);
-    verdicts = finish(&job);
-    assert_int_equal(verdicts->count, 1);
-    assert_int_equal(verdicts->items[0].kind, CAIRN_HANG_COMPUTE);
-    assert_int_equal(verdicts->items[0].ranks.count, 1);
-    assert_int_equal(verdicts->items[0].ranks.items[0], 3);
-    assert_int_equal(verdicts->items[0].victims.count, WORLD - 1);
-    end(&job);
+    verdict = job_finish_with(&job, CAIRN_HANG_COMPUTE);
+    assert_only(&verdict->ranks, 3);
+    assert_int_equal(verdict->victims.count, WORLD - 1);
+    job_end(&job);
 }
 
 static void
 test_hang_link(void **state)
 {
-    const struct cairn_verdicts *verdicts;
+    const struct cairn_verdict *verdict;
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t step = 0; step < 20; step++)
         run_step(&job, step, NULL, 1);
@@ -388,12 +335,10 @@ test_hang_link(void **state)
         feed(&job, rank, rank / 2, 21, 21, job.now_ns[rank] + 100 * MS, 0);
     for (uint32_t rank = 0; rank < WORLD; rank++)
         live(&job, rank, job.now_ns[rank] + 10000ull * MS);
-    verdicts = finish(&job);
-    assert_int_equal(verdicts->count, 1);
-    assert_int_equal(verdicts->items[0].kind, CAIRN_HANG_LINK);
-    assert_int_equal(verdicts->items[0].ranks.count, 4);
-    assert_int_equal(verdicts->items[0].ranks.items[0], 1);
-    end(&job);
+    verdict = job_finish_with(&job, CAIRN_HANG_LINK);
+    assert_int_equal(verdict->ranks.count, 4);
+    assert_int_equal(verdict->ranks.items[0], 1);
+    job_end(&job);
 }
 
 /* One rank's whole trace after the other's gives what interleaved traces give, and a missing rank
@@ -404,11 +349,9 @@ test_any_order(void **state)
     double slow[WORLD] = {1, 1, 1, 1, 1, 1, 1.3, 1};
     struct cairn_detector_summary summary;
     struct cairn_record kept[60 * WORLD * 2];
-    const struct cairn_verdicts *verdicts;
     struct job job;
     uint32_t count = 0;
 
-    (void)state;
     start(&job);
     for (uint32_t step = 0; step < 60; step++) {
         for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -439,16 +382,14 @@ test_any_order(void **state)
         for (uint32_t i = 0; i < count; i++)
             if (kept[i].rank == rank && rank != 1)
                 assert_int_equal(cairn_detector_feed(job.detector, &kept[i]), CAIRN_OK);
-    verdicts = finish(&job);
-    assert_int_equal(verdicts->count, 1);
-    assert_int_equal(verdicts->items[0].ranks.items[0], 6);
+    assert_int_equal(job_finish(&job, 1)->items[0].ranks.items[0], 6);
     cairn_detector_summarize(job.detector, &summary);
     assert_int_equal(summary.ranks_seen, WORLD - 1);
-    end(&job);
+    job_end(&job);
 }
 
 /* Rings over the same nodes, whose first `slow_rings` are slow from step 40 to 70. */
-static const struct cairn_verdicts *
+static void
 run_rings(struct job *job, uint32_t slow_rings, double noise)
 {
     start(job);
@@ -460,30 +401,27 @@ run_rings(struct job *job, uint32_t slow_rings, double noise)
                  (uint64_t)(20 * MS * (1 + (jitter(job) - 1) * noise) *
                             (step >= 40 && step < 70 && comm < 4 + slow_rings ? 1.7 : 1)));
     }
-    return finish(job);
 }
 
 static void
 test_rings_together(void **state)
 {
-    const struct cairn_verdicts *verdicts;
+    const struct cairn_verdict *verdict;
     struct job job;
 
-    (void)state;
-    verdicts = run_rings(&job, 1, 17); /* up to a third more or less: one alone could be noise */
-    assert_int_equal(verdicts->count, 0);
-    end(&job);
-    verdicts = run_rings(&job, 2, 17);
-    assert_int_equal(verdicts->count, 1);
-    assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_LINK);
-    assert_in_range(verdicts->items[0].since_step, 36, 44);
-    assert_true(verdicts->items[0].detected_step < 70);
-    end(&job);
-    verdicts = run_rings(&job, 2, 2); /* it ends, and is not found again */
-    assert_int_equal(verdicts->count, 1);
-    assert_in_range(verdicts->items[0].detected_step, 42, 48);
-    assert_in_range(verdicts->items[0].until_step, 68, 71);
-    end(&job);
+    run_rings(&job, 1, 17); /* up to a third more or less: one alone could be noise */
+    job_finish(&job, 0);
+    job_end(&job);
+    run_rings(&job, 2, 17);
+    verdict = job_finish_with(&job, CAIRN_SLOW_LINK);
+    assert_in_range(verdict->since_step, 36, 44);
+    assert_true(verdict->detected_step < 70);
+    job_end(&job);
+    run_rings(&job, 2, 2); /* it ends, and is not found again */
+    verdict = job_finish_with(&job, CAIRN_SLOW_LINK);
+    assert_in_range(verdict->detected_step, 42, 48);
+    assert_in_range(verdict->until_step, 68, 71);
+    job_end(&job);
 }
 
 /* A rank may report any numbers for its operations: nobody keeps room for what lies between
@@ -493,7 +431,6 @@ test_numbers_far_apart(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t rank = 1; rank < WORLD; rank += 2)
         cairn_detector_leave_out(job.detector, rank);
@@ -521,7 +458,7 @@ test_numbers_far_apart(void **state)
     assert_true(job.detector->channels[0].slot_room <= 64);
     /* the numbers that all have were compared */
     assert_true(job.detector->channels[0].first_count > 0);
-    end(&job);
+    job_end(&job);
 }
 
 int

@@ -51,7 +51,6 @@ fill(struct cairn_history *history, uint32_t seed, double kept, double share, do
 static void
 test_normal(void **state)
 {
-    (void)state;
     for (uint32_t seed = 1; seed < 20; seed++) {
         struct cairn_history history;
         double score;
@@ -72,7 +71,6 @@ test_high_values(void **state)
 {
     struct cairn_history history;
 
-    (void)state;
     fill(&history, 3, 0, 0.15, 0.5);
     assert_true(cairn_history_score(&history, 0.4, 4) < 4);
     assert_true(cairn_history_score(&history, 0.4, 10) < 5.8);
@@ -82,7 +80,6 @@ test_high_values(void **state)
 static void
 test_wandering(void **state)
 {
-    (void)state;
     for (uint32_t seed = 1; seed < 20; seed++) {
         struct cairn_history history;
         double kept;
@@ -100,7 +97,6 @@ test_little_known(void **state)
     struct cairn_shift shift = {.used = 0};
     struct cairn_history history;
 
-    (void)state;
     cairn_history_start(&history, 1, false);
     assert_true(isinf(cairn_history_score(&history, 0.5, 4)));
     cairn_history_add(&history, &shift, 0, 100);

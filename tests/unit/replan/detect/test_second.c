@@ -124,7 +124,6 @@ test_noise(void **state)
         {"correlated", 3001}, {"correlated", 3002},  {"drifting", 3000},   {"drifting", 3007},
         {"slow", 3003},       {"slow_slight", 3002}, {"slow_slight", 3012}};
 
-    (void)state;
     RUN(jobs);
 }
 
@@ -135,7 +134,6 @@ test_nothing_wrong(void **state)
                                       {"hot_expert", 3002}, {"hot_expert", 3003},
                                       {"lengths", 7000929}, {"checkpoints", 3017}};
 
-    (void)state;
     RUN(jobs);
 }
 
@@ -145,7 +143,6 @@ test_communication(void **state)
     static const struct job jobs[] = {
         {"link", 3006}, {"link", 3014}, {"overlapped", 3020}, {"overlapped", 3028}, {"slow", 3016}};
 
-    (void)state;
     RUN(jobs);
 }
 
@@ -157,7 +154,6 @@ test_behind(void **state)
     static const struct job jobs[] = {
         {"slow_slight", 7000028}, {"several", 7002435}, {"slow", 7000837}, {"lengths", 7000254}};
 
-    (void)state;
     RUN(jobs);
 }
 
@@ -170,7 +166,6 @@ test_hidden(void **state)
                                       {"several", 21000299},        {"quiet", 21000489},
                                       {"overlapped_nic", 22000120}, {"heavy_tails", 24000129}};
 
-    (void)state;
     RUN(jobs);
 }
 
@@ -182,7 +177,6 @@ test_awaited_sends(void **state)
     static const struct job jobs[] = {
         {"slow", 21000364}, {"heavy_tails", 22000701}, {"several", 31000061}};
 
-    (void)state;
     RUN(jobs);
 }
 
@@ -192,7 +186,6 @@ test_buffered_sends(void **state)
 {
     static const struct job jobs[] = {{"node", 7001163}};
 
-    (void)state;
     RUN(jobs);
 }
 
@@ -204,7 +197,6 @@ test_repeated_within_a_step(void **state)
     static const struct job jobs[] = {
         {"node", 7000326}, {"checkpoints", 7000724}, {"slow_slight", 7002431}};
 
-    (void)state;
     RUN(jobs);
 }
 
@@ -217,7 +209,6 @@ test_sources(void **state)
         {"losses", 3009},    {"losses", 7000209}, {"restart", 3018},     {"losses", 22000539},
         {"losses", 22000058}};
 
-    (void)state;
     RUN(jobs);
 }
 

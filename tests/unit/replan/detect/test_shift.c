@@ -29,7 +29,6 @@ test_found(void **state)
     struct cairn_shift_found found;
     uint32_t step = 0;
 
-    (void)state;
     for (; step < 100; step++) {
         cairn_shift_push(&shift, step, 0.02 * noise());
         assert_false(cairn_shift_find(&shift, &limits, &found));
@@ -50,7 +49,6 @@ test_disturbed_before(void **state)
     struct cairn_shift_found found = {0};
     bool is_found = false;
 
-    (void)state;
     for (uint32_t step = 0; step < 40; step++) {
         double load = step < 19 ? 0 : step < 22 ? log(1.8) : 0.04;
 
@@ -75,7 +73,6 @@ test_pauses_are_none(void **state)
     struct cairn_shift shift = {.used = 0};
     struct cairn_shift_found found;
 
-    (void)state;
     for (uint32_t step = 0; step < 500; step++) { /* two long steps in a row, now and then */
         cairn_shift_push(&shift, step, step % 20 < 2 ? 3.0 : 0.02 * noise());
         assert_false(cairn_shift_find(&shift, &limits, &found));
@@ -88,7 +85,6 @@ test_small_is_none(void **state)
     struct cairn_shift shift = {.used = 0};
     struct cairn_shift_found found;
 
-    (void)state;
     for (uint32_t step = 0; step < 200; step++) { /* sure, but too small to matter */
         cairn_shift_push(&shift, step, 0.04);
         assert_false(cairn_shift_find(&shift, &limits, &found));
@@ -102,7 +98,6 @@ test_base(void **state)
     struct cairn_shift shift = {.used = 0};
     struct cairn_shift_found found;
 
-    (void)state;
     for (uint32_t step = 0; step < 8; step++)
         cairn_shift_push(&shift, step, 0.1);
     assert_true(cairn_shift_find(&shift, &limits, &found));
@@ -122,7 +117,6 @@ test_base_before(void **state)
     struct cairn_shift shift = {.used = 0};
     struct cairn_shift_found found;
 
-    (void)state;
     alone.base_values = 2;
     before = alone;
     before.first_values = 4;
@@ -141,7 +135,6 @@ test_quantile(void **state)
 {
     float values[] = {5, 1, 4, 2, 3};
 
-    (void)state;
     assert_true(cairn_quantile(values, 5, 0.5) == 3.0f);
     assert_true(cairn_quantile(values, 5, 0) == 1.0f);
     assert_true(cairn_quantile(values, 5, 1) == 5.0f);
@@ -158,7 +151,6 @@ test_tail(void **state)
     uint32_t tail = 0, steps = 0;
     double sure = 0;
 
-    (void)state;
     for (; steps < 1000; steps++) {
         cairn_shift_push(&shift, steps, size + sigma * noise());
         (void)cairn_shift_tail(&shift, 0, size, sigma, steps + 1, &sure);
@@ -178,7 +170,6 @@ test_height_of_pauses(void **state)
 {
     struct cairn_shift shift = {.used = 0};
 
-    (void)state;
     assert_true(cairn_shift_height(&shift, 0, 10, 0.02) == 0);
     for (uint32_t step = 0; step < 40; step++) /* each tenth step pauses, and three steps in front
                                                 * are others */

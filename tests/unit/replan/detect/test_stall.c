@@ -55,7 +55,6 @@ ras_who_is_behind_hangs_once_nothing_moves(void **state)
     struct cairn_verdicts verdicts;
     uint32_t still;
 
-    (void)state;
     for (uint32_t rank = 4; rank-- > 0;) { /* in any order */
         add(&before, "0xa", rank, rank == 2 ? 40 : 41);
         add(&before, "0xb", rank, 7);
@@ -86,7 +85,6 @@ ras_behind_in_several_communicators_is_less_sure(void **state)
     struct cairn_verdicts verdicts;
     uint32_t still;
 
-    (void)state;
     for (uint32_t rank = 0; rank < 4; rank++) {
         add(&counts, "0xa", rank, rank == 2 ? 40 : UINT64_MAX - 1);
         add(&counts, "0xb", rank, rank == 1 ? 6 : 7);
@@ -106,7 +104,6 @@ ras_silent_ranks_are_a_crash(void **state)
     struct cairn_verdicts verdicts;
     uint32_t still;
 
-    (void)state;
     for (uint32_t rank = 0; rank < 4; rank++) {
         struct cairn_op_count *item = add(&after, "0xa", rank, 5);
 
@@ -142,7 +139,6 @@ dumps_name_who_is_inside_nothing(void **state)
     struct counts counts = {0};
     struct cairn_verdicts verdicts = {0};
 
-    (void)state;
     dump(&counts, "world", 0, 9, 8);
     dump(&counts, "world", 1, 8, 8);
     dump(&counts, "world", 2, 9, 8);
@@ -163,7 +159,6 @@ dumps_show_a_transfer_that_stopped(void **state)
     struct counts counts = {0};
     struct cairn_verdicts verdicts = {0};
 
-    (void)state;
     dump(&counts, "a", 0, 9, 8);
     dump(&counts, "a", 1, 9, CAIRN_PROGRESS_UNKNOWN);
     dump(&counts, "b", 2, 3, 3);

@@ -4,13 +4,10 @@
  * happen to meet on a rank do not make it slow.
  */
 #include <math.h>
-#include <string.h>
 
-#include "replan/detect/detect.h"
-#include "replan/trace/read.h"
-#include "tests/support/cmocka.h"
+#include "tests/unit/replan/detect/job.h"
 
-enum { WORLD = 16, PIPELINES = 4, RANKS = 4, MS = 1000000 };
+enum { WORLD = 16, PIPELINES = 4, RANKS = 4 };
 
 static const char header[] = "{\"cairn_trace\":1,\"world\":16,\"nodes\":[0,0,0,0,1,1,1,1,2,2,2,2,3,"
                              "3,3,3],\"comms\":{\"tp0\":[0,1,2,3],"
@@ -18,39 +15,19 @@ static const char header[] = "{\"cairn_trace\":1,\"world\":16,\"nodes\":[0,0,0,0
                              "0,4,8,12],\"dp1\":[1,5,9,13],"
                              "\"dp2\":[2,6,10,14],\"dp3\":[3,7,11,15]}}";
 
-struct job {
-    struct cairn_topology *topology;
-    struct cairn_detector *detector;
-    uint64_t now_ns[WORLD];
-    uint32_t seed;
-};
-
 static void
 start(struct job *job)
 {
-    struct cairn_trace_fault fault;
-
-    *job = (struct job){.seed = 11};
+    job_start(job, header, 11);
     for (uint32_t rank = 0; rank < WORLD; rank++)
         job->now_ns[rank] = 5000000000ull * (rank + 1); /* clocks are seconds apart */
-    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault),
-                     CAIRN_OK);
-    assert_int_equal(cairn_detector_create(job->topology, 0, &job->detector), CAIRN_OK);
-}
-
-static void
-end(struct job *job)
-{
-    cairn_detector_destroy(job->detector);
-    cairn_topology_destroy(job->topology);
 }
 
 /* Even between -1 and 1. */
 static double
 even(struct job *job)
 {
-    job->seed = job->seed * 1664525u + 1013904223u;
-    return 2 * (double)(job->seed >> 8) / (1 << 24) - 1;
+    return 2 * job_draw(job) - 1;
 }
 
 /* All members compute, each for its time, and meet; clocks stay as far apart as they were. */
@@ -110,28 +87,24 @@ fill(double *factor, double value, uint32_t first, uint32_t count)
 static void
 test_whole(void **state)
 {
-    const struct cairn_verdicts *verdicts;
+    const struct cairn_verdict *verdict;
     double factor[WORLD];
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t step = 0; step < 120; step++) {
         fill(factor, step >= 40 && step < 80 ? 1.4 : 1, 8, 4);
         run_step(&job, step, 0.12, factor);
     }
     assert_int_equal(cairn_detector_finish(job.detector), CAIRN_OK);
-    verdicts = cairn_detector_verdicts(job.detector);
-    assert_int_equal(verdicts->count, 1);
-    assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_NODE);
-    assert_int_equal(verdicts->items[0].nodes.count, 1);
-    assert_int_equal(verdicts->items[0].nodes.items[0], 2);
-    assert_int_equal(verdicts->items[0].ranks.count, RANKS);
-    assert_true(verdicts->items[0].rate > 1.3 && verdicts->items[0].rate < 1.5);
-    assert_in_range(verdicts->items[0].since_step, 38, 42);
-    assert_in_range(verdicts->items[0].detected_step, 42, 52);
-    assert_in_range(verdicts->items[0].until_step, 76, 84);
-    end(&job);
+    verdict = job_finish_with(&job, CAIRN_SLOW_NODE);
+    assert_only(&verdict->nodes, 2);
+    assert_int_equal(verdict->ranks.count, RANKS);
+    assert_true(verdict->rate > 1.3 && verdict->rate < 1.5);
+    assert_in_range(verdict->since_step, 38, 42);
+    assert_in_range(verdict->detected_step, 42, 52);
+    assert_in_range(verdict->until_step, 76, 84);
+    job_end(&job);
 }
 
 static void
@@ -140,14 +113,12 @@ test_lengths_alone(void **state)
     double factor[WORLD];
     struct job job;
 
-    (void)state;
     start(&job);
     fill(factor, 1, 0, 0);
     for (uint32_t step = 0; step < 1000; step++)
         run_step(&job, step, 0.12, factor);
-    assert_int_equal(cairn_detector_finish(job.detector), CAIRN_OK);
-    assert_int_equal(cairn_detector_verdicts(job.detector)->count, 0);
-    end(&job);
+    job_finish(&job, 0);
+    job_end(&job);
 }
 
 /* In every fifth step of a pipeline its sequences are by up to a third longer. A node's steps that
@@ -155,7 +126,6 @@ test_lengths_alone(void **state)
 static void
 test_few_long_sequences(void **state)
 {
-    (void)state;
     for (uint32_t seed = 1; seed < 17; seed++) {
         const struct cairn_verdicts *verdicts;
         uint32_t slow = seed % 2;
@@ -175,9 +145,7 @@ test_few_long_sequences(void **state)
             }
             run_step(&job, step, 0, factor);
         }
-        assert_int_equal(cairn_detector_finish(job.detector), CAIRN_OK);
-        verdicts = cairn_detector_verdicts(job.detector);
-        assert_int_equal(verdicts->count, slow);
+        verdicts = job_finish(&job, slow);
         if (slow) {
             assert_int_equal(verdicts->items[0].kind, CAIRN_SLOW_NODE);
             assert_int_equal(verdicts->items[0].nodes.items[0], 2);
@@ -185,7 +153,7 @@ test_few_long_sequences(void **state)
             assert_in_range(verdicts->items[0].detected_step, 403, 435);
             assert_in_range(verdicts->items[0].until_step, 490, 510);
         }
-        end(&job);
+        job_end(&job);
     }
 }
 
@@ -198,7 +166,6 @@ test_lengths_that_wander(void **state)
 {
     uint32_t devices = 0;
 
-    (void)state;
     for (uint32_t seed = 1; seed < 17; seed++) {
         double factor[WORLD], kept[PIPELINES] = {0};
         struct job job;
@@ -218,7 +185,7 @@ test_lengths_that_wander(void **state)
         assert_int_equal(cairn_detector_finish(job.detector), CAIRN_OK);
         for (uint32_t i = 0; i < cairn_detector_verdicts(job.detector)->count; i++)
             devices += cairn_detector_verdicts(job.detector)->items[i].kind != CAIRN_STRUCTURAL;
-        end(&job);
+        job_end(&job);
     }
     print_message("%u verdicts on devices in 9600 steps\n", devices);
     assert_true(devices <= 2); /* in the first steps too little is known of what lengths do */
@@ -228,11 +195,10 @@ test_lengths_that_wander(void **state)
 static void
 test_pauses_that_meet(void **state)
 {
-    const struct cairn_verdicts *verdicts;
+    const struct cairn_verdict *verdict;
     double factor[WORLD];
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t step = 0; step < 80; step++) {
         fill(factor, 1.5, step * 7 % WORLD, step % 2);
@@ -241,11 +207,9 @@ test_pauses_that_meet(void **state)
         run_step(&job, step, 0, factor);
     }
     assert_int_equal(cairn_detector_finish(job.detector), CAIRN_OK);
-    verdicts = cairn_detector_verdicts(job.detector);
-    assert_int_equal(verdicts->count, 1);
-    assert_int_equal(verdicts->items[0].kind, CAIRN_STRUCTURAL);
-    assert_string_equal(verdicts->items[0].pattern, "garbage_collection");
-    end(&job);
+    verdict = job_finish_with(&job, CAIRN_STRUCTURAL);
+    assert_string_equal(verdict->pattern, "garbage_collection");
+    job_end(&job);
 }
 
 /* The same pauses, and a rank that is really slow: it is named all the same. */
@@ -257,7 +221,6 @@ test_slow_among_pauses(void **state)
     double factor[WORLD];
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t step = 0; step < 80; step++) {
         fill(factor, 1.5, step * 7 % WORLD, step % 2);
@@ -274,7 +237,7 @@ test_slow_among_pauses(void **state)
             assert_in_range(verdicts->items[i].detected_step, 43, 50);
         }
     assert_int_equal(slow, 1);
-    end(&job);
+    job_end(&job);
 }
 
 int

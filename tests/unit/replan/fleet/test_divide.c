@@ -87,7 +87,6 @@ test_exact(void **test_state)
 {
     uint32_t feasible = 0, tight_feasible = 0, several = 0;
 
-    (void)test_state;
     for (uint64_t seed = 0; seed < PROBLEMS; seed++) {
         struct cairn_problem problem = small_problem(seed);
         struct cairn_divider *divider = NULL;
@@ -122,7 +121,6 @@ test_lines(void **test_state)
 {
     uint32_t compared = 0;
 
-    (void)test_state;
     for (uint64_t seed = 0; seed < PROBLEMS; seed++) {
         struct cairn_problem problem = small_problem(seed);
         struct cairn_divider *divider = NULL;

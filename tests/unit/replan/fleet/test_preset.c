@@ -24,7 +24,6 @@ static const struct {
 static void
 test_sizes(void **state)
 {
-    (void)state;
     assert_int_equal(cairn_model_shape_count, sizeof(published) / sizeof(*published));
     for (uint32_t i = 0; i < cairn_model_shape_count; i++) {
         const struct cairn_model_shape *model = cairn_model_shape_find(published[i].model);
@@ -52,7 +51,6 @@ test_time(void **state)
     struct cairn_problem problem = {0};
     double all_ms, expected_ms = (6 * 6.607e9 + 12.0 * 32 * 4096 * 4096) * 4096 / 312e12 * 1e3;
 
-    (void)state;
     cairn_preset_apply(&preset, 1, &problem);
     all_ms = problem.layer_ms * (problem.layers + problem.head_layers);
     assert_true(fabs(all_ms / expected_ms - 1) < 0.01);
@@ -72,7 +70,6 @@ test_in_problem(void **state)
     struct cairn_problem problem = {0};
     struct cairn_fault fault = {""};
 
-    (void)state;
     if (cairn_problem_read(text, strlen(text), &problem, &fault))
         fail_msg("%s", fault.text);
     assert_int_equal(problem.layers, 40); /* the problem's own word counts */
@@ -112,7 +109,6 @@ static const struct {
 static void
 test_bad(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct cairn_problem problem = {0};
         struct cairn_fault fault = {""};

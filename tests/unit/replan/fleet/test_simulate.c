@@ -36,7 +36,6 @@ test_by_hand(void **state)
     struct cairn_plan plan = {&pipeline, stages, ids, 1, 2, 2};
     struct cairn_simulated simulated = {0};
 
-    (void)state;
     assert_int_equal(cairn_simulate(&plan, &problem, &simulated), CAIRN_OK);
     assert_true(fabs(simulated.step_ms - 12) < 1e-9);
     assert_true(fabs(simulated.stages[0].busy_ms - 9) < 1e-9);
@@ -62,7 +61,6 @@ test_against_formula(void **test_state)
     uint32_t plans = 0, near = 0, staged = 0;
     double most = 0, worst = 0;
 
-    (void)test_state;
     for (uint64_t seed = 0; plans < PLANS; seed++) {
         struct cairn_problem problem = small_problem(seed);
         struct cairn_answer_plan answer = {0};
@@ -132,7 +130,6 @@ test_many_microbatches(void **state)
     struct cairn_simulated simulated = {0};
     double schedule_ms;
 
-    (void)state;
     for (uint32_t i = 0; i < 4; i++) {
         devices[i] = (struct cairn_device){i, i, rates[i], 1000};
         stages[i] = (struct cairn_plan_stage){i, 1, 2 * i, 2};

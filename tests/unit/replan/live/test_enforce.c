@@ -51,7 +51,6 @@ test_once(void **state)
     uint64_t counts[CAIRN_ENFORCED_RESULTS];
     uint64_t version;
 
-    (void)state;
     cairn_ledger_init(&ledger);
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 0);
     entry = add(&ledger, 1, CAIRN_EVIDENCE_PROGRESS, 10 * S);
@@ -99,7 +98,6 @@ test_cost(void **state)
     static struct cairn_ledger ledger;
     struct cairn_ledger_entry *slow;
 
-    (void)state;
     cairn_ledger_init(&ledger);
     slow = add(&ledger, 1, CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING, 100 * S);
     slow->kind = CAIRN_SLOW_COMPUTE;
@@ -145,7 +143,6 @@ test_cost_of_a_rate_that_changes(void **state)
         .node = 1, .incarnation = 7, .run = 100, .exchange_ns = 20 * S};
     static struct cairn_ledger ledger, read_again;
 
-    (void)state;
     cairn_ledger_init(&ledger);
     say_rate(&ledger, 1.25, 100 * S);
     say_rate(&ledger, 1.25, 120 * S);
@@ -175,7 +172,6 @@ test_budget_of_what_was_run(void **state)
     struct cairn_ledger_entry *entry;
     char advice[256];
 
-    (void)state;
     cairn_ledger_init(&ledger);
     for (uint64_t i = 1; i <= 3; i++) {
         entry = add(&ledger, 1, TWO_KINDS, (10 + i) * S);
@@ -208,7 +204,6 @@ test_budget(void **state)
     static struct cairn_ledger ledger;
     struct cairn_ledger_entry *late;
 
-    (void)state;
     cairn_ledger_init(&ledger);
     late = add(&ledger, 1, CAIRN_EVIDENCE_PROGRESS, 10 * S);
     for (uint64_t i = 2; i <= 3; i++) {
@@ -237,7 +232,6 @@ test_budget_of_many(void **state)
     const uint32_t kinds = TWO_KINDS;
     uint64_t counts[CAIRN_ENFORCED_RESULTS], wall_ns = 10 * S;
 
-    (void)state;
     cairn_ledger_init(&ledger);
     for (uint32_t i = 0; i <= CAIRN_LEDGER_MAX + 1; i++) {
         struct cairn_verdict verdict = {.kind = i < CAIRN_LEDGER_MAX ? CAIRN_HANG_COMPUTE
@@ -281,7 +275,6 @@ test_deaths(void **state)
     const struct cairn_enforcer at_it = {.node = 1, .incarnation = 7, .run = 100, .running = 1};
     const bool without_1[NODES] = {true, false, true};
 
-    (void)state;
     cairn_ledger_init(&ledger);
     add(&ledger, 1, TWO_KINDS, 10 * S);
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 1);
@@ -323,7 +316,6 @@ test_two_lists(void **state)
     static struct cairn_ledger newer, older;
     uint64_t version;
 
-    (void)state;
     cairn_ledger_init(&older);
     add(&older, 1, TWO_KINDS, 10 * S);
     newer = older;
@@ -360,7 +352,6 @@ test_bytes(void **state)
     static uint8_t bytes[CAIRN_LEDGER_BYTES_MAX];
     struct cairn_writer writer;
 
-    (void)state;
     cairn_ledger_init(&ledger);
     add(&ledger, 2, TWO_KINDS, 10 * S);
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 1);
@@ -410,7 +401,6 @@ test_words(void **state)
     };
     char text[CAIRN_ENFORCE_TEXT_BYTES];
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_string_equal(
             cairn_enforce_result_text(cairn_enforcement_result(&cases[i].enforcement)),
@@ -429,7 +419,6 @@ test_slow_ranks(void **state)
     static uint32_t ranks[CAIRN_LEDGER_SLOW_MAX];
     static double rates[CAIRN_LEDGER_SLOW_MAX];
 
-    (void)state;
     cairn_ledger_init(&ledger);
     assert_int_equal(cairn_ledger_slow_ranks(&ledger, ranks, rates), 0);
     ledger.entries[0] = (struct cairn_ledger_entry){

@@ -5,7 +5,6 @@
 static void
 test_never_arrives(void **state)
 {
-    (void)state;
     for (int until = 0; until < 6; until++)
         for (uint32_t culprit = 0; culprit < WORLD; culprit += 3) {
             const struct cairn_ledger_entry *entry;
@@ -42,7 +41,6 @@ test_transfers(void **state)
     const struct cairn_ledger_entry *entry;
     struct job job;
 
-    (void)state;
     start(&job);
     for (int i = 0; i < 80; i++) {
         transfer(&job, 0, DATA, CAIRN_SEND, 1);
@@ -70,7 +68,6 @@ test_transfer_stopped(void **state)
     const struct cairn_ledger_entry *entry;
     struct job job;
 
-    (void)state;
     for (int hosts_go_on = 0; hosts_go_on < 2; hosts_go_on++) {
         start(&job);
         for (int i = 0; i < 80; i++) {
@@ -106,7 +103,6 @@ test_transfer_stopped_in_a_part(void **state)
     const struct cairn_ledger_entry *entry;
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -124,7 +120,6 @@ test_transfer_stopped_in_a_part(void **state)
 static void
 test_gone_stopped_silent(void **state)
 {
-    (void)state;
     for (int how = 0; how < 3; how++) {
         const struct cairn_ledger_entry *entry;
         struct job job;
@@ -153,7 +148,6 @@ test_circle(void **state)
     const struct cairn_ledger_entry *entry;
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     enter(&job, 0, TENSOR, CAIRN_BROADCAST);
@@ -173,7 +167,6 @@ test_gone_in_the_middle(void **state)
     const struct cairn_ledger_entry *entry;
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     for (uint32_t rank = 0; rank < WORLD; rank++) {
@@ -198,7 +191,6 @@ test_never_begins(void **state)
     const struct cairn_ledger_entry *entry;
     struct job job;
 
-    (void)state;
     start(&job);
     pass(&job, 60 * S);
     for (uint32_t rank = 1; rank < WORLD; rank++)
@@ -221,7 +213,6 @@ test_over_while_others_stand(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     enter(&job, 0, TENSOR, CAIRN_ALL_GATHER);
@@ -245,7 +236,6 @@ test_agents_begin_anew(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     hang(&job, 1, 5);
@@ -270,7 +260,6 @@ test_victims_unheard(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     enter(&job, 0, DATA, CAIRN_ALL_GATHER);
@@ -295,7 +284,6 @@ test_another_job(void **state)
     struct cairn_reduce_options options = {.rank = 0, .world = 2, .attachment = 2, .emit = carry};
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     hang(&job, 1, 5);
@@ -324,7 +312,6 @@ test_late_reader(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t rank = 0; rank < WORLD; rank++) {
         begin_anew(&job, rank);
@@ -354,7 +341,6 @@ test_died_at_equal_counts(void **state)
     struct job job;
     const struct cairn_ledger_entry *entry;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     /* the second has left as one that finishes */

@@ -49,7 +49,6 @@ carry(void *context, const struct cairn_report *report)
     struct cairn_writer writer;
     struct cairn_reader reader;
 
-    (void)context;
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_report_pack(report, &writer);
     assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
@@ -236,7 +235,6 @@ test_quiet(void **state)
     struct cairn_live_view view;
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 300, NULL);
     cairn_live_look(job.live, job.now_ns, &view);
@@ -260,7 +258,6 @@ test_slow_and_back(void **state)
     char advice[256];
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     steps(&job, 10, slow);
@@ -305,7 +302,6 @@ test_budget(void **state)
     static struct cairn_ledger ledger;
     char advice[256];
 
-    (void)state;
     cairn_ledger_init(&ledger);
     ledger.count = 4;
     for (uint32_t i = 0; i < ledger.count; i++)
@@ -340,7 +336,6 @@ test_budget_of_many(void **state)
     struct cairn_writer writer;
     char advice[256];
 
-    (void)state;
     cairn_ledger_init(&ledger);
     /* ten minutes apart, each ended by the next */
     for (uint32_t i = 0; i < 3 * CAIRN_LEDGER_MAX; i++) {
@@ -383,7 +378,6 @@ test_uneven_late(void **state)
 {
     static const char *const patterns[] = {"garbage_collection", "sequence_length"};
 
-    (void)state;
     for (uint32_t lengths = 0; lengths < 2; lengths++) {
         const struct cairn_ledger_entry *entry = NULL;
         struct job job;
@@ -427,7 +421,6 @@ test_recorded_computation(void **state)
     uint32_t found = 0;
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t i = 0; i < 120; i++) {
         bool is_slow = i >= 40, is_replanned = i >= 60;
@@ -475,7 +468,6 @@ test_work(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t i = 0; i < 200; i++) {
         double factors[WORLD];
@@ -525,7 +517,6 @@ test_agent_begins_in_a_wait(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     wait_for_rank(&job, 3, 3, CAIRN_PRESENCE_RUNS);
@@ -550,7 +541,6 @@ test_stopped(void **state)
     const struct cairn_ledger_entry *entry;
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     wait_for_rank(&job, 1, 5, CAIRN_PRESENCE_STOPPED);
@@ -582,7 +572,6 @@ test_checkpoints(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     for (uint32_t i = 0; i < 4; i++) {
@@ -609,7 +598,6 @@ test_busy_elsewhere(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     wait_for_last(&job, 30, true);
@@ -629,7 +617,6 @@ test_gone_and_restarted(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     wait_for_rank(&job, 3, 10, CAIRN_PRESENCE_GONE);
@@ -656,7 +643,6 @@ test_many_starts(void **state)
     struct cairn_live_view view;
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t starts = 0; starts < 20 * WORLD; starts++) {
         job.attachment++;
@@ -680,7 +666,6 @@ test_far_ahead(void **state)
     struct cairn_live_view before, after;
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     for (uint32_t i = 0; i < 2; i++) {
@@ -715,7 +700,6 @@ test_links(void **state)
     uint64_t version;
     uint32_t index;
 
-    (void)state;
     cairn_ledger_init(&ledger);
     assert_int_equal(cairn_verdicts_add(&verdicts, CAIRN_SLOW_LINK, &index), CAIRN_OK);
     verdicts.items[0].rate = 2;
@@ -749,7 +733,6 @@ test_suspects(void **state)
 {
     static struct cairn_ledger ledger;
 
-    (void)state;
     cairn_ledger_init(&ledger);
     assert_false(cairn_ledger_suspects(&ledger));
     ledger.count = 2;
@@ -772,7 +755,6 @@ test_taken_over(void **state)
     struct cairn_writer writer;
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     steps(&job, 10, slow);
@@ -806,7 +788,6 @@ test_partial(void **state)
     struct cairn_live_view view;
     struct job job;
 
-    (void)state;
     start(&job);
     job.ranks = WORLD - 1;
     steps(&job, 60, NULL);
@@ -830,7 +811,6 @@ test_late(void **state)
     struct job job;
     uint32_t runs;
 
-    (void)state;
     start(&job);
     job.ranks = WORLD - 1;
     steps(&job, 60, NULL);
@@ -858,7 +838,6 @@ test_ended(void **state)
     const double slow[WORLD] = {1, 1, 1, 2};
     struct job job;
 
-    (void)state;
     for (int seen = 0; seen < 2; seen++) {
         start(&job);
         steps(&job, 40, NULL);
@@ -886,7 +865,6 @@ test_long_step(void **state)
     struct cairn_live_view before, view;
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     cairn_live_look(job.live, job.now_ns, &before);
@@ -919,7 +897,6 @@ test_other_world(void **state)
     struct cairn_live_view view;
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 40, NULL);
     job.world = job.ranks = 2;
@@ -957,7 +934,6 @@ test_lies(void **state)
     struct cairn_timing_record lies[9];
     struct job job;
 
-    (void)state;
     start(&job);
     for (size_t i = 0; i < 9; i++)
         lies[i] = record;
@@ -995,7 +971,6 @@ static uint32_t seen_steps, seen_open;
 static void
 look(void *context, const struct cairn_report *report)
 {
-    (void)context;
     if (report->kind == CAIRN_REPORT_STEP) {
         seen_compute_ns = report->compute_ns[0];
         seen_steps++;
@@ -1013,7 +988,6 @@ test_ends_not_seen(void **state)
     struct cairn_reduce *reduce;
     uint64_t now_ns = 10 * S;
 
-    (void)state;
     seen_steps = seen_open = 0;
     assert_int_equal(cairn_reduce_create(&options, &reduce), CAIRN_OK);
     for (record.step = 1; record.step < 100; record.step++) {
@@ -1061,7 +1035,6 @@ test_sends_without_ends(void **state)
         .comm = 9, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
     uint64_t now_ns = 10 * S;
 
-    (void)state;
     for (int shows = 0; shows < 2; shows++) {
         struct cairn_reduce *reduce;
 
@@ -1100,7 +1073,6 @@ test_beyond_bounds(void **state)
     struct cairn_reduce *reduce;
     uint64_t now_ns = 10 * S;
 
-    (void)state;
     seen_steps = 0;
     assert_int_equal(cairn_reduce_create(&options, &reduce), CAIRN_OK);
     for (member.comm = 1; member.comm <= CAIRN_REDUCE_COMMS_MAX; member.comm++)

@@ -9,7 +9,6 @@ test_pauses(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     hang(&job, 2, 1); /* it compiles for half a minute, and the others wait */
     pass(&job, 30 * S);
@@ -34,7 +33,6 @@ test_one_rank_saves(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     for (uint32_t i = 0; i < 3; i++) {
@@ -64,7 +62,6 @@ test_long_steps(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     for (int i = 0; i < 12; i++) {
         for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -92,7 +89,6 @@ test_given_up(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint32_t rank = 0; rank < WORLD; rank++)
         join(&job, rank, ONCE, rank, WORLD);
@@ -112,7 +108,6 @@ test_busy_elsewhere(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     for (uint32_t rank = 2; rank < WORLD; rank++)
@@ -131,7 +126,6 @@ test_busy_elsewhere(void **state)
 static void
 test_not_to_be_relied_on(void **state)
 {
-    (void)state;
     for (int why = 0; why < 3; why++) {
         struct job job;
 
@@ -164,7 +158,6 @@ test_finished(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     for (uint32_t rank = 1; rank < WORLD; rank++)
@@ -180,7 +173,6 @@ test_an_agent_begins_in_a_pause(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     pass(&job, 3 * S);
@@ -202,7 +194,6 @@ test_whoever_looks_was_stopped(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     job.now_ns += 30 * S;
@@ -221,7 +212,6 @@ test_forgotten(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     for (uint64_t comm = 0; comm < 2 * CAIRN_TALLY_LANES_MAX / 3; comm++)
         join(&job, 0, 0x10000 + comm, 0, 1);
@@ -250,7 +240,6 @@ test_repeated_numbers(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job);
     steps(&job, 80);
     for (int i = 0; i < 20; i++) { /* recorded where a proxy takes part, and not elsewhere */
@@ -268,7 +257,6 @@ test_repeated_numbers(void **state)
 static void
 test_lost_ends(void **state)
 {
-    (void)state;
     for (int late = 0; late < 2; late++) {
         struct job job;
 

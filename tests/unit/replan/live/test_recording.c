@@ -22,8 +22,6 @@ struct job {
 static void
 ignore(void *context, const struct cairn_report *report)
 {
-    (void)context;
-    (void)report;
 }
 
 static void
@@ -123,7 +121,6 @@ test_steps_of_all_nodes_in_order(void **state)
     const struct cairn_topology *topology;
     uint32_t count = 0, lives = 0;
 
-    (void)state;
     start(&job, 1 << 20);
     for (uint32_t number = 1; number <= 20; number++)
         step(&job, number, true);
@@ -167,7 +164,6 @@ test_whole_steps_alone_are_kept(void **state)
     struct cairn_record record;
     uint32_t count = 0;
 
-    (void)state;
     start(&job, 7 * sizeof(struct cairn_recorded_op));
     for (uint32_t number = 1; number <= 10; number++) { /* two operations a step */
         step(&job, number, true);
@@ -191,7 +187,6 @@ test_nothing_before_a_loss(void **state)
     struct cairn_record record;
     uint32_t first[WORLD] = {0};
 
-    (void)state;
     start(&job, 1 << 20);
     for (uint32_t number = 1; number <= 10; number++) {
         step(&job, number, true);
@@ -217,7 +212,6 @@ test_computation_that_is_told(void **state)
     struct cairn_merge *all;
     struct cairn_record record;
 
-    (void)state;
     start(&job, 1 << 20);
     for (uint32_t number = 1; number <= 6; number++) {
         put(&job, (struct cairn_timing_record){.enter_ns = job.now_ns,
@@ -263,7 +257,6 @@ test_peers(void **state)
     struct cairn_record record;
     uint32_t sends = 0;
 
-    (void)state;
     start(&job, 1 << 20);
     for (uint32_t number = 1; number <= 3; number++) {
         for (uint32_t rank = 1; rank < 4; rank += 2) {
@@ -312,7 +305,6 @@ test_missing_nodes_and_malformed_bytes(void **state)
     struct job job;
     size_t len;
 
-    (void)state;
     assert_non_null(bytes);
     start(&job, 1 << 20);
     for (uint32_t number = 1; number <= 3; number++)

@@ -25,7 +25,6 @@ near(double value, double expected, double part)
 static void
 test_stages(void **test_state)
 {
-    (void)test_state;
     for (uint64_t seed = 0; seed < 200; seed++) {
         uint64_t state = seed + 9;
         double layer_ms = 1 + random_below(&state, 30);
@@ -63,7 +62,6 @@ test_link(void **test_state)
     double gbps, latency_ms;
     uint64_t state = 4;
 
-    (void)test_state;
     for (uint32_t i = 0; i < SAMPLES; i++) {
         samples[i].bytes = UINT64_C(1) << (12 + i % 20);
         samples[i].ms = (0.02 + (double)samples[i].bytes * 8 / (400 * 1e6)) * noise(&state, 0.02);
@@ -95,7 +93,6 @@ test_memory(void **test_state)
     struct cairn_fault fault = {""};
     struct cairn_fit fit;
 
-    (void)test_state;
     for (uint32_t i = 0; i < SAMPLES; i++) {
         struct cairn_memory_sample *sample = &samples[i];
 
@@ -121,7 +118,6 @@ test_memory_open(void **test_state)
     struct cairn_fault fault = {""};
     struct cairn_fit fit;
 
-    (void)test_state;
     for (uint32_t open = 0; open < 3; open++) {
         problem =
             (struct cairn_problem){.layer_bytes = 7, .activation_bytes = 8, .reserved_bytes = 9};
@@ -165,7 +161,6 @@ test_bad(void **test_state)
     struct cairn_fault fault = {""};
     struct cairn_fit fit;
 
-    (void)test_state;
     assert_int_equal(cairn_fit_stages(NULL, 0, &problem, &fit, &fault), CAIRN_INVAL);
     /* layer or vocabulary? */
     assert_int_equal(cairn_fit_stages(ends, 3, &problem, &fit, &fault), CAIRN_INVAL);

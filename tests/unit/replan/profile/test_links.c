@@ -102,7 +102,6 @@ test_generated(void **state)
 {
     double worst = 0;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct random random = {seed};
         struct job job = job_of(&random, 4, 2, 4);
@@ -131,7 +130,6 @@ test_generated_pairs(void **state)
 {
     double worst = 0;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct random random = {seed};
         struct job job = job_of(&random, 4, 4, 1 + seed % 2);
@@ -158,7 +156,6 @@ test_generated_pairs(void **state)
 static void
 test_generated_slow(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct random random = {seed};
         struct job job = job_of(&random, 4, 6, 1);
@@ -253,7 +250,6 @@ test_sizes(void **state)
                 {CAIRN_BROADCAST, 1}};
     const uint32_t ring[] = {0, 1, 2, 3};
 
-    (void)state;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         for (uint32_t per_node = 1; per_node <= 4; per_node *= 2) {
             struct made made = make(4, ring, 4);
@@ -291,7 +287,6 @@ test_one_rank_after_the_other(void **state)
     static const uint64_t apart[] = {0, 1, 8, 12, 32, 64}; /* 0: without numbers */
     const uint32_t ring[] = {0, 1};
 
-    (void)state;
     for (size_t k = 0; k < sizeof apart / sizeof *apart; k++) {
         bool numbered = apart[k] > 0;
         struct made made = make(2, ring, 2);
@@ -328,7 +323,6 @@ test_contradiction(void **state)
 {
     const uint32_t ring[] = {0, 1, 2, 3};
 
-    (void)state;
     for (uint32_t whole = 0; whole < 2; whole++) {
         struct made made = make(4, ring, 4);
         struct cairn_problem problem = problem_of(4, 1);
@@ -355,7 +349,6 @@ test_not_told(void **state)
     const uint32_t ring[] = {0, 1};
     struct cairn_profiled_links links;
 
-    (void)state;
     for (uint32_t what = 0; what < 6; what++) {
         struct made made = make(2, ring, 2);
         struct cairn_problem problem = problem_of(what == 3 ? 1 : 2, 1);
@@ -427,7 +420,6 @@ test_slow_by_an_unknown_factor(void **state)
     static const double ms[] = {1, 3, 3};
     const uint32_t ring[] = {0, 1};
 
-    (void)state;
     for (uint32_t known = 0; known < 2; known++) {
         struct made made = make(4, ring, 2);
         struct cairn_problem problem = problem_of(4, 1);
@@ -462,7 +454,6 @@ test_too_many_bytes(void **state)
 {
     const uint32_t ring[] = {0, 1, 2, 3};
 
-    (void)state;
     for (uint32_t others = 0; others < 2; others++) {
         struct made made = make(4, ring, 4);
         struct cairn_problem problem = problem_of(4, 1);

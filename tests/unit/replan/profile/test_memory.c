@@ -66,7 +66,6 @@ test_found_again(void **state)
     struct cairn_profiled_memory profiled;
     struct job job;
 
-    (void)state;
     set_up(&job, layers, LAYER, ACTIVATION, RESERVED);
     job.memory_bytes[5] *= 2; /* something else ran there as well */
     job.memory_bytes[9] = 0;
@@ -91,7 +90,6 @@ test_alike(void **state)
     struct cairn_profiled_memory profiled;
     struct job job;
 
-    (void)state;
     set_up(&job, layers, LAYER, 4 * ACTIVATION, RESERVED);
     assert_int_equal(cairn_profile_memory(&job.problem, job.memory_bytes, RANKS, &profiled),
                      CAIRN_OK);
@@ -109,7 +107,6 @@ test_nothing_told(void **state)
     struct cairn_profiled_memory profiled;
     struct job job;
 
-    (void)state;
     for (uint32_t what = 0; what < 3; what++) {
         /* layers hold nothing */
         set_up(&job, layers, what == 0 ? 0 : LAYER, what == 0 ? 0 : ACTIVATION, RESERVED);

@@ -62,7 +62,6 @@ test_found_again(void **state)
     struct cairn_fault fault = {""};
     struct job job;
 
-    (void)state;
     set_up(&job, 7.5, 0.5, 3);
     job.loads[5].compute_ns *= 2.6; /* one of its stage's two: the other one says what is normal */
     job.loads[9].compute_ns = (double)NAN;
@@ -91,7 +90,6 @@ test_vocabulary_kept(void **state)
     struct cairn_fault fault = {""};
     struct job job;
 
-    (void)state;
     set_up(&job, 7.5, 0, 0);
     for (uint32_t i = 0; i < PIPELINES; i++)
         job.pipelines[i].stage_count = 1;
@@ -116,7 +114,6 @@ test_single_devices(void **state)
     struct cairn_fault fault = {""};
     struct job job;
 
-    (void)state;
     for (uint32_t stages = 3; stages <= STAGES; stages++) {
         set_up(&job, 7.5, 0, 0);
         job.problem.head_layers = 1;
@@ -150,7 +147,6 @@ test_scattered(void **state)
     struct cairn_fault fault = {""};
     struct job job;
 
-    (void)state;
     set_up(&job, 7.5, 0, 0);
     for (uint32_t i = 0; i < RANKS; i++)
         job.loads[i].compute_ns *= times[(i / SIZE + i / SIZE / STAGES) % STAGES];
@@ -166,7 +162,6 @@ test_refused(void **state)
     struct cairn_fault fault = {""};
     struct job job;
 
-    (void)state;
     set_up(&job, 7.5, 0, 0);
     assert_int_equal(cairn_profile_take(&job.problem, job.loads, RANKS - 1, &profiled, &fault),
                      CAIRN_INVAL);

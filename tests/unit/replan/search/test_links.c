@@ -62,7 +62,6 @@ test_one_pair(void **test_state)
     struct cairn_fault fault;
     uint32_t layers;
 
-    (void)test_state;
     problem.slow_links[0] = (struct cairn_slow_link){{1, 4}, 10}; /* both are second stages */
     assert_int_equal(cairn_plan_check(plan, &problem, &fault), CAIRN_OK);
     assert_int_equal(cairn_links_slow_layers(&problem, plan, &layers), CAIRN_OK);
@@ -117,7 +116,6 @@ test_random(void **test_state)
 {
     uint32_t best = 0;
 
-    (void)test_state;
     for (uint64_t seed = 0; seed < RANDOM; seed++) {
         uint64_t state = seed + 21;
         uint32_t links = 1 + random_below(&state, 6), before, after;
@@ -166,7 +164,6 @@ test_many(void **test_state)
     struct cairn_fault fault;
     uint32_t before, after;
 
-    (void)test_state;
     problem.devices = calloc(MANY_DEVICES, sizeof(*problem.devices));
     problem.slow_links = calloc(CAIRN_PROBLEM_SLOW_LINKS_MAX, sizeof(*problem.slow_links));
     assert_true(problem.devices && problem.slow_links);
@@ -201,7 +198,6 @@ test_answer(void **test_state)
     struct cairn_problem problem = cluster(1);
     struct cairn_stop stop = {never, NULL};
 
-    (void)test_state;
     for (uint32_t other = 1; other < NODES; other++) {
         struct cairn_answer_plan answer = {0};
         struct cairn_fault fault;

@@ -51,7 +51,6 @@ test_what_runs_goes_on(void **state)
     struct cairn_problem problem = running(72);
     struct cairn_answer_plan answer = {0};
 
-    (void)state;
     assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
     assert_non_null(answer.plan);
     assert_int_equal(answer.migration.moved_bytes, 0);
@@ -73,7 +72,6 @@ test_micro_batches_alone(void **state)
     struct cairn_answer_plan answer = {0};
     struct cairn_fault fault = {""};
 
-    (void)state;
     problem.devices[0].rate = problem.devices[1].rate = 2;
     assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
     assert_non_null(answer.plan);
@@ -101,7 +99,6 @@ test_a_move_has_its_price(void **state)
     struct cairn_migration own;
     double redivided_ms;
 
-    (void)state;
     problem.devices[3].rate = 1.3;
     assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
     assert_non_null(answer.plan);
@@ -129,7 +126,6 @@ test_what_stays_moves_nothing(void **state)
     struct cairn_plan *plan = NULL;
     struct cairn_migration migration;
 
-    (void)state;
     problem.devices = calloc(SIZE_MAX_TRIED, sizeof(*problem.devices));
     assert_non_null(problem.devices);
     assert_int_equal(cairn_plan_create(1, 1, SIZE_MAX_TRIED, &plan), CAIRN_OK);
@@ -162,7 +158,6 @@ test_sums_beyond_the_type(void **state)
     struct cairn_plan *from = NULL, *plan = NULL;
     struct cairn_migration migration;
 
-    (void)state;
     problem.devices = calloc(MANY, sizeof(*problem.devices));
     assert_non_null(problem.devices);
     assert_int_equal(cairn_plan_create(MANY, MANY, MANY, &plan), CAIRN_OK);

@@ -198,7 +198,6 @@ test_small(void **test_state)
     const struct cairn_stop stop = {never, NULL};
     uint32_t tried = 0, solved = 0, tight = 0, uneven = 0, large = 0;
 
-    (void)test_state;
     assert_non_null(table);
     for (uint64_t seed = 0; seed < PROBLEMS; seed += CASE_STRIDE, tried++) {
         struct cairn_problem problem = small_problem(seed);
@@ -267,7 +266,6 @@ test_bound_counts_whole_micro_batches(void **test_state)
                                     .device_count = 64};
     struct cairn_answer_plan answer = {0};
 
-    (void)test_state;
     problem.devices = calloc(64, sizeof(*problem.devices));
     assert_non_null(problem.devices);
     for (uint32_t i = 0; i < 64; i++)
@@ -296,7 +294,6 @@ test_bound_of_pipelines(void **test_state)
     };
     const struct cairn_stop stop = {never, NULL};
 
-    (void)test_state;
     for (size_t i = 0; i < sizeof(changed) / sizeof(*changed); i++) {
         struct cairn_problem problem = {.layers = 80,
                                         .layer_ms = 10,
@@ -335,7 +332,6 @@ test_reserve_alone(void **test_state)
     const struct cairn_stop stop = {never, NULL};
     uint32_t solved = 0, unsolved = 0;
 
-    (void)test_state;
     assert_non_null(table);
     for (uint64_t seed = 1; seed < 400; seed += 2 * CASE_STRIDE) { /* those with little memory */
         struct cairn_problem problem = small_problem(seed);
@@ -416,7 +412,6 @@ test_cut_short(void **test_state)
     enum { FEW = 40, CUTS = 12 };
     uint32_t cut = 0;
 
-    (void)test_state;
     for (uint64_t seed = 0; seed <= FEW; seed++) {
         struct cairn_problem problem = seed < FEW ? small_problem(2 * seed) : large_layers();
         struct patience patience = {0, UINT64_MAX};
@@ -464,7 +459,6 @@ test_all_are_sounded(void **test_state)
     struct cairn_answer_plan answer = {0};
     struct cairn_problem problem;
 
-    (void)test_state;
     assert_int_equal(cairn_made_problem(&cluster, 2, &problem), CAIRN_OK);
     assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
     print_message("%u asks, %.2f %% above the bound\n", (unsigned)patience.asked,
@@ -488,7 +482,6 @@ test_prices_cut_short(void **test_state)
     struct cairn_fleet *fleet = NULL;
     uint32_t count;
 
-    (void)test_state;
     assert_int_equal(cairn_fleet_create(&problem, &fleet), CAIRN_OK);
     assert_int_equal(cairn_bound_step_ms(fleet, &stop, &bound_ms), CAIRN_OK);
     assert_int_equal(cairn_prices_create(fleet, &prices), CAIRN_OK);
@@ -514,7 +507,6 @@ test_infeasible(void **test_state)
     const struct cairn_stop stop = {never, NULL};
     uint32_t short_of_memory = 0, dead = 0;
 
-    (void)test_state;
     for (uint64_t seed = 0; seed < 1000; seed += CASE_STRIDE) {
         struct cairn_problem problem = small_problem(seed);
         struct cairn_answer_plan answer = {0}, helped = {0};
@@ -549,7 +541,6 @@ test_nothing_lacks(void **test_state)
     struct cairn_infeasible why;
     struct cairn_fleet *fleet = NULL;
 
-    (void)test_state;
     assert_int_equal(cairn_fleet_create(&problem, &fleet), CAIRN_OK);
     assert_int_equal(cairn_infeasible_why(fleet, &why), CAIRN_OK);
     assert_int_equal(why.short_by_bytes, 0);
@@ -608,7 +599,6 @@ test_memory_decides(void **test_state)
     };
     const struct cairn_stop stop = {never, NULL};
 
-    (void)test_state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct cairn_problem problem = cases[i].problem;
         struct cairn_answer_plan answer = {0};
@@ -639,7 +629,6 @@ test_memory_is_tight(void **test_state)
     static const uint64_t seeds[] = {41, 47, 52, 55, 56, 59};
     double worst = 0;
 
-    (void)test_state;
     for (size_t i = 0; i < sizeof(seeds) / sizeof(*seeds); i++) {
         struct patience patience = {0, 40000};
         const struct cairn_stop stop = {is_over, &patience};

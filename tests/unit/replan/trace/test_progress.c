@@ -89,7 +89,6 @@ test_ras(void **state)
     struct values values = {.count = 0};
     const struct cairn_op_count *last;
 
-    (void)state;
     assert_int_equal(read_copy(true, ras, sizeof ras - 1, &values, &fault), CAIRN_OK);
     assert_int_equal(values.count, 7);
     assert_int_equal(values.all[0].op, CAIRN_BROADCAST);
@@ -117,7 +116,6 @@ test_flight_recorder(void **state)
     struct cairn_progress_fault fault = {NULL, 0};
     struct values values = {.count = 0};
 
-    (void)state;
     assert_int_equal(read_copy(false, flight_recorder, sizeof flight_recorder - 1, &values, &fault),
                      CAIRN_OK);
     assert_int_equal(values.count, 2);
@@ -135,7 +133,6 @@ test_cut_off(void **state)
 {
     struct cairn_progress_fault fault = {NULL, 0};
 
-    (void)state;
     for (size_t bytes = 0; bytes < sizeof ras - 2; bytes++) {
         struct values values = {.count = 0};
 
@@ -180,7 +177,6 @@ test_wrong(void **state)
         {false, "{\"pg_status\":[]}", ""},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct cairn_progress_fault fault = {NULL, 0};
         struct values values = {.count = 0};

@@ -57,7 +57,6 @@ test_patterns(void **state)
 {
     struct cairn_load loads[WORLD];
 
-    (void)state;
     fill(loads);
     check(loads, CAIRN_HEAT_EVEN, "even field");
     fill(loads);
@@ -80,7 +79,6 @@ test_row_and_cell(void **state)
 {
     struct cairn_load loads[WORLD];
 
-    (void)state;
     fill(loads);
     for (uint32_t pipeline = 0; pipeline < PIPELINES; pipeline++)
         loads[STAGES * pipeline].compute_ns *= 1.5;
@@ -95,7 +93,6 @@ test_noise_and_gaps(void **state)
 {
     struct cairn_load loads[WORLD];
 
-    (void)state;
     fill(loads);
     for (uint32_t rank = 0; rank < WORLD; rank++)
         loads[rank].error_ns = 10e6;

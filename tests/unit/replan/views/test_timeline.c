@@ -147,7 +147,6 @@ test_aligned(void **state)
 {
     struct job job;
 
-    (void)state;
     for (int numbered = 0; numbered < 2; numbered++) { /* or steps are found from what repeats */
         start(&job);
         job.numbered = numbered != 0;
@@ -177,7 +176,6 @@ test_ideal(void **state)
 {
     struct job job;
 
-    (void)state;
     start(&job); /* nothing is slow: the replay ends when the job did */
     (void)run_steps(&job, 0, false);
     assert_true(fabs(last_of(&job, true) - last_of(&job, false)) < 1000);
@@ -197,7 +195,6 @@ test_open(void **state)
     uint32_t open = 0;
     size_t count;
 
-    (void)state;
     start(&job);
     (void)run_steps(&job, 0, true);
     spans = cairn_timeline_spans(job.timeline, &count);
@@ -216,7 +213,6 @@ test_nothing(void **state)
     struct job job;
     size_t count;
 
-    (void)state;
     start(&job);
     assert_int_equal(cairn_timeline_finish(job.timeline), CAIRN_OK);
     (void)cairn_timeline_spans(job.timeline, &count);
