@@ -104,7 +104,7 @@ cairn_json_object_next(struct cairn_json_reader *reader, char *key, size_t key_b
     if (!step(reader, '}'))
         return false;
     cairn_json_read_string(reader, key, key_bytes);
-    return take(reader, ':', "a colon is missing");
+    return take(reader, ':', "expected a colon");
 }
 
 void
@@ -209,7 +209,7 @@ cairn_json_read_string(struct cairn_json_reader *reader, char *out, size_t out_b
         size_t bytes = 1;
 
         if (reader->at == reader->bytes_len) {
-            cairn_json_reader_fail(reader, "a string without an end");
+            cairn_json_reader_fail(reader, "unterminated string");
             break;
         }
         piece[0] = reader->text[reader->at++];
@@ -392,7 +392,7 @@ skip_string(struct cairn_json_reader *reader)
         if (c == '\\' && reader->at < reader->bytes_len)
             reader->at++;
     }
-    cairn_json_reader_fail(reader, "a string without an end");
+    cairn_json_reader_fail(reader, "unterminated string");
 }
 
 /* A number, true, false or null. */
@@ -441,7 +441,7 @@ cairn_json_skip(struct cairn_json_reader *reader)
                 continue;
             if (object) {
                 skip_string(reader);
-                (void)take(reader, ':', "a colon is missing");
+                (void)take(reader, ':', "expected a colon");
             }
             break;
         }
@@ -455,6 +455,6 @@ cairn_json_reader_done(struct cairn_json_reader *reader)
     if (!reader->why && reader->depth != 0)
         cairn_json_reader_fail(reader, "an object or array is still open");
     if (!reader->why && reader->at != reader->bytes_len)
-        cairn_json_reader_fail(reader, "more text after the end");
+        cairn_json_reader_fail(reader, "unexpected text after the end");
     return reader->why ? CAIRN_CORRUPT : CAIRN_OK;
 }

@@ -72,7 +72,7 @@ share_of(const struct cairn_problem *problem, uint32_t size, uint64_t memory_byt
 }
 
 static double
-worth_alone(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+gain_alone(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
 {
     const struct sums *sums = context;
 
@@ -82,7 +82,7 @@ worth_alone(const void *context, uint32_t size_index, double rate, uint64_t memo
 }
 
 static double
-worth_shared(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+gain_shared(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
 {
     const struct sums *sums = context;
     const struct uniform *uniform = sums->uniform;
@@ -115,7 +115,7 @@ share_in_time(const struct sums *sums, double layer_ms, double fastest_ms, doubl
  * the model; those that do not count with their fraction, and with what they hold or 1 -
  * `spare`. */
 static double
-worth_partial(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+gain_partial(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
 {
     const struct sums *sums = context;
     double share = share_of(sums->problem, sums->problem->sizes[size_index].size, memory_bytes);
@@ -267,11 +267,11 @@ is_infeasible(struct bound *bound, double step_ms, bool *out)
     double needed = problem->microbatches * (1 - MARGIN), total;
     cairn_err err;
 
-    err = cairn_group_best(bound->fleet, all, worth_alone, &sums, &total, NULL, NULL);
+    err = cairn_group_best(bound->fleet, all, gain_alone, &sums, &total, NULL, NULL);
     *out = total < needed;
     for (uint32_t i = 0; !err && !*out && i < sizeof(spares) / sizeof(*spares); i++) {
         sums.spare = spares[i];
-        err = cairn_group_best(bound->fleet, all, worth_partial, &sums, &total, NULL, NULL);
+        err = cairn_group_best(bound->fleet, all, gain_partial, &sums, &total, NULL, NULL);
         *out = total < needed;
     }
     for (uint32_t i = 0; !err && !*out && i < problem->size_count; i++) {
@@ -279,7 +279,7 @@ is_infeasible(struct bound *bound, double step_ms, bool *out)
             continue;
         err = set_uniform(bound, &sums, i);
         if (!err)
-            err = cairn_group_best(bound->fleet, all, worth_shared, &sums, &total, NULL, NULL);
+            err = cairn_group_best(bound->fleet, all, gain_shared, &sums, &total, NULL, NULL);
         *out = total < needed;
     }
     return err;
@@ -361,7 +361,7 @@ is_infeasible_in_parts(const struct cairn_fleet *fleet, struct cairn_parts *part
         uint32_t at = i;
 
         if (cairn_parts_set_prices(parts, step_ms, &way))
-            err = cairn_group_best(fleet, all, cairn_parts_worth, parts, &total, NULL, NULL);
+            err = cairn_group_best(fleet, all, cairn_parts_price, parts, &total, NULL, NULL);
         *out = total < needed;
         for (; at > 0 && ways->total[at - 1] > total; at--) {
             ways->way[at] = ways->way[at - 1];

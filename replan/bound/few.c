@@ -63,7 +63,7 @@ struct box {
     float place_price[PIPELINES_MAX][PLACES_MAX];
 };
 
-/* Where a group of a kind is worth most. */
+/* Where a group of a kind gains most. */
 struct best_place {
     uint8_t pipeline, place;
     uint32_t layers;
@@ -80,7 +80,7 @@ struct few {
     uint32_t kind_count;
     uint32_t *layers; /* [kinds][PIPELINES_MAX][PLACES_MAX]: what a group holds there at most */
     uint32_t *caps;   /* [kinds][PLACES_MAX]: the same by memory, with as many in flight */
-    double *worth;    /* [kinds] */
+    double *gain;     /* [kinds] */
     struct best_place *best;
     uint32_t *used;       /* [kinds] */
     uint32_t which_count; /* sorts of nodes * sizes */
@@ -218,7 +218,7 @@ list_layers(struct few *few, const struct box *box, uint32_t *places)
     }
 }
 
-/* What groups are worth at the prices, and where. */
+/* What groups gain at the prices, and where. */
 static void
 price_kinds(struct few *few, const struct box *box, const uint32_t *places)
 {
@@ -233,22 +233,22 @@ price_kinds(struct few *few, const struct box *box, const uint32_t *places)
             double each = (double)box->layers_price[i] / problem->layers - ms / box->low_ms[i];
 
             for (uint32_t d = 0; d <= places[i]; d++) {
-                double worth;
+                double gain;
 
                 if (layers[d] == UINT32_MAX || (each <= 0 && d > 0))
                     continue;
-                worth = fmax(each, 0) * layers[d];
+                gain = fmax(each, 0) * layers[d];
                 if (d < places[i])
-                    worth -= box->place_price[i][d];
+                    gain -= box->place_price[i][d];
                 if (d == 0)
-                    worth -= problem->head_layers * ms / box->low_ms[i];
-                if (worth > most || (worth >= most && d > 0)) {
-                    most = worth;
+                    gain -= problem->head_layers * ms / box->low_ms[i];
+                if (gain > most || (gain >= most && d > 0)) {
+                    most = gain;
                     best = (struct best_place){(uint8_t)i, (uint8_t)d, each > 0 ? layers[d] : 0};
                 }
             }
         }
-        few->worth[k] = most;
+        few->gain[k] = most;
         few->best[k] = best;
     }
 }
@@ -284,7 +284,7 @@ look(struct few *few, const struct box *box, const uint32_t *places, struct way 
         few->more[box->limits[i].which] += price;
         total += price * box->limits[i].count;
     }
-    total -= cairn_groupings_best(few->groupings, few->worth, few->more, few->used, few->formed);
+    total -= cairn_groupings_best(few->groupings, few->gain, few->more, few->used, few->formed);
     for (uint32_t i = 0, alike; i < box->pipelines; i += alike) {
         alike = alike_from(box, i);
         total += alike *
@@ -550,8 +550,8 @@ static bool
 are_few(struct few *few)
 {
     for (uint32_t k = 0; k < few->kind_count; k++)
-        few->worth[k] = few->caps[k * PLACES_MAX];
-    return cairn_groupings_best(few->groupings, few->worth, few->more, few->used, few->formed) <
+        few->gain[k] = few->caps[k * PLACES_MAX];
+    return cairn_groupings_best(few->groupings, few->gain, few->more, few->used, few->formed) <
            (PIPELINES_MAX + 1) * (double)few->problem->layers;
 }
 
@@ -603,7 +603,7 @@ init(struct few *few, const struct cairn_fleet *fleet)
     kinds = (size_t)few->kind_count + 1;
     few->layers = calloc(kinds * PIPELINES_MAX * PLACES_MAX, sizeof(*few->layers));
     few->caps = calloc(kinds * PLACES_MAX, sizeof(*few->caps));
-    few->worth = calloc(kinds, sizeof(*few->worth));
+    few->gain = calloc(kinds, sizeof(*few->gain));
     few->best = calloc(kinds, sizeof(*few->best));
     few->used = calloc(kinds, sizeof(*few->used));
     few->boxes = calloc(BOXES_MAX, sizeof(*few->boxes));
@@ -614,7 +614,7 @@ init(struct few *few, const struct cairn_fleet *fleet)
     few->formed = calloc((size_t)few->which_count + 1, sizeof(*few->formed));
     if (!few->more || !few->mean || !few->square || !few->formed || few->which_count > UINT16_MAX)
         return CAIRN_NOMEM;
-    if (!few->layers || !few->caps || !few->worth || !few->best || !few->used || !few->boxes)
+    if (!few->layers || !few->caps || !few->gain || !few->best || !few->used || !few->boxes)
         return CAIRN_NOMEM;
     few->fastest_ms = INFINITY;
     for (uint32_t k = 0; k < few->kind_count; k++) {
@@ -646,7 +646,7 @@ cairn_bound_few(const struct cairn_fleet *fleet, double plan_ms, uint32_t cuts_m
     cairn_groupings_destroy(few.groupings);
     free(few.layers);
     free(few.caps);
-    free(few.worth);
+    free(few.gain);
     free(few.best);
     free(few.used);
     free(few.boxes);

@@ -174,7 +174,7 @@ cairn_groupings_destroy(struct cairn_groupings *groupings)
 }
 
 double
-cairn_groupings_best(struct cairn_groupings *groupings, const double *worth, const double *more,
+cairn_groupings_best(struct cairn_groupings *groupings, const double *gain, const double *more,
                      uint32_t *used, uint32_t *formed)
 {
     double all = 0;
@@ -193,7 +193,7 @@ cairn_groupings_best(struct cairn_groupings *groupings, const double *worth, con
             groupings->last[i] = UINT32_MAX;
         }
         for (uint32_t i = 0; i < node->step_count; i++) {
-            double with = total[steps[i].from] + worth[steps[i].kind] + own_more[steps[i].size];
+            double with = total[steps[i].from] + gain[steps[i].kind] + own_more[steps[i].size];
 
             if (with > total[steps[i].to]) {
                 total[steps[i].to] = with;

@@ -1,6 +1,6 @@
 /*
  * replan/bound/groupings.h - the groups that nodes can form, as kinds of equal time and memory, and
- * the groupings that are worth most at given prices of kinds.
+ * the groupings of the highest gain at given prices of kinds.
  *
  * Other than replan/fleet/group.h it tells devices of a node apart by memory: of two amounts, the
  * most and the next, to which less counts up. Within one amount a best grouping may be taken to
@@ -34,13 +34,13 @@ CAIRN_MUST_CHECK cairn_err cairn_groupings_create(const struct cairn_fleet *flee
 void cairn_groupings_destroy(struct cairn_groupings *groupings); /* NULL is allowed */
 
 /*
- * The most that the groups of all nodes are worth together: worth[kind_count], and more[sort_count
- * * size_count] for each group of a size in a sort of nodes. Then there are used[kind_count] groups
- * of each kind and formed[sort_count * size_count] of each size. No groups are worth more if
- * `worth` is never less for a faster kind with as much memory and size, nor for one with more
- * memory that is as fast.
+ * The highest total gain of the groups of all nodes: gain[kind_count] of each group of a kind, and
+ * more[sort_count * size_count] of each group of a size in a sort of nodes. Sets used[kind_count],
+ * the groups of each kind, and formed[sort_count * size_count], those of each size. The total is
+ * the highest if `gain` is never less for a faster kind with as much memory and size, nor for one
+ * with more memory that is as fast.
  */
-double cairn_groupings_best(struct cairn_groupings *groupings, const double *worth,
+double cairn_groupings_best(struct cairn_groupings *groupings, const double *gain,
                             const double *more, uint32_t *used, uint32_t *formed);
 
 #endif

@@ -415,7 +415,7 @@ cairn_parts_set_prices(struct cairn_parts *parts, double step_ms, const struct c
  * time weighs less.
  */
 static double
-slow_worth(const struct cairn_parts *parts, double layer_ms, uint32_t layers)
+slow_price(const struct cairn_parts *parts, double layer_ms, uint32_t layers)
 {
     double lacking =
         fmax(1, parts->fleet->problem->layers * (1 - (double)(parts->enough - 1) / COVER));
@@ -432,7 +432,7 @@ slow_worth(const struct cairn_parts *parts, double layer_ms, uint32_t layers)
 }
 
 double
-cairn_parts_worth(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+cairn_parts_price(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
 {
     const struct cairn_parts *parts = context;
     const struct cairn_problem *problem = parts->fleet->problem;
@@ -443,7 +443,7 @@ cairn_parts_worth(const void *context, uint32_t size_index, double rate, uint64_
     if (layers == 0)
         return 0;
     if (alone < 1)
-        return slow_worth(parts, layer_ms, layers);
+        return slow_price(parts, layer_ms, layers);
     if (layers >= problem->layers)
         return complete_halves(parts, alone) / (2 * parts->complete_parts);
     return (double)parts->levels[size_index][level_of(parts, alone)].price / units_of(parts);

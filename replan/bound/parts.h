@@ -39,7 +39,7 @@ bool cairn_parts_set_prices(struct cairn_parts *parts, double step_ms,
                             const struct cairn_parts_way *way);
 
 /* The price of a group, for cairn_group_best with the parts as its context. */
-double cairn_parts_worth(const void *parts, uint32_t size_index, double rate,
+double cairn_parts_price(const void *parts, uint32_t size_index, double rate,
                          uint64_t memory_bytes);
 
 #endif

@@ -40,7 +40,7 @@ struct cairn_slow {
 struct cairn_viable {
     const struct cairn_kind *kind;
     uint32_t count;
-    double vocabulary; /* layers' worth, on each */
+    double vocabulary; /* on each, in layers */
     uint32_t layers;   /* of each, at most, at the present longest stage */
 };
 

@@ -207,7 +207,7 @@ cairn_prices_get(const struct cairn_prices *prices, uint32_t kind)
 }
 
 double
-cairn_prices_worth(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+cairn_prices_of_group(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
 {
     const struct cairn_prices *prices = context;
 

@@ -59,7 +59,7 @@ bool cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_sto
                              double *times);
 
 /* The price of a group, for cairn_group_best with the prices as its context. */
-double cairn_prices_worth(const void *prices, uint32_t size_index, double rate,
-                          uint64_t memory_bytes);
+double cairn_prices_of_group(const void *prices, uint32_t size_index, double rate,
+                             uint64_t memory_bytes);
 
 #endif

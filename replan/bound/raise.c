@@ -61,7 +61,7 @@ add_pipeline(struct raise *raise, const struct cairn_priced_pipeline *pipeline)
     return cairn_lp_add(raise->lp, pipeline->microbatches, entries, count);
 }
 
-/* The groupings of nodes that are worth most. */
+/* The groupings of nodes of the highest gain. */
 static cairn_err
 add_groupings(struct raise *raise, uint32_t place_count)
 {
@@ -187,7 +187,7 @@ look(struct raise *raise, double needed, double nearness, bool *refused, bool *o
     for (uint32_t i = 0; i < kinds; i++)
         price[i] = nearness * raise->price[i] + (1 - nearness) * cairn_lp_price(raise->lp, i);
     cairn_prices_set(raise->prices, price);
-    err = cairn_group_best(raise->fleet, all, cairn_prices_worth, raise->prices, &total,
+    err = cairn_group_best(raise->fleet, all, cairn_prices_of_group, raise->prices, &total,
                            raise->places, &place_count);
     if (!err)
         err = add_groupings(raise, place_count);

@@ -10,7 +10,7 @@ cairn_field_key(struct cairn_json_reader *reader, const char *name, const char *
     for (uint32_t i = 0; i < count; i++)
         if (strcmp(name, names[i]) == 0) {
             if (*seen >> i & 1)
-                cairn_json_reader_fail(reader, "a key stands here twice");
+                cairn_json_reader_fail(reader, "a duplicate key");
             *seen |= 1u << i;
             return i;
         }

@@ -194,7 +194,7 @@ struct prefix {
     uint32_t size;
 };
 
-/* What a node's devices are worth, and the groups they form. */
+/* What a node's devices gain, and the groups they form. */
 struct found {
     double total;
     uint32_t first_place;
@@ -217,7 +217,7 @@ least_memory(const struct cairn_fleet *fleet, uint32_t first, uint32_t size)
 /* Fills best[0 … devices of the node]. */
 static void
 fill_prefixes(const struct cairn_fleet *fleet, uint32_t node, uint32_t sizes,
-              cairn_group_worth *worth, const void *context, bool own_memory, struct prefix *best)
+              cairn_group_gain *gain, const void *context, bool own_memory, struct prefix *best)
 {
     const struct cairn_problem *problem = fleet->problem;
     uint32_t first = fleet->node_first[node], count = fleet->node_first[node + 1] - first;
@@ -236,7 +236,7 @@ fill_prefixes(const struct cairn_fleet *fleet, uint32_t node, uint32_t sizes,
                 continue;
             memory_bytes = own_memory ? least_memory(fleet, first + end - size, size)
                                       : fleet->node_memory_bytes[node];
-            total = best[end - size].total + worth(context, i, rate, memory_bytes);
+            total = best[end - size].total + gain(context, i, rate, memory_bytes);
             if (total > best[end].total)
                 best[end] = (struct prefix){total, size};
         }
@@ -244,7 +244,7 @@ fill_prefixes(const struct cairn_fleet *fleet, uint32_t node, uint32_t sizes,
 }
 
 cairn_err
-cairn_group_best(const struct cairn_fleet *fleet, uint32_t sizes, cairn_group_worth *worth,
+cairn_group_best(const struct cairn_fleet *fleet, uint32_t sizes, cairn_group_gain *gain,
                  const void *context, double *total, struct cairn_group_place *places,
                  uint32_t *place_count)
 {
@@ -263,7 +263,7 @@ cairn_group_best(const struct cairn_fleet *fleet, uint32_t sizes, cairn_group_wo
         struct found *own = &found[fleet->node_alike[node]];
 
         if (fleet->node_alike[node] == node) {
-            fill_prefixes(fleet, node, sizes, worth, context, places != NULL, best);
+            fill_prefixes(fleet, node, sizes, gain, context, places != NULL, best);
             own->total = best[end].total;
             own->first_place = placed;
             while (places && end > 0) {

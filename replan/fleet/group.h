@@ -1,5 +1,5 @@
 /*
- * replan/fleet/group.h - groups of devices within nodes: those that are worth most.
+ * replan/fleet/group.h - groups of devices within nodes: those of the highest gain.
  *
  * Among devices of equal memory, the best plan may be taken to group each node's devices in order
  * of their rate: of its groups sorted by their slowest device, the first i have at least as many
@@ -48,18 +48,18 @@ struct cairn_group_place {
     uint32_t size;
 };
 
-/* What a group is worth; at most 0: nothing. memory_bytes is that of its smallest device. */
-typedef double cairn_group_worth(const void *context, uint32_t size_index, double rate,
-                                 uint64_t memory_bytes);
+/* What a group gains; it is not formed at 0 or less. memory_bytes: of its smallest device. */
+typedef double cairn_group_gain(const void *context, uint32_t size_index, double rate,
+                                uint64_t memory_bytes);
 
 /*
- * The most that groups of these sizes (a bit per index of problem->sizes) can be worth together.
- * places[device_count] and *place_count get such groups; with places NULL every device counts with
- * the memory of the largest of its node, so that what comes out bounds what the groups of a best
- * plan are worth. CAIRN_NOMEM.
+ * The highest total gain of groups of these sizes (a bit per index of problem->sizes), in *total.
+ * places[device_count] and *place_count get such groups. With places NULL every device counts with
+ * the memory of the largest of its node: *total then bounds the gain of the groups of a best plan.
+ * CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_group_best(const struct cairn_fleet *fleet, uint32_t sizes,
-                                            cairn_group_worth *worth, const void *context,
+                                            cairn_group_gain *gain, const void *context,
                                             double *total, struct cairn_group_place *places,
                                             uint32_t *place_count);
 

@@ -157,9 +157,8 @@ cairn_plan_read(struct cairn_json_reader *reader, struct cairn_plan **out)
         } else if (is_passed_over(key)) {
             cairn_json_skip(reader);
         } else {
-            cairn_json_reader_fail(
-                reader, pipelines ? "an unknown key of a plan, or one that stands here twice"
-                                  : "an unknown key of a plan");
+            cairn_json_reader_fail(reader, pipelines ? "an unknown or duplicate key of a plan"
+                                                     : "an unknown key of a plan");
         }
     }
     if (!err && (!pipelines || plan->pipeline_count == 0))

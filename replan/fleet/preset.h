@@ -50,7 +50,7 @@ struct cairn_preset {
 
 /*
  * Sets what a problem says of model and links: layers, layer_ms for groups of `tp` devices,
- * embed_layers, head_layers, sizes (1, 2, 4 … tp, all devices worth the same), layer_bytes (18
+ * embed_layers, head_layers, sizes (1, 2, 4 … tp, all of the same cost), layer_bytes (18
  * bytes of state per parameter: bfloat16 weights, float32 gradients, master weights and two
  * moments), activation_bytes (34 bytes per token and width: attention is recomputed),
  * reserved_bytes (4 GiB), links. tp: a power of two, at most 1024. Devices and micro-batches stay.

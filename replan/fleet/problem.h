@@ -25,7 +25,7 @@ enum {
 };
 #define CAIRN_PROBLEM_BYTES_MAX (UINT64_C(1) << 50) /* of a layer, an activation, a device */
 
-/* What is wrong with an input: where, what, and what should stand there. */
+/* What is wrong with an input: where, what, and what was expected. */
 struct cairn_fault {
     char text[CAIRN_FAULT_BYTES];
 };
@@ -78,7 +78,7 @@ struct cairn_problem {
 /* Frees what the problem owns and empties it; an empty one is allowed. */
 void cairn_problem_fini(struct cairn_problem *problem);
 
-/* The layers' worth of one micro-batch in a whole pipeline, vocabulary included. */
+/* The work of one micro-batch in a whole pipeline, vocabulary included, in layers. */
 double cairn_problem_work_layers(const struct cairn_problem *problem);
 
 /* The index of a device by its id, device_count where there is none. */

@@ -100,7 +100,7 @@ read_sizes(struct cairn_json_reader *reader, struct cairn_problem *problem)
         else {
             for (; at > 0 && problem->sizes[at - 1].size >= size; at--) {
                 if (problem->sizes[at - 1].size == size)
-                    cairn_json_reader_fail(reader, "a size of groups stands here twice");
+                    cairn_json_reader_fail(reader, "a duplicate size of groups");
                 problem->sizes[at] = problem->sizes[at - 1];
             }
             problem->sizes[at].size = (uint32_t)size;

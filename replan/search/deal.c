@@ -39,9 +39,10 @@ deal_one(struct dealt *heap, uint32_t count, double more)
 }
 
 /* Deals as many units to each pipeline: the slowest first, each to the pipeline whose places have
- * lost least speed so far. owner[unit_count]. CAIRN_NOMEM. */
+ * lost least speed so far. pipeline_of[unit_count]. CAIRN_NOMEM. */
 static cairn_err
-deal_evenly(const struct cairn_unit *units, uint32_t unit_count, uint32_t count, uint32_t *owner)
+deal_evenly(const struct cairn_unit *units, uint32_t unit_count, uint32_t count,
+            uint32_t *pipeline_of)
 {
     struct dealt *heap = calloc(count, sizeof(*heap)); /* had: what a place has lost on average */
     uint32_t *left = calloc(count, sizeof(*left));
@@ -57,7 +58,7 @@ deal_evenly(const struct cairn_unit *units, uint32_t unit_count, uint32_t count,
         uint32_t to = heap[0].pipeline;
         uint32_t places = unit_count / count + (to < unit_count % count);
 
-        owner[unit] = to;
+        pipeline_of[unit] = to;
         if (--left[to] == 0) { /* full: the last of the heap takes its place, and sinks */
             heap[0] = heap[--heap_count];
             (void)deal_one(heap, heap_count, 0);
@@ -74,20 +75,20 @@ deal_evenly(const struct cairn_unit *units, uint32_t unit_count, uint32_t count,
  * as few together as hold it. What is left at the end goes to the last. */
 static void
 deal_apart(const struct cairn_problem *problem, const struct cairn_unit *units, uint32_t unit_count,
-           uint32_t count, uint32_t *owner)
+           uint32_t count, uint32_t *pipeline_of)
 {
     uint32_t next = 0, stages = 0, last = count - 1;
     uint64_t least_bytes = UINT64_MAX;
 
     for (uint32_t unit = 0; unit < unit_count; unit++)
         if (cairn_cost_layers_max(problem, units[unit].group.bytes, 1) >= problem->layers)
-            owner[unit] = next < count ? next++ : last;
+            pipeline_of[unit] = next < count ? next++ : last;
     for (uint32_t unit = 0; unit < unit_count; unit++) {
         uint64_t bytes = units[unit].group.bytes;
 
         if (cairn_cost_layers_max(problem, bytes, 1) >= problem->layers)
             continue;
-        owner[unit] = next < count ? next : last;
+        pipeline_of[unit] = next < count ? next : last;
         least_bytes = bytes < least_bytes ? bytes : least_bytes;
         stages++;
         /* As if all had the memory of the least, and as many micro-batches in flight as there are
@@ -115,7 +116,7 @@ by_memory(const void *left, const void *right)
 /* Deals the first units in turn, back and forth; the others to nobody. CAIRN_NOMEM. */
 static cairn_err
 deal_in_turn(const struct cairn_unit *units, uint32_t unit_count, uint32_t dealt, uint32_t count,
-             bool memory, uint32_t *owner)
+             bool memory, uint32_t *pipeline_of)
 {
     const struct cairn_unit **order = calloc((size_t)unit_count + 1, sizeof(*order));
 
@@ -128,7 +129,7 @@ deal_in_turn(const struct cairn_unit *units, uint32_t unit_count, uint32_t dealt
     for (uint32_t i = 0; i < unit_count; i++) {
         uint32_t to = i % (2 * count);
 
-        owner[order[i] - units] = i >= dealt ? count : to < count ? to : 2 * count - 1 - to;
+        pipeline_of[order[i] - units] = i >= dealt ? count : to < count ? to : 2 * count - 1 - to;
     }
     free(order);
     return CAIRN_OK;
@@ -137,19 +138,19 @@ deal_in_turn(const struct cairn_unit *units, uint32_t unit_count, uint32_t dealt
 cairn_err
 cairn_deal_units(const struct cairn_problem *problem, const struct cairn_unit *units,
                  uint32_t unit_count, uint32_t dealt, uint32_t pipeline_count, enum cairn_deal deal,
-                 uint32_t *owner)
+                 uint32_t *pipeline_of)
 {
     struct dealt *heap;
 
     if (deal == CAIRN_DEAL_APART) {
-        deal_apart(problem, units, unit_count, pipeline_count, owner);
+        deal_apart(problem, units, unit_count, pipeline_count, pipeline_of);
         return CAIRN_OK;
     }
     if (deal == CAIRN_DEAL_TURN || deal == CAIRN_DEAL_TURN_MEMORY)
         return deal_in_turn(units, unit_count, dealt, pipeline_count,
-                            deal == CAIRN_DEAL_TURN_MEMORY, owner);
+                            deal == CAIRN_DEAL_TURN_MEMORY, pipeline_of);
     if (deal == CAIRN_DEAL_EVEN)
-        return deal_evenly(units, unit_count, pipeline_count, owner);
+        return deal_evenly(units, unit_count, pipeline_count, pipeline_of);
     heap = calloc(pipeline_count, sizeof(*heap));
     if (!heap)
         return CAIRN_NOMEM;
@@ -158,7 +159,7 @@ cairn_deal_units(const struct cairn_problem *problem, const struct cairn_unit *u
     for (uint32_t unit = 0; unit < unit_count; unit++) {
         const struct cairn_group *group = &units[unit].group;
 
-        owner[unit] =
+        pipeline_of[unit] =
             deal == CAIRN_DEAL_ALIKE
                 ? (uint32_t)((uint64_t)unit * pipeline_count / unit_count)
                 : deal_one(heap, pipeline_count,

@@ -10,7 +10,7 @@
 enum { SETTLED_STAGES_MAX = 2048 };
 
 /* What a device holds: layers [first, end), of each the part [position, position + 1) / size. */
-struct holding {
+struct held_layers {
     uint32_t first_layer;
     uint32_t layer_end;
     uint32_t position;
@@ -19,25 +19,25 @@ struct holding {
 
 /* What every device of the problem holds under a plan, [device_count + 1] by index; devices that
  * the problem lacks share the last place, which nobody reads. */
-static struct holding *
-holdings_of(const struct cairn_problem *problem, const struct cairn_plan *plan)
+static struct held_layers *
+held_under(const struct cairn_problem *problem, const struct cairn_plan *plan)
 {
-    struct holding *holdings = calloc((size_t)problem->device_count + 1, sizeof(*holdings));
+    struct held_layers *held = calloc((size_t)problem->device_count + 1, sizeof(*held));
 
-    for (uint32_t i = 0; holdings && i < plan->stage_count; i++) {
+    for (uint32_t i = 0; held && i < plan->stage_count; i++) {
         const struct cairn_plan_stage *stage = &plan->stages[i];
 
         for (uint32_t p = 0; p < stage->device_count; p++)
-            holdings[cairn_problem_device_find(problem, plan->devices[stage->first_device + p])] =
-                (struct holding){stage->first_layer, stage->first_layer + stage->layer_count, p,
-                                 stage->device_count};
+            held[cairn_problem_device_find(problem, plan->devices[stage->first_device + p])] =
+                (struct held_layers){stage->first_layer, stage->first_layer + stage->layer_count, p,
+                                     stage->device_count};
     }
-    return holdings;
+    return held;
 }
 
-/* The layers' worth of state that two holdings share. */
+/* How many layers' state both hold. */
 static double
-shared_layers(const struct holding *left, const struct holding *right)
+shared_layers(const struct held_layers *left, const struct held_layers *right)
 {
     uint32_t first =
         left->first_layer > right->first_layer ? left->first_layer : right->first_layer;
@@ -68,7 +68,7 @@ cairn_err
 cairn_migration_of(const struct cairn_problem *problem, const struct cairn_plan *from,
                    const struct cairn_plan *plan, struct cairn_migration *out)
 {
-    struct holding *was = holdings_of(problem, from), *now = holdings_of(problem, plan);
+    struct held_layers *was = held_under(problem, from), *now = held_under(problem, plan);
     double moved = 0, most = 0;
 
     for (uint32_t i = 0; was && now && i < problem->device_count; i++) {
@@ -115,7 +115,7 @@ cairn_stage_kind_of(const struct cairn_problem *problem, const struct cairn_plan
 /* How many layers of a stage the devices of a group hold, each device's counted; their parts are
  * settled afterwards. */
 static uint64_t
-group_holds(const struct holding *group, uint32_t count, const struct cairn_plan_stage *stage)
+group_holds(const struct held_layers *group, uint32_t count, const struct cairn_plan_stage *stage)
 {
     uint32_t stage_end = stage->first_layer + stage->layer_count;
     uint64_t held = 0;
@@ -133,13 +133,13 @@ group_holds(const struct holding *group, uint32_t count, const struct cairn_plan
 /* Orders a group's devices: each part goes to the device that holds most bytes. */
 static void
 settle_parts(const struct cairn_problem *problem, struct cairn_plan *plan,
-             const struct holding *was, const struct cairn_plan_stage *stage)
+             const struct held_layers *was, const struct cairn_plan_stage *stage)
 {
     uint64_t *devices = plan->devices + stage->first_device;
 
     for (uint32_t p = 0; p < stage->device_count; p++) {
-        struct holding part = {stage->first_layer, stage->first_layer + stage->layer_count, p,
-                               stage->device_count};
+        struct held_layers part = {stage->first_layer, stage->first_layer + stage->layer_count, p,
+                                   stage->device_count};
         uint32_t best = p;
         double best_held = -1;
         uint64_t moved;
@@ -163,10 +163,10 @@ cairn_err
 cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_plan *from,
                        struct cairn_plan *plan)
 {
-    struct holding *was = holdings_of(problem, from);
+    struct held_layers *was = held_under(problem, from);
     struct cairn_stage_kind *kinds = calloc((size_t)plan->stage_count + 1, sizeof(*kinds));
     /* by the place in plan->devices */
-    struct holding *held = calloc((size_t)plan->device_count + 1, sizeof(*held));
+    struct held_layers *held = calloc((size_t)plan->device_count + 1, sizeof(*held));
     uint32_t count = plan->stage_count <= SETTLED_STAGES_MAX ? plan->stage_count : 0;
 
     if (!was || !kinds || !held) {

@@ -189,17 +189,17 @@ deal_units(struct cairn_division *division, uint32_t dealt, enum cairn_deal deal
            const uint32_t *given)
 {
     uint32_t unit_count = division->unit_count, pipeline_count = division->pipeline_count, at = 0;
-    uint32_t *owner = calloc((size_t)unit_count + 1, sizeof(*owner));
+    uint32_t *pipeline_of = calloc((size_t)unit_count + 1, sizeof(*pipeline_of));
     uint32_t *counts = calloc((size_t)pipeline_count + 1, sizeof(*counts));
-    cairn_err err = owner && counts ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err = pipeline_of && counts ? CAIRN_OK : CAIRN_NOMEM;
 
     if (!err && given)
-        memcpy(owner, given, unit_count * sizeof(*owner));
+        memcpy(pipeline_of, given, unit_count * sizeof(*pipeline_of));
     else if (!err)
         err = cairn_deal_units(division->problem, division->units, unit_count, dealt,
-                               pipeline_count, deal, owner);
+                               pipeline_count, deal, pipeline_of);
     for (uint32_t unit = 0; !err && unit < unit_count; unit++)
-        counts[owner[unit]]++;
+        counts[pipeline_of[unit]]++;
     for (uint32_t i = 0; !err && i <= pipeline_count; i++) {
         struct cairn_pipeline *pipeline = &division->pipelines[i];
 
@@ -208,8 +208,8 @@ deal_units(struct cairn_division *division, uint32_t dealt, enum cairn_deal deal
         at += pipeline->room;
     }
     for (uint32_t unit = 0; !err && unit < unit_count; unit++)
-        insert(division, &division->pipelines[owner[unit]], unit);
-    free(owner);
+        insert(division, &division->pipelines[pipeline_of[unit]], unit);
+    free(pipeline_of);
     free(counts);
     return err;
 }
@@ -255,13 +255,13 @@ cairn_division_create(const struct cairn_problem *problem, struct cairn_divider 
 }
 
 cairn_err
-cairn_division_create_owned(const struct cairn_problem *problem, struct cairn_divider *divider,
+cairn_division_create_given(const struct cairn_problem *problem, struct cairn_divider *divider,
                             const struct cairn_unit *units, uint32_t unit_count,
-                            const uint32_t *owner, uint32_t pipeline_count, double target_ms,
+                            const uint32_t *pipeline_of, uint32_t pipeline_count, double target_ms,
                             struct cairn_division **out)
 {
     return create(problem, divider, units, unit_count, unit_count, pipeline_count, CAIRN_DEAL_SPEED,
-                  owner, target_ms, out);
+                  pipeline_of, target_ms, out);
 }
 
 void

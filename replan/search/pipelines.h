@@ -74,14 +74,12 @@ CAIRN_MUST_CHECK cairn_err cairn_division_create(const struct cairn_problem *pro
                                                  uint32_t pipeline_count, enum cairn_deal deal,
                                                  double target_ms, struct cairn_division **out);
 
-/* The same with a pipeline for each unit: owner[unit_count], pipeline_count where it is unused.
- * CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_division_create_owned(const struct cairn_problem *problem,
-                                                       struct cairn_divider *divider,
-                                                       const struct cairn_unit *units,
-                                                       uint32_t unit_count, const uint32_t *owner,
-                                                       uint32_t pipeline_count, double target_ms,
-                                                       struct cairn_division **out);
+/* The same with a pipeline given for each unit: pipeline_of[unit_count], pipeline_count where it is
+ * unused. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_division_create_given(
+    const struct cairn_problem *problem, struct cairn_divider *divider,
+    const struct cairn_unit *units, uint32_t unit_count, const uint32_t *pipeline_of,
+    uint32_t pipeline_count, double target_ms, struct cairn_division **out);
 void cairn_division_destroy(struct cairn_division *division); /* NULL is allowed */
 
 /* The whole micro-batches that all pipelines do within a time. */

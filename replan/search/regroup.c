@@ -95,7 +95,7 @@ copy(const struct regroup *regroup, struct state *into, const struct state *from
     memcpy(into->shortage, from->shortage, pipelines * sizeof(*from->shortage));
 }
 
-/* ---- what a state is worth ---- */
+/* ---- how good a state is ---- */
 
 /* Slowest first; of equal speed most memory first. */
 static bool
@@ -464,14 +464,14 @@ sort_units(struct cairn_regrouped *made)
 {
     for (uint32_t i = 1; i < made->unit_count; i++) {
         struct cairn_unit unit = made->units[i];
-        uint32_t owner = made->owner[i], at = i;
+        uint32_t pipeline = made->pipeline_of[i], at = i;
 
         for (; at > 0 && cairn_unit_by_speed_and_memory(&made->units[at - 1], &unit) > 0; at--) {
             made->units[at] = made->units[at - 1];
-            made->owner[at] = made->owner[at - 1];
+            made->pipeline_of[at] = made->pipeline_of[at - 1];
         }
         made->units[at] = unit;
-        made->owner[at] = owner;
+        made->pipeline_of[at] = pipeline;
     }
     for (uint32_t i = 1; i < made->unit_count; i++) {
         const struct cairn_group *last = &made->units[i - 1].group, *own = &made->units[i].group;
@@ -490,9 +490,9 @@ end(const struct regroup *regroup, struct cairn_regrouped *out)
     uint32_t device = 0;
 
     made.units = calloc((size_t)fleet->device_count + 1, sizeof(*made.units));
-    made.owner = calloc((size_t)fleet->device_count + 1, sizeof(*made.owner));
+    made.pipeline_of = calloc((size_t)fleet->device_count + 1, sizeof(*made.pipeline_of));
     made.devices = calloc((size_t)fleet->device_count + 1, sizeof(*made.devices));
-    if (!made.units || !made.owner || !made.devices) {
+    if (!made.units || !made.pipeline_of || !made.devices) {
         cairn_regrouped_fini(&made);
         return CAIRN_NOMEM;
     }
@@ -508,7 +508,7 @@ end(const struct regroup *regroup, struct cairn_regrouped *out)
         for (uint32_t k = fleet->node_first[part->node]; k < fleet->node_first[part->node + 1]; k++)
             if (state->part_of[k] == i)
                 made.devices[device++] = fleet->order[k];
-        made.owner[made.unit_count++] = part->pipeline;
+        made.pipeline_of[made.unit_count++] = part->pipeline;
     }
     sort_units(&made);
     *out = made;
@@ -519,7 +519,7 @@ void
 cairn_regrouped_fini(struct cairn_regrouped *regrouped)
 {
     free(regrouped->units);
-    free(regrouped->owner);
+    free(regrouped->pipeline_of);
     free(regrouped->devices);
     *regrouped = (struct cairn_regrouped){0};
 }

@@ -17,8 +17,8 @@ enum { CAIRN_REGROUP_DEVICES_MAX = 256 };
 struct cairn_regrouped {
     struct cairn_unit *units; /* owned; [unit_count] the fastest first */
     uint32_t unit_count;
-    uint32_t *owner;   /* owned; pipeline_count: unused */
-    uint32_t *devices; /* owned: what units refer to */
+    uint32_t *pipeline_of; /* owned; pipeline_count: unused */
+    uint32_t *devices;     /* owned: what units refer to */
     uint32_t pipeline_count;
 };
 

@@ -449,8 +449,8 @@ regroup_one(struct search *search, uint32_t at, uint32_t moves)
         return CAIRN_OK;
     }
     search->regrouped_count++;
-    err = cairn_division_create_owned(search->problem, search->divider, made->units,
-                                      made->unit_count, made->owner, made->pipeline_count,
+    err = cairn_division_create_given(search->problem, search->divider, made->units,
+                                      made->unit_count, made->pipeline_of, made->pipeline_count,
                                       step_ms * (1 + 1e-9), &division);
     if (err)
         return err;

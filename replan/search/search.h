@@ -2,10 +2,10 @@
  * replan/search/search.h - a good plan: groups, their division over pipelines, and the exact
  * division of layers and micro-batches for the best of them.
  *
- * Sets of groups come from replan/fleet/group.h: those worth most at times near the bound, for
- * several choices of sizes. Each set is dealt to every promising number of pipelines in four ways
- * and judged, and the best few are improved by moving groups. The work is bounded by counts, so the
- * same problem has the same plan unless `stop` ends the search earlier.
+ * Sets of groups come from replan/fleet/group.h: those of the highest gain at times near the bound,
+ * for several choices of sizes. Each set is dealt to every promising number of pipelines in four
+ * ways and judged; moving groups improves the best few. Counts bound the work, so the same problem
+ * has the same plan unless `stop` ends the search earlier.
  */
 #ifndef CAIRN_REPLAN_SEARCH_SEARCH_H
 #define CAIRN_REPLAN_SEARCH_SEARCH_H

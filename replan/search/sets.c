@@ -16,30 +16,30 @@ enum aim {
     AIM_MEMORY  /* all the memory there is, and only then speed */
 };
 
-struct worth {
+struct aimed {
     const struct cairn_unit_sets *sets;
     double step_ms;
     enum aim aim;
 };
 
 static double
-worth_of(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+gain_of(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
 {
-    const struct worth *worth = context;
-    const struct cairn_problem *problem = worth->sets->problem;
+    const struct aimed *aimed = context;
+    const struct cairn_problem *problem = aimed->sets->problem;
     const struct cairn_group_size *size = &problem->sizes[size_index];
     uint64_t bytes = cairn_cost_group_bytes(problem, size->size, memory_bytes);
     uint32_t layers = cairn_cost_layers_max(problem, bytes, 1);
     double alone =
-        worth->step_ms / (worth->sets->work_layers * problem->layer_ms * size->cost * rate);
+        aimed->step_ms / (aimed->sets->work_layers * problem->layer_ms * size->cost * rate);
 
     if (layers == 0)
         return 0;
-    if (worth->aim == AIM_MEMORY)
+    if (aimed->aim == AIM_MEMORY)
         return (double)bytes * (1 + 1e-6 / (1 + rate)); /* of equal memory the fastest */
-    if (worth->aim == AIM_SPEED)
+    if (aimed->aim == AIM_SPEED)
         return (1 + 1e-6 * size->size) / (size->cost * rate);
-    if (worth->aim == AIM_WHOLE) /* fractions only where whole numbers are equal */
+    if (aimed->aim == AIM_WHOLE) /* fractions only where whole numbers are equal */
         return layers < problem->layers ? 0 : floor(alone) + 1e-3 * alone;
     return alone < 1 ? 0 : alone - 1 + (double)layers / problem->layers;
 }
@@ -111,10 +111,9 @@ cairn_unit_sets_take(struct cairn_unit_sets *sets, struct cairn_unit_set set)
     sets->sets[sets->count++] = set;
 }
 
-/* The groups of some sizes that are worth most together. */
+/* The groups of some sizes of the highest total gain. */
 static cairn_err
-add_best(struct cairn_unit_sets *sets, uint32_t sizes, cairn_group_worth *worth,
-         const void *context)
+add_best(struct cairn_unit_sets *sets, uint32_t sizes, cairn_group_gain *gain, const void *context)
 {
     struct cairn_unit_set set = {0};
     uint32_t count = 0;
@@ -125,7 +124,7 @@ add_best(struct cairn_unit_sets *sets, uint32_t sizes, cairn_group_worth *worth,
 
     set.units = calloc((size_t)sets->fleet->device_count + 1, sizeof(*set.units));
     if (places && set.units)
-        err = cairn_group_best(sets->fleet, sizes, worth, context, &total, places, &count);
+        err = cairn_group_best(sets->fleet, sizes, gain, context, &total, places, &count);
     if (err) {
         free(set.units);
     } else {
@@ -140,12 +139,12 @@ add_best(struct cairn_unit_sets *sets, uint32_t sizes, cairn_group_worth *worth,
 static cairn_err
 add_set(struct cairn_unit_sets *sets, uint32_t sizes, double step_ms, enum aim aim)
 {
-    struct worth worth = {sets, step_ms, aim};
+    struct aimed aimed = {sets, step_ms, aim};
 
-    return add_best(sets, sizes, worth_of, &worth);
+    return add_best(sets, sizes, gain_of, &aimed);
 }
 
-/* Groups by what the bound says that they are worth near it. */
+/* Groups by their gain at the bound's prices near it. */
 static cairn_err
 add_priced_sets(struct cairn_unit_sets *sets)
 {
@@ -157,7 +156,7 @@ add_priced_sets(struct cairn_unit_sets *sets)
     for (uint32_t i = 0; !err && cairn_parts_matter(parts) && i < sizeof(times) / sizeof(*times);
          i++)
         if (cairn_parts_set_prices(parts, sets->bound_ms * times[i] * (1 + 1e-6), &way))
-            err = add_best(sets, (1u << sets->problem->size_count) - 1, cairn_parts_worth, parts);
+            err = add_best(sets, (1u << sets->problem->size_count) - 1, cairn_parts_price, parts);
     cairn_parts_destroy(parts);
     return err;
 }

@@ -1,6 +1,6 @@
 /*
- * replan/search/sets.h - sets of groups that a search begins with: what is worth most for several
- * aims, at several times near the bound. For replan/search/ alone.
+ * replan/search/sets.h - sets of groups that a search begins with: those of the highest gain for
+ * several aims, at several times near the bound. For replan/search/ alone.
  */
 #ifndef CAIRN_REPLAN_SEARCH_SETS_H
 #define CAIRN_REPLAN_SEARCH_SETS_H

@@ -73,14 +73,14 @@ read_span(struct scan *scan, size_t *span_bytes)
 
     *span_bytes = 0;
     if (!take(scan, '"')) {
-        fail(scan, "a string should stand here");
+        fail(scan, "expected a string");
         return "";
     }
     begin = at = scan->at;
     while (at < scan->bytes && scan->line[at] != '"' && scan->line[at] != '\\')
         at++;
     if (at == scan->bytes || scan->line[at] != '"') {
-        fail(scan, at == scan->bytes ? "a string without an end" : "escapes are not read here");
+        fail(scan, at == scan->bytes ? "unterminated string" : "strings must not have escapes");
         return "";
     }
     *span_bytes = at - begin;
@@ -115,7 +115,7 @@ read_number(struct scan *scan, uint64_t value_max)
     }
     scan->at = at;
     if (at == begin || (at < scan->bytes && goes_on(scan->line[at])))
-        fail(scan, "a whole number should stand here");
+        fail(scan, "expected a whole number");
     else if (value > value_max)
         fail(scan, "a number is out of range");
     return value;
@@ -172,7 +172,7 @@ read_positive(struct scan *scan)
     text[used] = '\0';
     value = strtod(text, &end);
     if (used == 0 || *end != '\0' || !isfinite(value) || value < 0)
-        fail(scan, "a number that is not negative should stand here");
+        fail(scan, "expected a number that is not negative");
     scan->at += used;
     return value;
 }
@@ -256,7 +256,7 @@ read_compute(struct scan *scan, struct cairn_record *record)
              memcmp(scan->line + scan->at, null, sizeof null - 1) == 0)
         scan->at += sizeof null - 1;
     else
-        fail(scan, "a whole number or null should stand here");
+        fail(scan, "expected a whole number or null");
 }
 
 static void
@@ -376,22 +376,22 @@ cairn_trace_read_line(const struct cairn_topology *topology, const char *line, s
     if (line_bytes > CAIRN_TRACE_LINE_BYTES_MAX)
         fail(&scan, "the line is too long");
     else if (!take(&scan, '{'))
-        fail(&scan, "an object should stand here");
+        fail(&scan, "expected an object");
     else if (!(closed = take(&scan, '}')))
         do {
             size_t key_bytes;
             const char *key = read_span(&scan, &key_bytes);
 
             if (!take(&scan, ':'))
-                fail(&scan, "a colon is missing");
+                fail(&scan, "expected a colon");
             else
                 read_field(&scan, topology, key, key_bytes, &fields, &record);
         } while (take(&scan, ','));
     if (!scan.why && !closed && !take(&scan, '}'))
-        fail(&scan, "a comma or the end is missing: is the line cut?");
+        fail(&scan, "expected a comma or the end of the object; is the line cut?");
     (void)peek(&scan);
     if (!scan.why && scan.at != scan.bytes)
-        fail(&scan, "more text after the end");
+        fail(&scan, "unexpected text after the object");
     if (!scan.why)
         check(&scan, topology, &fields, &record);
     if (scan.why) {

@@ -28,11 +28,10 @@ struct attempt {
 
 /* Speed; large groups where that is the same. */
 static double
-worth_speed(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
+gain_speed(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
 {
     const struct cairn_problem *problem = context;
 
-    (void)memory_bytes;
     return (1 + 1e-6 * problem->sizes[size_index].size) / (problem->sizes[size_index].cost * rate);
 }
 
@@ -57,7 +56,7 @@ form_groups(struct attempt *attempt)
     cairn_err err = places ? CAIRN_OK : CAIRN_NOMEM;
 
     if (!err)
-        err = cairn_group_best(attempt->fleet, all, worth_speed, problem, &total, places,
+        err = cairn_group_best(attempt->fleet, all, gain_speed, problem, &total, places,
                                &attempt->group_count);
     for (uint32_t i = 0; !err && i < attempt->group_count; i++) {
         double rate = 0;

@@ -27,7 +27,6 @@ test_known(void **test_state)
     const struct cairn_lp_entry x[] = {{0, 1}, {2, 3}}, y[] = {{1, 2}, {2, 2}};
     struct cairn_lp *lp = NULL;
 
-    (void)test_state;
     assert_int_equal(cairn_lp_create(rhs, 3, &lp), CAIRN_OK);
     assert_true(fabs(cairn_lp_solve(lp, 100, &unhurried) - 0) <= 1e-9);
     assert_int_equal(cairn_lp_add(lp, 3, x, 2), CAIRN_OK);
@@ -48,7 +47,6 @@ test_without_end(void **test_state)
     const struct cairn_lp_entry gives = {0, -1};
     struct cairn_lp *lp = NULL;
 
-    (void)test_state;
     assert_int_equal(cairn_lp_create(rhs, 1, &lp), CAIRN_OK);
     assert_int_equal(cairn_lp_add(lp, 1, &gives, 1), CAIRN_OK);
     assert_true(cairn_lp_solve(lp, 100, &unhurried) >= 0);
@@ -62,7 +60,6 @@ test_stopped(void **test_state)
     const double rhs[] = {4, 12, 18}, gained[] = {0, 30, 36};
     const struct cairn_lp_entry x[] = {{0, 1}, {2, 3}}, y[] = {{1, 2}, {2, 2}};
 
-    (void)test_state;
     for (uint32_t steps = 0; steps < 3; steps++) {
         uint32_t left = steps + 1;
         const struct cairn_stop stop = {after, &left};
@@ -85,10 +82,9 @@ test_random(void **test_state)
 {
     enum { ROWS = 12, COLUMNS = 60 };
 
-    (void)test_state;
     for (uint64_t seed = 0; seed < 300; seed++) {
         uint64_t state = seed;
-        double rhs[ROWS], gain[COLUMNS], gained, worth = 0;
+        double rhs[ROWS], gain[COLUMNS], gained, priced = 0;
         struct cairn_lp_entry entries[COLUMNS][3];
         struct cairn_lp *lp = NULL;
 
@@ -110,7 +106,7 @@ test_random(void **test_state)
         gained = cairn_lp_solve(lp, 1000, &unhurried);
         for (uint32_t i = 0; i < ROWS; i++) {
             assert_true(cairn_lp_price(lp, i) >= -1e-7);
-            worth += cairn_lp_price(lp, i) * rhs[i];
+            priced += cairn_lp_price(lp, i) * rhs[i];
         }
         for (uint32_t i = 0; i < COLUMNS; i++) {
             double cost = 0;
@@ -119,7 +115,7 @@ test_random(void **test_state)
                 cost += cairn_lp_price(lp, entries[i][j].row) * entries[i][j].value;
             assert_true(gain[i] <= cost + 1e-6);
         }
-        assert_true(fabs(gained - worth) <= 1e-6 * (1 + worth));
+        assert_true(fabs(gained - priced) <= 1e-6 * (1 + priced));
         cairn_lp_destroy(lp);
     }
 }

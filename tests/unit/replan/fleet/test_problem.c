@@ -28,7 +28,6 @@ test_read(void **state)
     struct cairn_problem problem = {0};
     struct cairn_fault fault = {""};
 
-    (void)state;
     if (cairn_problem_read(text, strlen(text), &problem, &fault))
         fail_msg("%s", fault.text);
     assert_int_equal(problem.layers, 3);
@@ -59,7 +58,6 @@ test_write(void **state)
     size_t bytes = strlen(text);
     struct cairn_fault fault = {""};
 
-    (void)state;
     for (uint32_t i = 0; i < 2; i++) {
         struct cairn_problem problem = {0};
         struct cairn_json_writer writer;
@@ -104,7 +102,7 @@ static const struct {
     {PROBLEM("10001", ""), "layers must be"},
     {PROBLEM("1e99", ""), "whole number"},
     {PROBLEM("NaN", ""), "whole number"},
-    {PROBLEM("3", ", \"layer_ms\": 1"), "twice"},
+    {PROBLEM("3", ", \"layer_ms\": 1"), "duplicate key"},
     {PROBLEM("3", ", \"colour\": 1"), "unknown key"},
     {PROBLEM("3", ", \"head_layers\": -1"), "from 0 to 1e6"},
     {PROBLEM("3", ", \"head_layers\": NaN"), "expected a number"},
@@ -115,10 +113,10 @@ static const struct {
     {PROBLEM("3", ", \"current\": {\"pipelines\": []}"), "a plan must have pipelines"},
     {PROBLEM("3", ", \"current\": {\"pipelines\": [{\"microbatches\": 1, \"stages\": []}]}"),
      "a micro-batch and a stage"},
-    {PROBLEM("3", "") " x", "more text"},
+    {PROBLEM("3", "") " x", "unexpected text"},
     {"{\"layers\": 1, \"layer_ms\": 1, \"microbatches\": 1, \"tp_cost\": {}}", "no size"},
     {"{\"tp_cost\": {\"0\": 1}}", "from 1 to 1024"},
-    {"{\"tp_cost\": {\"2\": 1, \"2\": 1}}", "twice"},
+    {"{\"tp_cost\": {\"2\": 1, \"2\": 1}}", "duplicate size"},
     {"{\"tp_cost\": {\"2x\": 1}}", "from 1 to 1024"},
     {"{\"tp_cost\": {\"2\": 0}}", "1e-6"},
     {"{\"devices\": [{\"id\": 1, \"node\": 0, \"rate\": -2, \"memory_bytes\": 1}]}",
@@ -135,7 +133,6 @@ static const struct {
 static void
 test_bad_problems(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(bad_problems) / sizeof(*bad_problems); i++) {
         struct cairn_problem problem = {0};
         struct cairn_fault fault = {""};
@@ -172,7 +169,6 @@ test_bad_plans(void **state)
     struct cairn_plan *plan = NULL;
     char text[512];
 
-    (void)state;
     assert_int_equal(cairn_problem_read(problem_text, strlen(problem_text), &problem, &fault),
                      CAIRN_OK);
     for (size_t i = 0; i < sizeof(bad_plans) / sizeof(*bad_plans); i++) {
@@ -214,7 +210,6 @@ test_bad_assignments(void **state)
         "{\"pipelines\": [{\"time_scale\": 1, \"stages\": 0, \"max_tokens\": 1}]}",
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         struct cairn_assign_problem problem = {0};
         struct cairn_fault fault = {""};

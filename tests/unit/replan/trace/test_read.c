@@ -26,7 +26,6 @@ test_header(void **state)
 {
     struct cairn_topology *topology = topology_of(header);
 
-    (void)state;
     assert_int_equal(topology->world, 4);
     assert_int_equal(topology->node_count, 2);
     assert_int_equal(topology->comm_count, 4);
@@ -65,7 +64,6 @@ test_bad_headers(void **state)
         "{\"cairn_trace\": 1, \"world\": 4, \"comms\": {\"a\": [0]}",
         "{\"cairn_trace\": 1, \"world\": 4} x"};
 
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct cairn_topology *topology = NULL;
         struct cairn_trace_fault fault = {NULL, 0};
@@ -85,7 +83,6 @@ test_lines(void **state)
     struct cairn_record record;
     const char *line;
 
-    (void)state;
     line = "{\"rank\": 3, \"comm\": \"tp1\", \"seq\": 18446744073709551615, \"op\": "
            "\"all_reduce\", \"bytes\": 8, \"step\": 12, "
            "\"enter_ns\": 1, \"start_ns\": 2, \"end_ns\": 9, \"work\": 1.5, \"later\": {\"a\": [1, "
@@ -146,9 +143,9 @@ test_bad_lines(void **state)
         {"{\"rank\":0,\"now_ns\":99999999999999999999}", "too large"},
         {"{\"rank\":0,\"now_ns\":9999999999999999999}", "out of range"},
         {"{\"rank\":0,\"now_ns\":1", "cut"},
-        {"{\"rank\":0,\"now_ns\":1}}", "more text"},
+        {"{\"rank\":0,\"now_ns\":1}}", "unexpected text"},
         {"{\"rank\":0,\"now_ns\"", "colon"},
-        {"{\"rank", "without an end"},
+        {"{\"rank", "unterminated"},
         {"{\"rank\":0,\"op\":\"all_reduce\",\"comm\":\"tp0\"}", "start_ns"},
         {"{\"rank\":0,\"op\":\"all_reduce\",\"start_ns\":1}", "lacks \"comm\""},
         {"{\"rank\":0,\"op\":\"all_reduce\",\"comm\":\"dp0\",\"start_ns\":1}",
@@ -171,7 +168,6 @@ test_bad_lines(void **state)
         {"{\"rank\":0,\"comm\":\"t\\u0070\"}", "escapes"}};
     struct cairn_topology *topology = topology_of(header);
 
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct cairn_trace_fault fault = {"", 0};
         struct cairn_record record;
@@ -210,7 +206,6 @@ test_decimals(void **state)
     struct cairn_record record;
     char line[128];
 
-    (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         snprintf(line, sizeof line,
                  "{\"rank\":1,\"op\":\"barrier\",\"comm\":\"tp0\",\"work\":%s,\"start_ns\":5}",
