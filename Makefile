@@ -95,7 +95,8 @@ FABRIC_ABI = $(shell nm -D --with-symbol-versions "$$($(CC) -print-file-name=lib
                  sed -n 's/.* fi_getinfo@@//p')
 $(BUILD)/transport/fabric.o: CFLAGS_EXTRA = -DFABRIC_ABI='"$(FABRIC_ABI)"'
 # cmocka and tables of callbacks fix the parameters of tests, which need few of them.
-$(BUILD)/tests/%.o: CFLAGS_EXTRA = -Wno-unused-parameter
+$(BUILD)/tests/%.o $(BUILD)/sim/tests/%.o $(BUILD)/explore/tests/%.o $(BUILD)/larger/tests/%.o: \
+    CFLAGS_EXTRA = -Wno-unused-parameter
 # The planner must fill these tables in milliseconds: -O3 vectorizes their inner loops.
 VECTORIZED := bound/parts.o assign/table.o assign/slots.o
 $(VECTORIZED:%=$(BUILD)/replan/%): CFLAGS_EXTRA = $(if $(SAN),,-O3)
@@ -142,7 +143,8 @@ LARGER := $(BUILD)/larger
 $(LARGER)/made: tests/support/abi/larger.py $(wildcard include/cairn/*.h)
 	$(Q)mkdir -p $(@D) && python3 $< include/cairn $(LARGER)/include/cairn && touch $@
 $(LARGER)/%.o: %.c $(BUILD)/flags $(LARGER)/made
-	$(Q)mkdir -p $(@D) && $(CC) -I$(LARGER)/include $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+	$(Q)mkdir -p $(@D) && $(CC) -I$(LARGER)/include $(CPPFLAGS) $(CFLAGS) $(CFLAGS_EXTRA) \
+	    -MMD -MP -c -o $@ $<
 LARGER_OBJ := $(patsubst $(BUILD)/%,$(LARGER)/%,$(call OBJ_OF,client snapshot))
 $(LARGER)/librest.a: $(filter $(LARGER)/snapshot/%,$(LARGER_OBJ))
 	$(Q)rm -f $@ && ar rcsP $@ $^
@@ -382,7 +384,8 @@ SIM_SRC  := $(wildcard tests/sim/*.c agent/core/*.c agent/core/*/*.c erasure/*.c
             $(SIM_LAYOUT:%=snapshot/%.c) $(SIM_BASE:%=base/%.c)
 SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))
 $(BUILD)/sim/%.o: %.c $(BUILD)/flags
-	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS $(CFLAGS) -MMD -MP -c -o $@ $<
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS $(CFLAGS) $(CFLAGS_EXTRA) \
+	    -MMD -MP -c -o $@ $<
 $(BUILD)/sim/sim: $(SIM_OBJ) $(BUILD)/sim/transport/seal.o
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lisal -lcrypto -lm
 SEEDS  ?= 10000
@@ -410,7 +413,7 @@ placements: $(BUILD)/sim/placements
 EXPLORE_SRC := $(wildcard tests/explore/*.c) $(filter-out tests/sim/%,$(SIM_SRC))
 $(BUILD)/explore/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS -include tests/explore/arena.h \
-	    $(CFLAGS) -MMD -MP -c -o $@ $<
+	    $(CFLAGS) $(CFLAGS_EXTRA) -MMD -MP -c -o $@ $<
 $(BUILD)/explore/explore: $(EXPLORE_SRC:%.c=$(BUILD)/explore/%.o)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lisal -lm
 SECONDS ?= 120

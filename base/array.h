@@ -9,9 +9,9 @@
 
 /*
  * Makes room for one more element behind the `count` elements of an array. `array` points to the
- * array's pointer, which is NULL at first; only this function may allocate the array, and the owner
- * frees it. Its room is the next power of two, at least 8, so no field has to keep it. False if
- * memory is short; the array is unchanged then.
+ * array's pointer, NULL at first; only this function may allocate it, and the owner frees it. The
+ * room is the next power of two, at least 8, so no field keeps it. False if memory is short; the
+ * array is unchanged then.
  */
 CAIRN_MUST_CHECK bool cairn_array_grow(void *array, size_t count, size_t element_bytes);
 

@@ -1,8 +1,8 @@
 /*
  * base/assert.h - assertions for our own mistakes. They stay on in release builds.
  *
- * Never on bytes from a peer, a disk, a configuration or the trainer: those return an error. Never
- * in code that is linked into the trainer, which must not abort.
+ * Never on bytes from a peer, disk, configuration or trainer: those return an error. Never in code
+ * linked into the trainer, which must not abort.
  */
 #ifndef CAIRN_BASE_ASSERT_H
 #define CAIRN_BASE_ASSERT_H
@@ -10,7 +10,7 @@
 #define CAIRN_ASSERT(condition)                                                                    \
     ((condition) ? (void)0 : cairn_assert_failed(#condition, __FILE__, __LINE__))
 
-/* Says which assertion failed on stderr and aborts. */
+/* Prints the failed assertion to stderr and aborts. */
 _Noreturn void cairn_assert_failed(const char *condition, const char *file, int line);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * base/clock.h - monotonic time for every decision, wall time for display alone.
  *
- * Code that decides takes `now_ns` as an argument; only the loop and the outermost callers read a
- * clock, and they read it through the table here, so that tests and the simulator put theirs in its
- * place. Monotonic time starts anywhere, never goes back, and means nothing on another machine.
+ * Code that decides takes `now_ns` as an argument. Only the loop and the outermost callers read a
+ * clock, through the table here, which tests and the simulator replace. Monotonic time starts
+ * anywhere, never goes back, and means nothing on another machine.
  */
 #ifndef CAIRN_BASE_CLOCK_H
 #define CAIRN_BASE_CLOCK_H
@@ -38,8 +38,7 @@ uint64_t cairn_clock_now_ns(const struct cairn_clock *clock);
 /* Wall time of a clock, for display alone: it jumps. Thread: any, for the system clock. */
 uint64_t cairn_clock_wall_ns(const struct cairn_clock *clock);
 
-/* Time that a processor spent on the calling thread: what other programs take does not count, so it
- * limits work rather than waiting. Thread: any. */
+/* CPU time of the calling thread: it limits work, not waiting. Thread: any. */
 uint64_t cairn_clock_thread_cpu_ns(void);
 
 /* Writes a wall time as "2026-01-31T23:59:59.123Z" into out[out_bytes]; cut short if it does not

@@ -1,10 +1,9 @@
 /*
  * base/codec.h - one description of a packed format, for both directions.
  *
- * A cairn_codec_fn names the fields of a value in wire order. A codec that writes packs them; one
- * that reads fills them in, and remembers the first error. Fields are little-endian (base/wire.h).
- * A reader that has failed gives zeros, so loops end by the counts that cairn_codec_count has
- * bounded.
+ * A cairn_codec_fn names the fields of a value in wire order. A writing codec packs them; a reading
+ * codec fills them in and keeps the first error. Fields are little-endian (base/wire.h). After an
+ * error a reader gives zeros; cairn_codec_count bounds counts, so loops end.
  */
 #ifndef CAIRN_BASE_CODEC_H
 #define CAIRN_BASE_CODEC_H
@@ -34,15 +33,15 @@ void cairn_codec_u8(struct cairn_codec *codec, uint8_t *value);
 void cairn_codec_bool(struct cairn_codec *codec, bool *value); /* u8 */
 void cairn_codec_u32(struct cairn_codec *codec, uint32_t *value);
 void cairn_codec_u64(struct cairn_codec *codec, uint64_t *value);
-/* u32: items of at least item_bytes each follow; at most `max`. */
+/* u32: count of items of at least item_bytes each; at most `max`. */
 void cairn_codec_count(struct cairn_codec *codec, uint32_t *count, uint32_t max, size_t item_bytes);
-/* u32 length, bytes; in memory of the value's own. */
+/* u32 length, bytes; reading: in new memory of the value. */
 void cairn_codec_bytes(struct cairn_codec *codec, uint8_t **bytes, uint32_t *len);
-/* Bytes of a length that both sides know. Reading: they are borrowed from the input. */
+/* Bytes of a known length. Reading: borrowed from the input. */
 void cairn_codec_borrow(struct cairn_codec *codec, const uint8_t **bytes, size_t len);
 /* Reading: zeroed memory for `count` items, NULL after an error. Writing: `array`. */
 void *cairn_codec_array(struct cairn_codec *codec, void *array, size_t count, size_t size);
-/* Reading: an error, unless what was read is good. */
+/* Reading: an error unless `good`. */
 void cairn_codec_check(struct cairn_codec *codec, bool good);
 
 #endif

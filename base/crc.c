@@ -1,5 +1,5 @@
-/* base/crc.c - the checksums: ISA-L does short runs and remainders, a vector kernel the rows of
- * both CRC-64. Only this file and crc_x86.c include ISA-L's checksum headers. */
+/* base/crc.c - the checksums: ISA-L does short runs and remainders, vector kernels the rows of both
+ * CRC-64. Only this file and crc_x86.c include ISA-L's checksum headers. */
 #include "base/crc.h"
 
 #include "base/crc_x86.h"
@@ -7,7 +7,7 @@
 #include <isa-l/crc.h>
 #include <isa-l/crc64.h>
 
-/* From here on a wide kernel is faster, its last row's ordinary checksum included; more than a
+/* From this length on a wide kernel is faster, with ISA-L's checksum of its last row. More than a
  * row. */
 enum { WIDE_BYTES_MIN = 1024 };
 

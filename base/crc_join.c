@@ -1,9 +1,9 @@
 /*
  * base/crc_join.c - see crc_join.h.
  *
- * All three CRCs are reflected: the coefficient of x^0 is the highest bit. A product is found by
- * going through the bits of one side from x^0 on while the other is multiplied by x again and
- * again. CRC-32 uses the same code with its 32 bits at the bottom.
+ * All three CRCs are reflected: the highest bit is the coefficient of x^0. A product walks the bits
+ * of one factor from x^0 on, and multiplies the other by x at each. CRC-32 uses the same code with
+ * its 32 bits at the bottom.
  */
 #include "base/crc_join.h"
 

@@ -16,10 +16,10 @@ enum cairn_crc_kind { CAIRN_CRC_ECMA = 0, CAIRN_CRC_JONES = 1, CAIRN_CRC_ZIP = 2
 /* The CRC of bytes, continued from `seed`. Thread: any. */
 uint64_t cairn_crc_of(enum cairn_crc_kind kind, uint64_t seed, const void *bytes, size_t bytes_len);
 
-/* What a part whose CRC is `crc` adds to that of a whole if `bytes` follow it. Thread: any. */
+/* What a part with this CRC adds to the CRC of a whole if `bytes` follow it. Thread: any. */
 uint64_t cairn_crc_shift(enum cairn_crc_kind kind, uint64_t crc, uint64_t bytes);
 
-/* What a CRC is multiplied by when `bytes` more bytes follow: x^(8 * bytes). Thread: any. */
+/* The factor for `bytes` more bytes: x^(8 * bytes). Thread: any. */
 uint64_t cairn_crc_factor(enum cairn_crc_kind kind, uint64_t bytes);
 
 /* The product of a CRC and a factor. Thread: any. */

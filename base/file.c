@@ -1,5 +1,5 @@
-/* base/file.c - files and directories over one table of system calls; the one place that translates
- * errno. */
+/* base/file.c - files and directories over one table of system calls; the only place that
+ * translates errno. */
 #include "base/file.h"
 
 #include <dirent.h>
@@ -53,8 +53,7 @@ const struct cairn_file_ops cairn_file_ops_os = {
     .unlink = os_unlink,
 };
 
-/* Atomic because a thread that was given up may still be at its last calls when a test changes it.
- */
+/* Atomic: a thread that was given up may still be in its last calls when a test changes it. */
 static const struct cairn_file_ops *_Atomic file_ops = &cairn_file_ops_os;
 
 void
@@ -101,8 +100,7 @@ cairn_file_errno_take(void)
     return code;
 }
 
-/* What errors of the system mean to us, and what to do about them. The last row is for all others.
- */
+/* Our error for each errno, and what to do. The last row is for all others. */
 static const struct {
     int code;
     cairn_err err;
@@ -144,8 +142,8 @@ cairn_file_failure_take(cairn_err err, char *text, size_t text_bytes)
     return true;
 }
 
-/* Turns errno into our error and logs it once. `bytes` is what was asked for, 0 if that says
- * nothing. */
+/* Turns errno into our error and logs it once. `bytes`: the size of the request, 0 if it does not
+ * matter. */
 static cairn_err
 report(const char *verb, int dir_fd, const char *name, uint64_t bytes)
 {
@@ -200,10 +198,10 @@ open_retry(int dir_fd, const char *name, int flags)
 }
 
 /*
- * Opens the directory that holds the last part of `name`, and follows no link on the way there.
- * *leaf is that last part. A name without a slash, and one relative to AT_FDCWD or absolute, which
- * the user chose, is left as it is: then *parent_fd is dir_fd. leave_parent closes *parent_fd.
- * Returns false with errno set.
+ * Opens the directory that holds the last part of `name`, and follows no link on the way. *leaf is
+ * that last part. A name without a slash, absolute, or relative to AT_FDCWD stays as it is, since
+ * the user chose it: then *parent_fd is dir_fd. leave_parent closes *parent_fd. False with errno
+ * set.
  */
 static bool
 enter_parent(int dir_fd, const char *name, int *parent_fd, const char **leaf)
@@ -250,7 +248,7 @@ leave_parent(int dir_fd, int parent_fd)
     errno = saved;
 }
 
-/* Refuses all but regular files. The descriptor is asked: a name can change between two calls. */
+/* Refuses all but regular files. Asks the descriptor: a name can change between two calls. */
 static cairn_err
 check_regular(int dir_fd, const char *name, int fd)
 {
@@ -280,9 +278,9 @@ cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode, int *fd
         leave_parent(dir_fd, parent_fd);
     }
     if (opened < 0 && (flags & O_DIRECT) && errno == EINVAL)
-        return CAIRN_INVAL; /* the file system has no direct I/O: the caller's second choice */
+        return CAIRN_INVAL; /* the file system has no direct I/O: the caller tries without */
     if (opened < 0 && errno == ENOTDIR)
-        return CAIRN_NOT_FOUND; /* there is no directory of that name; a link is none */
+        return CAIRN_NOT_FOUND; /* no directory has that name; a link does not count */
     if (opened < 0)
         return report("open", dir_fd, name, 0);
     err = flags & O_DIRECTORY ? CAIRN_OK : check_regular(dir_fd, name, opened);
@@ -294,7 +292,7 @@ cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode, int *fd
     return CAIRN_OK;
 }
 
-/* Turns direct I/O off; true where it was on. */
+/* Turns direct I/O off; true if it was on. */
 static bool
 clear_direct(int fd)
 {
@@ -363,11 +361,11 @@ cairn_file_write_at(int fd, uint64_t at, const void *bytes, size_t bytes_len)
 
         if (n < 0 && errno == EINTR && interrupts++ < INTERRUPTS_MAX)
             continue;
-        /* Some file systems refuse direct I/O only here, and all do after a short write. */
+        /* Some file systems refuse direct I/O only here; all do after a short write. */
         if (n < 0 && errno == EINVAL && clear_direct(fd))
             continue;
         if (n == 0)
-            errno = EIO; /* nothing written and no reason: trying again could go on for ever */
+            errno = EIO; /* nothing written and no reason: a retry could go on for ever */
         if (n <= 0)
             return report("write", fd, NULL, bytes_len - done);
         done += (size_t)n;
@@ -387,7 +385,7 @@ cairn_file_reserve(int fd, uint64_t bytes)
             break;
     }
     if (errno == EOPNOTSUPP || errno == ENOSYS)
-        return CAIRN_OK; /* the writes themselves will find out whether there is room */
+        return CAIRN_OK; /* the writes will find out whether there is room */
     return report("reserve", fd, NULL, bytes);
 }
 
@@ -439,7 +437,7 @@ cairn_file_close(int fd)
 
     if (fd < 0)
         return CAIRN_OK;
-    cairn_file_path(fd, NULL, path); /* after a close nothing tells it any more */
+    cairn_file_path(fd, NULL, path); /* nothing reports it after the close */
     if (file_ops->close(fd) == 0)
         return CAIRN_OK;
     err = report("close", AT_FDCWD, path, 0);
@@ -463,7 +461,7 @@ cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask)
 
     if (cairn_file_open(dir_fd, name, directory ? CAIRN_FILE_DIRECTORY : CAIRN_FILE_READ, &fd) ==
             CAIRN_OK &&
-        fstat(fd, &found) == 0) /* keeps the group that a shared directory hands down */
+        fstat(fd, &found) == 0) /* keeps the group that a shared directory passes on */
         (void)!fchmod(fd, (directory ? (found.st_mode & 07000) | 0777 : 0666) & ~mask);
     (void)cairn_file_close(fd);
     errno = saved;
@@ -550,7 +548,7 @@ save(int dir_fd, const char *name, const void *bytes, size_t bytes_len, const mo
 done:
     close_err = cairn_file_close(fd);
     if (there)
-        (void)remove_name(dir_fd, temporary, false); /* the failure that counts is already said */
+        (void)remove_name(dir_fd, temporary, false); /* the failure that counts is logged already */
     return err ? err : close_err;
 }
 
@@ -639,8 +637,8 @@ cairn_dir_make(int dir_fd, const char *name)
     err = cairn_dir_add(dir_fd, name, &made);
     if (err || !made)
         return err;
-    /* The parent by way of the new directory, because name may hold slashes and dir_fd be AT_FDCWD.
-     */
+    /* Finds the parent through the new directory: name may hold slashes, and dir_fd may be
+     * AT_FDCWD. */
     if (snprintf(parent, sizeof(parent), "%s/..", name) >= (int)sizeof(parent))
         return CAIRN_INVAL;
     err = cairn_file_open(dir_fd, parent, CAIRN_FILE_DIRECTORY, &fd);

@@ -1,13 +1,12 @@
 /*
- * base/file_queue.h - several writes or reads of large files under way at once.
+ * base/file_queue.h - several writes or reads of large files at once.
  *
- * A disk answers one request after the other far below its speed. A queue hands several to the
- * kernel by io_uring, or where that lacks to threads that make the calls, and gives their results
- * back in the order in which they were pushed.
+ * A disk that gets one request at a time stays far below its speed. A queue passes several to the
+ * kernel by io_uring, or without it to threads, and gives their results in the order of pushing.
  *
- * A request that an engine did not finish in full is made again by base/file.h when it is popped.
- * So errors, their texts and the way round refused direct I/O are the same with each engine. Where
- * tests have replaced the table of base/file.h, all requests go through that table.
+ * If an engine did not finish a request in full, pop makes it again through base/file.h. So errors,
+ * their texts and the fallback from direct I/O are the same with each engine. If a test has
+ * replaced the table of base/file.h, all requests go through that table.
  *
  * Thread: one per queue. Push and pop may block on the disk.
  */
@@ -37,39 +36,39 @@ struct cairn_file_queue;
 /* "io_uring", "threads" or "calls". */
 const char *cairn_file_engine_name(enum cairn_file_engine engine);
 
-/* The engine of this process, and in why[why_bytes] the reason where it is not io_uring, else "".
- * Asks the kernel once. Thread: any. */
+/* The engine of this process; why[why_bytes] gets the reason if it is not io_uring, else "". Asks
+ * the kernel once. Thread: any. */
 enum cairn_file_engine cairn_file_engine_best(char *why, size_t why_bytes);
 
-/* Opens an empty queue; an engine that does not work here is replaced by the next one. CAIRN_NOMEM.
- * The caller ends it with cairn_file_queue_close. */
+/* Opens an empty queue; falls back to the next engine if one does not work here. CAIRN_NOMEM. The
+ * caller ends it with cairn_file_queue_close. */
 CAIRN_MUST_CHECK cairn_err cairn_file_queue_open(enum cairn_file_engine engine,
                                                  struct cairn_file_queue **out);
 
 /* The engine that it has. */
 enum cairn_file_engine cairn_file_queue_engine(const struct cairn_file_queue *queue);
 
-/* Waits for what is under way, whose results are lost. NULL is allowed. */
+/* Waits for pending requests and drops their results. NULL is allowed. */
 void cairn_file_queue_close(struct cairn_file_queue *queue);
 
 /* Requests that have not been popped. */
 uint32_t cairn_file_queue_count(const struct cairn_file_queue *queue);
 
 /*
- * Begins a request of 1 to CAIRN_FILE_QUEUE_BYTES_MAX bytes at `at`. `bytes` is the queue's until
- * the request is popped, and its length and place are what the file takes (direct I/O: multiples of
- * 4096). The queue must have fewer than CAIRN_FILE_QUEUE_DEPTH requests.
+ * Begins a request of 1 to CAIRN_FILE_QUEUE_BYTES_MAX bytes at `at`. `bytes` belongs to the queue
+ * until the pop. Direct I/O needs multiples of 4096 for length, place and memory. At most
+ * CAIRN_FILE_QUEUE_DEPTH requests may be pending.
  */
 void cairn_file_queue_write(struct cairn_file_queue *queue, int fd, uint64_t at, const void *bytes,
                             size_t bytes_len);
 void cairn_file_queue_read(struct cairn_file_queue *queue, int fd, uint64_t at, void *bytes,
                            size_t bytes_len);
 
-/* Waits for what is under way; its results are lost. */
+/* Waits for pending requests and drops their results. */
 void cairn_file_queue_drop(struct cairn_file_queue *queue);
 
-/* Waits for the oldest request. *got is what it has read, less than its length only at the end of
- * the file, or written. Errors are those of cairn_file_write_at and cairn_file_read_at. */
+/* Waits for the oldest request. *got: bytes read (less than its length only at the end of the file)
+ * or written. Errors are those of cairn_file_write_at and cairn_file_read_at. */
 CAIRN_MUST_CHECK cairn_err cairn_file_queue_pop(struct cairn_file_queue *queue, size_t *got);
 
 #endif

@@ -62,7 +62,7 @@ cairn_file_ring_begin(struct cairn_file_ring *ring, uint32_t number, bool is_wri
     do
         submitted = io_uring_submit(&ring->uring);
     while (submitted == -EINTR || submitted == -EAGAIN || submitted == -EBUSY);
-    CAIRN_ASSERT(submitted == 1); /* else the entry would go out with the next one */
+    CAIRN_ASSERT(submitted == 1); /* else the entry would be sent with the next one */
 }
 
 uint32_t

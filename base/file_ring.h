@@ -1,8 +1,8 @@
 /*
  * base/file_ring.h - io_uring under base/file_queue.h: requests by number, in any order.
  *
- * Built without liburing, or where the kernel or a sandbox has no io_uring, nothing can be opened.
- * Thread: one per ring.
+ * Without liburing, or if the kernel or a sandbox has no io_uring, open fails. Thread: one per
+ * ring.
  */
 #ifndef CAIRN_BASE_FILE_RING_H
 #define CAIRN_BASE_FILE_RING_H
@@ -19,7 +19,7 @@ struct cairn_file_ring *cairn_file_ring_open(uint32_t depth, char *why, size_t w
 void
 cairn_file_ring_close(struct cairn_file_ring *ring); /* NULL is allowed; nothing is under way */
 
-/* Begins a read or write, of those that the ring has room for. */
+/* Begins a read or write; the ring must have room. */
 void cairn_file_ring_begin(struct cairn_file_ring *ring, uint32_t number, bool is_write, int fd,
                            uint64_t at, void *bytes, size_t bytes_len);
 

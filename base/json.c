@@ -17,7 +17,7 @@ cairn_utf8_valid(const char *text, size_t bytes_len)
     size_t at = 0;
 
     while (at < bytes_len) {
-        /* nearly all of what is checked is ASCII */
+        /* most characters are ASCII */
         size_t bytes = (uint8_t)text[at] < 0x80 ? 1 : cairn_utf8_bytes(text + at, bytes_len - at);
 
         if (bytes == 0)
@@ -78,7 +78,7 @@ append(struct cairn_json_writer *writer, const char *bytes, size_t bytes_len)
         memcpy(at, bytes, bytes_len);
 }
 
-/* What stands between the last value or key and the next. */
+/* Writes the separator between the last value or key and the next. */
 static void
 separate(struct cairn_json_writer *writer)
 {

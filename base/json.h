@@ -1,15 +1,13 @@
 /*
- * base/json.h - a JSON writer into a growing buffer, and a bounded JSON reader that pulls.
+ * base/json.h - a JSON writer into a growing buffer, and a bounded JSON pull reader.
  *
- * Writer: commas and colons come by themselves; errors are sticky and come out of
- * cairn_json_writer_done. Text is always valid JSON in UTF-8: bytes that are not UTF-8 become
- * U+FFFD, numbers that JSON lacks (NaN, infinity) become null.
+ * Writer: it sets commas and colons; cairn_json_writer_done returns the first error. The text is
+ * always valid JSON in UTF-8: bytes that are not UTF-8 become U+FFFD, NaN and infinity become null.
  *
- * Reader: for bytes from outside. It allocates nothing, recurses never, nests at most
- * CAIRN_JSON_DEPTH_MAX deep, and its caller names every key that it accepts; what is wrong first is
- * kept (sticky), with the place, and comes out of cairn_json_reader_done. After a failure every
- * call returns false or zero, so loops end. Duplicate keys are the caller's to refuse (it knows its
- * keys). Typical use:
+ * Reader: for untrusted bytes. It allocates nothing, does not recurse, nests at most
+ * CAIRN_JSON_DEPTH_MAX deep, and its caller names every accepted key. The first error stays, with
+ * its place; cairn_json_reader_done returns it. After an error every call returns false or zero, so
+ * loops end. The caller refuses duplicate keys. Typical use:
  *
  *     cairn_json_object_begin(&reader);
  *     while (cairn_json_object_next(&reader, key, sizeof(key))) {
@@ -72,7 +70,7 @@ void cairn_json_write_line(struct cairn_json_writer *writer);
 
 /*
  * Ends the text and hands it over with a NUL after it (not counted); the caller frees *text.
- * CAIRN_NOMEM, or CAIRN_INTERNAL where begin and end did not match.
+ * CAIRN_NOMEM, or CAIRN_INTERNAL if begin and end do not match.
  */
 CAIRN_MUST_CHECK cairn_err cairn_json_writer_done(struct cairn_json_writer *writer, char **text,
                                                   size_t *text_bytes);
@@ -84,7 +82,7 @@ struct cairn_json_reader {
     size_t bytes_len;
     size_t at;
     uint32_t depth;
-    bool first;      /* nothing has been read in the innermost object or array */
+    bool first;      /* the innermost object or array has had no element yet */
     const char *why; /* static; NULL: no failure so far */
 };
 
@@ -99,30 +97,29 @@ void cairn_json_array_begin(struct cairn_json_reader *reader);
  * failure. */
 bool cairn_json_array_next(struct cairn_json_reader *reader);
 
-/* Reads a string, unescaped, into out[out_bytes] with its NUL; too long, no UTF-8 or U+0000 inside
- * is a failure. */
+/* Reads a string, unescaped, into out[out_bytes] with its NUL. Fails if it is too long, not UTF-8,
+ * or holds U+0000. */
 void cairn_json_read_string(struct cairn_json_reader *reader, char *out, size_t out_bytes);
 /* Reads a whole number from 0 to value_max, without sign, fraction or exponent. */
 uint64_t cairn_json_read_u64(struct cairn_json_reader *reader, uint64_t value_max);
 /* Reads a finite number as JSON writes them. */
 double cairn_json_read_double(struct cairn_json_reader *reader);
-/* Passes over null where it comes next; false, with nothing passed over, where it does not. */
+/* Skips a null and returns true; false if the next value is another. */
 bool cairn_json_read_null(struct cairn_json_reader *reader);
-/* The length of the string that comes next, in bytes as written, without reading it; 0 where none
- * comes. */
+/* The length in bytes, as written, of a string that comes next, without reading it; 0 for another
+ * value. */
 size_t cairn_json_peek_string_bytes(struct cairn_json_reader *reader);
 /* Reads a string of exactly 16 * count lower-case hex digits. */
 void cairn_json_read_hex64(struct cairn_json_reader *reader, uint64_t *values, size_t count);
 
-/* Passes over one value of any kind, checking that it is one. */
+/* Skips one value of any kind, checking its syntax. */
 void cairn_json_skip(struct cairn_json_reader *reader);
 
-/* Makes the reader fail at the present place; `why` is static. The first failure stays. */
+/* Fails at the present place; `why` is static. The first failure stays. */
 void cairn_json_reader_fail(struct cairn_json_reader *reader, const char *why);
 bool cairn_json_reader_failed(const struct cairn_json_reader *reader);
 
-/* CAIRN_OK when one whole value was read and only white space is left, else CAIRN_CORRUPT with why
- * and at. */
+/* CAIRN_OK after one whole value with only white space left, else CAIRN_CORRUPT with why and at. */
 CAIRN_MUST_CHECK cairn_err cairn_json_reader_done(struct cairn_json_reader *reader);
 
 /* True where the bytes are UTF-8 without overlong forms and surrogates. */

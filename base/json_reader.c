@@ -141,8 +141,7 @@ read_hex4(struct cairn_json_reader *reader)
     return value;
 }
 
-/* Encodes the character of an escape (the backslash is behind us); gives its bytes, 0 on failure.
- */
+/* Encodes the character of an escape, whose backslash was read; returns its bytes, 0 on failure. */
 static size_t
 read_escape(struct cairn_json_reader *reader, char out[4])
 {
@@ -274,7 +273,7 @@ take_digits(struct cairn_json_reader *reader)
     return reader->at - start;
 }
 
-/* Passes over one of two characters where it comes next. */
+/* Skips one of two characters if it comes next. */
 static bool
 take_either(struct cairn_json_reader *reader, char one, char other)
 {

@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-/* Sets where lines go and the most talkative level kept. sink NULL: stderr with a UTC time. */
+/* Sets the sink and the most verbose level kept. sink NULL: stderr with a UTC time. */
 void cairn_log_setup(enum cairn_log_level level, cairn_log_fn *sink, void *context);
 
 /* Changes the level alone. Thread: any. */

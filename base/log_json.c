@@ -1,8 +1,9 @@
 /*
- * base/log_json.c - walks a format with its arguments, as printf does, and keeps what it names.
+ * base/log_json.c - walks a format with its arguments, as printf does, and collects the named
+ * values.
  *
- * A value ends at a space, or at one of : ; , ) . that another of them, a space or the end follows.
- * It may have more than one piece, as in file=%s/%s.
+ * A value ends at a space, or at one of : ; , ) . before another of them, a space or the end. It
+ * may have several pieces, as in file=%s/%s.
  */
 #include "base/log_json.h"
 
@@ -143,7 +144,7 @@ cairn_log_event(const char *format, char out[CAIRN_LOG_EVENT_BYTES])
     }
 }
 
-/* Ends the field that is being read: it goes into the object, if it is new and has room. */
+/* Ends the field being read: adds it to the object if it is new and has room. */
 static void
 end_field(struct fields *fields)
 {
@@ -174,7 +175,7 @@ end_field(struct fields *fields)
     fields->is_number = false;
 }
 
-/* The name that stands before the conversion at `at`: "step=%u", or "step %u" for a number. */
+/* The name before the conversion at `at`: "step=%u", or "step %u" for a number. */
 static void
 begin_field(struct fields *fields, const char *format, const char *at, bool is_number)
 {
@@ -231,8 +232,8 @@ take_unsigned(va_list *arguments, const char *length)
 }
 
 /*
- * Takes the argument of the conversion `at`, which ends before the result, and appends it to the
- * value. NULL: a conversion that we do not know, after which no argument can be found.
+ * Takes the argument of the conversion at `at`, appends it to the value, and returns the
+ * conversion's end. NULL for an unknown conversion, after which no argument can be found.
  */
 static const char *
 take_value(struct fields *fields, const char *at, va_list *arguments)

@@ -76,7 +76,7 @@ struct cairn_loop {
     bool wake_sent;
 };
 
-/* Loop-owned state is touched by the loop's thread alone, once that exists. */
+/* Only the loop's thread touches its state, once that thread exists. */
 static bool
 in_thread(const struct cairn_loop *loop)
 {
@@ -394,7 +394,7 @@ ask_sources(struct cairn_loop *loop,
 
 /* ---- turns ---- */
 
-/* Waits for events, at most timeout_ns, UINT64_MAX meaning for ever. Returns their number or -1. */
+/* Waits for events, at most timeout_ns (UINT64_MAX: for ever). Returns their number or -1. */
 static int
 wait_events(struct cairn_loop *loop, struct epoll_event *events, uint64_t timeout_ns)
 {

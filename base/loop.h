@@ -1,15 +1,15 @@
 /*
  * base/loop.h - the event loop: descriptors, timers, signals and calls posted by other threads.
  *
- * One thread runs a loop and owns everything that is reached from its callbacks, so those need no
- * locks. Only cairn_loop_post and cairn_loop_stop may be called from elsewhere. Every callback
- * returns soon; what takes long is a job for base/worker.h.
+ * One thread runs a loop and owns everything that its callbacks reach, so they need no locks. Only
+ * cairn_loop_post and cairn_loop_stop may be called from elsewhere. Every callback returns soon;
+ * long work is a job for base/worker.h.
  *
- * One turn: ask the sources whether they may be slept on; sleep until a descriptor is ready, a
- * timer is due, a call is posted or a source is pending; then run, in this order, descriptors
- * (level-triggered), pending sources, posted calls in the order of posting, due timers in the order
- * of (deadline, start). What a callback adds is first served in the next turn, so no callback can
- * starve the others.
+ * One turn: ask the sources whether the loop may sleep; sleep until a descriptor is ready, a timer
+ * is due, a call is posted or a source is pending; then run, in this order, descriptors
+ * (level-triggered), pending sources, posted calls in order, due timers in the order of (deadline,
+ * start). What a callback adds is served from the next turn on, so no callback can starve the
+ * others.
  */
 #ifndef CAIRN_BASE_LOOP_H
 #define CAIRN_BASE_LOOP_H
@@ -41,8 +41,8 @@ struct cairn_loop_options {
     uint32_t fds_max;         /* descriptors watched are below this; 0 means 65,536 */
 };
 
-/* A source that must be asked before the loop sleeps on its descriptor, as libfabric's queues must
- * be. A loop has at most CAIRN_LOOP_SOURCES_MAX. */
+/* A source that the loop must ask before it sleeps on the descriptor, as libfabric's queues
+ * require. At most CAIRN_LOOP_SOURCES_MAX. */
 enum { CAIRN_LOOP_SOURCES_MAX = 32 };
 
 struct cairn_loop_source {
@@ -77,18 +77,18 @@ void cairn_loop_stop(struct cairn_loop *loop);
 uint64_t cairn_loop_now_ns(const struct cairn_loop *loop);
 
 /*
- * Watches a descriptor for READ, WRITE, both or (0) hang-up alone. CAIRN_INVAL for a descriptor
- * that is watched already or cannot be (a plain file), CAIRN_FULL at fds_max, CAIRN_NOMEM. The
- * descriptor stays the caller's, who removes it before closing it. Thread: loop, or before it runs.
+ * Watches a descriptor for READ, WRITE, both or (0) hang-up alone. CAIRN_INVAL if it is watched
+ * already or cannot be (a plain file), CAIRN_FULL at fds_max, CAIRN_NOMEM. The caller keeps the
+ * descriptor and removes it before closing it. Thread: loop, or before it runs.
  */
 CAIRN_MUST_CHECK cairn_err cairn_loop_fd_add(struct cairn_loop *loop, int fd, uint32_t events,
                                              cairn_loop_fd_fn *fn, void *context);
 
-/* Changes what a watched descriptor is watched for. CAIRN_INVAL when it is not watched. */
+/* Changes what a descriptor is watched for. CAIRN_INVAL if it is not watched. */
 CAIRN_MUST_CHECK cairn_err cairn_loop_fd_set(struct cairn_loop *loop, int fd, uint32_t events);
 
-/* Stops watching; its callback is not called again, not even for what was ready in this turn. A
- * descriptor that is not watched, or -1, is allowed. */
+/* Stops watching; the callback is not called again, not even for events of this turn. A descriptor
+ * that is not watched, or -1, is allowed. */
 void cairn_loop_fd_remove(struct cairn_loop *loop, int fd);
 
 /* Starts a timer, or moves a started one, to fire once at or after deadline_ns (0: in the next
@@ -99,16 +99,15 @@ void cairn_timer_start(struct cairn_loop *loop, struct cairn_timer *timer, uint6
 void cairn_timer_stop(struct cairn_loop *loop, struct cairn_timer *timer);
 
 /*
- * Has fn(context) called once in the loop's thread. CAIRN_AGAIN when posts_max calls wait: nothing
- * is queued. Thread: any. Takes the loop's only lock for a few instructions; never blocks on the
- * loop.
+ * Has fn(context) called once in the loop's thread. CAIRN_AGAIN if posts_max calls wait already.
+ * Thread: any. Takes the loop's only lock for a few instructions; never blocks on the loop.
  */
 CAIRN_MUST_CHECK cairn_err cairn_loop_post(struct cairn_loop *loop, cairn_loop_fn *fn,
                                            void *context);
 
 /*
- * Has fn called in the loop for a signal, which is blocked in the calling thread (and in those that
- * it starts later): call it before starting threads. Signals that come together count once.
+ * Has fn called in the loop for a signal, and blocks the signal in the calling thread and those
+ * that it starts later: call it before starting threads. Signals that come together count once.
  * CAIRN_INVAL for a signal that is handled already or cannot be; CAIRN_IO. Thread: loop, or before
  * it runs.
  */

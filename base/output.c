@@ -27,7 +27,7 @@ is_steering(uint32_t value)
            (value >= 0x202a && value <= 0x202e) || (value >= 0x2066 && value <= 0x2069);
 }
 
-/* The value of a character of `bytes` bytes that cairn_utf8_bytes found valid. */
+/* The value of a character of `bytes` bytes, which cairn_utf8_bytes has checked. */
 static uint32_t
 value_of(const char *text, size_t bytes)
 {
@@ -38,7 +38,7 @@ value_of(const char *text, size_t bytes)
     return value;
 }
 
-/* True if the bytes, too few for a character, may still become one. */
+/* True if these bytes may be the begin of a valid character. */
 static bool
 may_continue(const char *text, size_t bytes_left)
 {
@@ -53,8 +53,7 @@ may_continue(const char *text, size_t bytes_left)
     return true;
 }
 
-/* Filters text[bytes_len]; returns how many bytes were used, all but the begin of a last
- * character. */
+/* Filters text[bytes_len]; returns the bytes used: all but an incomplete last character. */
 static size_t
 filter(const char *text, size_t bytes_len, char *out, size_t *used)
 {

@@ -5,16 +5,17 @@
  *     0  magic "CAIRNRNG"   8  version u32   12  record bytes u32   16  record count u32 (n)
  *    24  the reader's wish u64
  *    64  head u64: the next position that a writer claims
- *   128  tail u64: the next position that the reader takes, for a reader that comes later
+ *   128  tail u64: the next position that the reader takes, for a later reader
  *   192  dropped u64
  *   256  turn u64 [n]
  *   256 + 8 n, rounded up to 64: slot [n] of 64 bytes
- * Positions grow for ever; position p lives in slot p mod n, and its turn says whose it is:
+ * Positions grow for ever. Position p uses slot p mod n, and the slot's turn gives its state:
  *   turn = p        free: the writer that moves head from p to p + 1 has claimed it and fills it
- *   turn = p + 1    published: the reader may take it turn = p + n    taken, which is free for
- *   position p + n
- * A slot is full (dropped newest) while its turn is older than the head that would claim it.
- * The algorithm is Vyukov's bounded multi-producer queue, with one consumer and bounded retries.
+ *   turn = p + 1    published: the reader may take it
+ *   turn = p + n    taken: free for position p + n
+ * The ring is full, and drops the newest record, while the turn is older than the head that would
+ * claim its slot. The algorithm is Vyukov's bounded multi-producer queue, with one consumer and
+ * bounded retries.
  */
 #include "base/ring.h"
 
@@ -107,8 +108,8 @@ cairn_ring_format(void *memory, size_t memory_bytes, uint32_t record_count)
     return CAIRN_OK;
 }
 
-/* Finds where reading goes on. The last reader may have died between taking a record and saying so,
- * and what the header says may be a lie: at most one round is searched. */
+/* Finds where reading goes on. The last reader may have died between taking a record and moving
+ * tail, and the header is not trusted: searches at most one round. */
 static void
 find_position(struct cairn_ring *ring)
 {

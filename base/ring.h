@@ -2,18 +2,18 @@
  * base/ring.h - a bounded queue of 64-byte records in memory shared by processes.
  *
  * One reader, one or many writers. A writer never waits, locks, allocates, makes a system call or
- * aborts: when the ring is full the new record is dropped and counted. Records of one writer are
- * read in the order in which they were written.
+ * aborts: a full ring drops and counts the new record. Records of one writer are read in their
+ * order.
  *
- * Memory (little-endian, 64-byte aligned; the specification of the shared bytes is in ring.c): a
- * header with magic, version, record count and the reader's wish; the writers' position; the
- * reader's position; the count of drops; one 64-bit turn per slot; the slots. Each side takes the
- * record count once, at open, checks it against the size of its own mapping, and indexes by its
- * private copy: so if the other side writes anything later, nothing outside the mapping is touched.
- * The mapping must not be able to shrink (a memfd sealed with F_SEAL_SHRINK).
+ * Memory (little-endian, 64-byte aligned; ring.c specifies the bytes): a header with magic,
+ * version, record count and the reader's wish; the writers' position; the reader's position; the
+ * count of drops; one 64-bit turn per slot; the slots. Each side reads the record count once, at
+ * open, checks it against the size of its own mapping, and uses its private copy: so later writes
+ * by the other side cannot lead outside the mapping. The mapping must not be able to shrink (a
+ * memfd sealed with F_SEAL_SHRINK).
  *
- * A writer that is killed between claiming a slot and publishing it leaves a hole that the reader
- * stops at; when the reader knows that all writers are dead it goes on with cairn_ring_skip.
+ * A writer killed between claiming and publishing a slot leaves a hole that stops the reader. Once
+ * the reader knows that all writers are dead it goes on with cairn_ring_skip.
  */
 #ifndef CAIRN_BASE_RING_H
 #define CAIRN_BASE_RING_H
@@ -47,9 +47,9 @@ size_t cairn_ring_bytes(uint32_t record_count);
 CAIRN_MUST_CHECK cairn_err cairn_ring_format(void *memory, size_t memory_bytes,
                                              uint32_t record_count);
 
-/* Opens a ring for writing or reading. The mapping is borrowed for as long as the ring is used. A
- * reader goes on where the last one stopped. CAIRN_CORRUPT when header and mapping disagree,
- * CAIRN_VERSION. Thread: any. */
+/* Opens a ring for writing or reading. The mapping is borrowed while the ring is used. A reader
+ * goes on where the last one stopped. CAIRN_CORRUPT if header and mapping disagree, CAIRN_VERSION.
+ * Thread: any. */
 CAIRN_MUST_CHECK cairn_err cairn_ring_open(void *memory, size_t memory_bytes,
                                            struct cairn_ring *out);
 
@@ -69,19 +69,19 @@ uint32_t cairn_ring_read(struct cairn_ring *ring, void *records, uint32_t record
  * reader. */
 uint64_t cairn_ring_waiting(const struct cairn_ring *ring);
 
-/* True while nothing has been taken out, by this reader or one before it. Thread: the reader. */
+/* True until this reader, or one before it, has taken a record. Thread: the reader. */
 bool cairn_ring_is_unread(const struct cairn_ring *ring);
 
-/* Steps over an unpublished slot at the reader's position; false when there is none. Only when
- * every writer is dead: a live one would later publish into a slot that is not its own any more. */
+/* Steps over an unpublished slot at the reader's position; false if there is none. Only when every
+ * writer is dead: a live one would later publish into a slot that is no longer its own. */
 bool cairn_ring_skip(struct cairn_ring *ring);
 
 /* Records dropped since the ring was formatted. Thread: any. */
 uint64_t cairn_ring_dropped(const struct cairn_ring *ring);
 
 /*
- * A word that goes the other way: what the reader wishes of the writers, who look at it when they
- * like. Its meaning is theirs; 0 in a new ring. Thread: any. Wait-free.
+ * A word in the other direction: the reader's wish, which writers read when they like. Its meaning
+ * is theirs; 0 in a new ring. Thread: any. Wait-free.
  */
 void cairn_ring_set_wish(struct cairn_ring *ring, uint64_t wish);
 uint64_t cairn_ring_wish(const struct cairn_ring *ring);

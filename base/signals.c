@@ -49,8 +49,7 @@ cairn_signals_ready(void *context, int fd, uint32_t ready)
     }
 }
 
-/* Neither one that the kernel never hands over, nor one that reports a fault of the thread itself.
- */
+/* False for signals that the kernel never delivers, and for faults of the thread itself. */
 static bool
 can_be_handled(int number)
 {

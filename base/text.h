@@ -1,5 +1,5 @@
 /*
- * base/text.h - text from outside that people will read: UTF-8, and nothing that steers a terminal.
+ * base/text.h - text from outside that people will read: UTF-8 that cannot steer a terminal.
  *
  * Plain text is UTF-8 without control characters: no NUL, line break, escape or delete, nor the
  * second set of controls at U+0080 … U+009F.
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the UTF-8 character that text[bytes_left] begins with; 0 where there is none (overlong,
+/* Bytes of the UTF-8 character at the begin of text[bytes_left]; 0 if there is none (overlong,
  * surrogate, cut, beyond U+10FFFF). Thread: any. */
 size_t cairn_utf8_bytes(const char *text, size_t bytes_left);
 
@@ -23,8 +23,8 @@ bool cairn_text_ends(const char *text, const char *end);
 
 /*
  * Copies a text (ended by NUL; NULL is the empty one) into out[out_bytes], out_bytes > 0, ended by
- * NUL: each byte that is not plain becomes "?", and what is too long is cut between two characters.
- * Thread: any.
+ * NUL: bytes that are not plain become "?", and a text that is too long is cut between two
+ * characters. Thread: any.
  */
 void cairn_text_clean(char *out, size_t out_bytes, const char *text);
 

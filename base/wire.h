@@ -2,9 +2,9 @@
  * base/wire.h - bounded little-endian reader and writer with a sticky error.
  *
  * All bytes that cross a process (messages, headers, manifests, session frames) are packed and
- * unpacked here, never by casting a pointer. After the first step past the end every further read
- * gives zero and every further write is dropped; the caller checks once, at the end, with
- * cairn_reader_done or cairn_writer_done. Strings are a u32 length and the bytes, without NUL.
+ * unpacked here, never by casting a pointer. After the first step past the end, reads give zero and
+ * writes are dropped; the caller checks once, at the end, with cairn_reader_done or
+ * cairn_writer_done. Strings are a u32 length and the bytes, without NUL.
  */
 #ifndef CAIRN_BASE_WIRE_H
 #define CAIRN_BASE_WIRE_H

@@ -3,8 +3,8 @@
  *
  * `lock` guards the two lists and `stopping`; it is taken last and held for a few instructions.
  * Finished jobs wait in a list of their own, not in the loop's queue of posts, so that handing one
- * back can never fail; the eventfd is written when that list stops being empty. If that write
- * fails, `lost` has the loop look at the list in its next turn.
+ * back cannot fail. The eventfd is written when that list stops being empty; if that write fails,
+ * `lost` has the loop check the list in its next turn.
  */
 #include "base/worker.h"
 
@@ -144,7 +144,7 @@ on_lost(void *context)
     deliver(workers);
 }
 
-/* Starts one worker with all signals blocked but those that report its own faults. */
+/* Starts one worker with all signals blocked except those for its own faults. */
 static cairn_err
 start_thread(struct cairn_workers *workers)
 {

@@ -1,11 +1,9 @@
 /*
- * base/worker.h - a fixed pool of threads for what takes too long in the loop: coding, checksums,
- * disk.
+ * base/worker.h - a fixed pool of threads for work too long for the loop: coding, checksums, disk.
  *
- * A job is a struct of its owner's with this one inside. Between submit and done the job belongs to
- * the pool, and run may touch nothing but the job and what it points to. Jobs start in the order of
- * submit; with more than one thread they may end in another. Nothing is allocated after
- * cairn_workers_create.
+ * A job is this struct inside a struct of its owner. Between submit and done the job belongs to the
+ * pool, and run may touch only the job and what it points to. Jobs start in the order of submit;
+ * with several threads they may end in another. Nothing is allocated after cairn_workers_create.
  */
 #ifndef CAIRN_BASE_WORKER_H
 #define CAIRN_BASE_WORKER_H
@@ -32,13 +30,12 @@ enum { CAIRN_WORKERS_MAX = 256 };
 CAIRN_MUST_CHECK cairn_err cairn_workers_start(struct cairn_loop *loop, uint32_t thread_count,
                                                uint32_t jobs_max, struct cairn_workers **out);
 
-/* Ends the pool: every submitted job is run and its done called before this returns. Jobs submitted
- * by those done callbacks get CAIRN_AGAIN. Blocks for as long as the jobs take. NULL is allowed.
- * Thread: loop. */
+/* Ends the pool: runs every submitted job and calls its done first. Jobs submitted by those done
+ * callbacks get CAIRN_AGAIN. Blocks until the jobs have ended. NULL is allowed. Thread: loop. */
 void cairn_workers_stop(struct cairn_workers *workers);
 
-/* Hands a job over. CAIRN_AGAIN when jobs_max are under way, or the pool is stopping: the job is
- * still the caller's. Never waits for a job. Thread: loop. */
+/* Hands a job over. CAIRN_AGAIN if jobs_max are pending or the pool is stopping: the caller keeps
+ * the job. Never waits for a job. Thread: loop. */
 CAIRN_MUST_CHECK cairn_err cairn_workers_submit(struct cairn_workers *workers,
                                                 struct cairn_job *job);
 

@@ -191,7 +191,7 @@ on_open(struct builder *builder, enum cairn_yaml_kind kind, size_t line)
     return CAIRN_OK;
 }
 
-/* Anchors and tags are refused: the one lets a short file stand for a huge one, the other for
+/* Refuses anchors and tags: an anchor lets a short file stand for a huge one, a tag for
  * anything. */
 static cairn_err
 check_plain(struct builder *builder, const yaml_event_t *event, size_t line)

@@ -2,9 +2,9 @@
  * base/yaml_config.h - reads a configuration file into a tree of scalars, lists and maps with line
  * numbers.
  *
- * A strict subset of YAML, by libyaml's events: one document; keys are plain scalars; no anchors,
- * aliases or tags (so nothing can be expanded or executed); no key twice in one map. Everything is
- * bounded by the limits below. What the values mean is the business of agent/process/config.c.
+ * A strict subset of YAML, by libyaml's events: one document; plain scalars as keys; no anchors,
+ * aliases or tags, so nothing is expanded or executed; no duplicate keys. The limits below bound
+ * everything. agent/process/config.c knows what the values mean.
  */
 #ifndef CAIRN_BASE_YAML_CONFIG_H
 #define CAIRN_BASE_YAML_CONFIG_H
@@ -32,7 +32,7 @@ struct cairn_yaml_node {
     uint32_t child; /* the first child, 0: none */
     uint32_t key;   /* in a map: offset of this child's key in texts */
     uint32_t text;  /* of a scalar: offset of its text in texts */
-    bool quoted;    /* the scalar was quoted, so "" is an empty text and not a missing value */
+    bool quoted;    /* the scalar was quoted, so "" is an empty text, not a missing value */
 };
 
 /* All zero is the empty document. Node 0 is the root. An empty file has an empty map as its root.

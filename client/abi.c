@@ -1,8 +1,8 @@
 /*
  * client/abi.c - checks the sizes of the caller's structs and copies them in and out.
  *
- * `struct_type` has what this library knows of each struct. A struct's first version is the size
- * below which no caller can be; it is spelled out here so that no later change can move it.
+ * `struct_type` describes each struct. The size of its first version is the smallest that a caller
+ * can have; it is a literal, so that no later change can move it.
  */
 #include "client/abi.h"
 
@@ -89,7 +89,7 @@ check_head(const struct cairn_client *client, const struct struct_type *type, in
     return CAIRN_OK;
 }
 
-/* Fields that only the caller knows must have their default. */
+/* Fields that this library does not know must have their default. */
 static cairn_err
 check_tail(const struct cairn_client *client, const struct struct_type *type, int64_t index,
            const void *given)

@@ -1,11 +1,10 @@
 /*
- * client/attach.c - register: the trainer's tensors, and the slots of the agent's memory that take
- * them.
+ * client/attach.c - register: the trainer's tensors, and the slots of the agent's memory for them.
  *
- * A slot's descriptor is believed only when it is sealed against shrinking and long enough: then no
- * access through the mapping can end in SIGBUS, even if the agent fails. Mappings are not inherited
- * by forked children. A file without pages is not touched before a grant: its pages would be memory
- * that nobody has set aside.
+ * A slot's descriptor is accepted only if it is sealed against shrinking and long enough: then no
+ * access through the mapping can end in SIGBUS, even if the agent fails. Forked children do not
+ * inherit mappings. A file without pages is not touched before a grant: touching it would allocate
+ * pages that nobody has reserved.
  */
 #include "cairn/client.h"
 
@@ -123,7 +122,7 @@ slot_prepare(struct cairn_client *client, struct client_slot *slot, const int32_
     return CAIRN_OK;
 }
 
-/* What the tensors need: mapping is slow, and register may replace them meanwhile. */
+/* Copies what the tensors need: mapping is slow, and register may replace them meanwhile. */
 struct need {
     uint64_t region_bytes;
     int32_t devices[CAIRN_RANKS_PER_NODE_MAX];
@@ -214,7 +213,7 @@ client_tensors_free(struct client_tensors *tensors)
     free(tensors);
 }
 
-/* Checks each slice on its own, so that the log can name the wrong one. */
+/* Checks each slice on its own, so that the log names the wrong one. */
 static cairn_err
 check_slices(const struct cairn_client *client, const struct cairn_slice *slices, uint32_t count,
              size_t *names_bytes)
@@ -239,7 +238,7 @@ check_slices(const struct cairn_client *client, const struct cairn_slice *slices
     return CAIRN_OK;
 }
 
-/* The caller keeps its names only for the call. */
+/* Copies the names: the caller keeps them only for the call. */
 static void
 copy_names(struct client_tensors *tensors)
 {
@@ -294,7 +293,7 @@ plan_runs(struct client_tensors *tensors)
     return CAIRN_OK;
 }
 
-/* The memory of a slice, all of it, not only this rank's share. */
+/* The memory of a whole slice, not only of this rank's share. */
 struct span {
     uintptr_t begin, end;
     uint32_t slice;
@@ -310,7 +309,7 @@ compare_spans(const void *a, const void *b)
 
 /*
  * Memory that several slices share is read for each of them, so all of them end with the last. So
- * do slices that other slices join: later than necessary, and never too early.
+ * do slices that other slices join: later than necessary, never too early.
  */
 static cairn_err
 join_ends(struct client_tensors *tensors)

@@ -180,7 +180,7 @@ init_empty(struct cairn_client *client)
     cairn_session_writer_init(&client->writer, CLIENT_QUEUE_BYTES);
 }
 
-/* What the engine says: of a device that has failed already nothing more. */
+/* Returns the engine's error, but nothing more about a device that has failed already. */
 static void
 say_of_engine(void *context, enum cairn_log_level level, const char *line)
 {
@@ -274,7 +274,7 @@ cairn_client_abandon(struct cairn_client *client)
     end(client, false);
 }
 
-/* What is left of a session whose client has ended: the socket, on which the agent hears how the
+/* What is left of a session whose client has closed: the socket, which tells the agent how the
  * process ends. */
 struct farewell {
     pid_t pid;
@@ -295,15 +295,15 @@ say_farewell(int status, void *context)
         err = cairn_session_put_leave(&writer);
         if (!err)
             err = cairn_session_writer_send(&writer, farewell->socket);
-        (void)err; /* what does not get through the agent takes for a death, and there is nobody
-                    * left to tell */
+        (void)err; /* if this is lost, the agent records a crash; nobody is left to report the error
+                    * to */
         cairn_session_writer_fini(&writer);
     }
     close(farewell->socket);
     free(farewell);
 }
 
-/* False where it cannot be kept: no agent is there, or memory or descriptors are not. */
+/* False if it cannot be kept: without an agent, memory or descriptors. */
 static bool
 keep_farewell(struct cairn_client *client)
 {

@@ -1,8 +1,8 @@
 /*
  * client/coverage.c - keeps the trainer's report of what it does not cover, for the agent.
  *
- * The report is kept in the form in which it travels. It is cleaned and cut here, so that no agent
- * has a reason to refuse it. The service thread sends it to every agent that it attaches to.
+ * It keeps the report in packed form, cleaned and cut, so that no agent has a reason to refuse it.
+ * The service thread sends it to every agent that it attaches to.
  */
 #include "cairn/client.h"
 

@@ -2,9 +2,8 @@
  * client/device.c - the devices that tensors are on: their streams, and what follows when one
  * fails.
  *
- * The service thread opens a failed device again after a second, then after ever longer pauses:
- * until then no snapshot begins. A failure is logged once, and not again before a snapshot was
- * copied.
+ * The service thread reopens a failed device after a second, then after ever longer pauses; no
+ * snapshot begins until then. A failure is logged once, and again only after a snapshot was copied.
  */
 #include "cairn/client.h"
 
@@ -105,7 +104,7 @@ client_devices_retry(struct cairn_client *client)
     pthread_mutex_lock(&client->lock);
     due = client->device_failed && client->registration == CLIENT_REGISTER_DONE &&
           !client->engine_busy && client_now_ns() >= client->device_retry_at_ns;
-    if (due) { /* register may replace the tensors meanwhile; then all is prepared again anyway */
+    if (due) { /* register may replace the tensors meanwhile and prepares them itself */
         device_count = client->tensors->device_count;
         for (uint32_t i = 0; i < device_count; i++)
             devices[i] = client->tensors->devices[i];

@@ -115,7 +115,7 @@ is_present(const struct client_fill *fill, const struct cairn_move *move)
     return move->source_container >= fill->container_count;
 }
 
-/* A move stays inside its source and its slice, even if the manifests are wrong. */
+/* True if a move stays inside its source and its slice, even with wrong manifests. */
 static bool
 move_is_inside(const struct client_fill *fill, const struct cairn_move *move)
 {
@@ -220,7 +220,7 @@ copy_part_of_move(struct run_state *run, const struct cairn_move *move, const ui
     return CAIRN_OK;
 }
 
-/* Blocks of one container come by ascending number; the moves that a block meets are few. */
+/* Blocks of one container come in ascending order; a block meets few moves. */
 static cairn_err
 copy_block(struct run_state *run, struct sweep *sweep, uint32_t container, uint64_t block,
            const uint8_t *bytes, uint64_t bytes_len, uint64_t *copied_bytes)
@@ -259,7 +259,7 @@ block_bytes(const struct cairn_manifest *manifest, uint64_t block)
     return left < CAIRN_BLOCK_BYTES ? left : CAIRN_BLOCK_BYTES;
 }
 
-/* Checks a block and, when it is whole, copies it and takes it off the list. */
+/* Checks a block; if it is good, copies it and takes it off the list. */
 static cairn_err
 take_block(struct run_state *run, struct sweep *sweep, uint32_t container, uint64_t block,
            const uint8_t *bytes, uint64_t *bad_blocks, uint64_t *copied_bytes)
@@ -302,8 +302,8 @@ reader_run(void *context)
 }
 
 /*
- * This rank's share of the cores that the process may use; 1 where copies go to devices, whose
- * batches are one thread's.
+ * This rank's share of the cores that the process may use; 1 if copies go to devices, whose batches
+ * belong to one thread.
  */
 static uint32_t
 count_readers(const struct run_state *run, uint64_t block_count)
@@ -325,7 +325,7 @@ count_readers(const struct run_state *run, uint64_t block_count)
     return readers ? (uint32_t)readers : 1;
 }
 
-/* Runs all readers, in this thread the first one and those for which the system has no thread. */
+/* Runs all readers; the first, and those for which the system has no thread, in this thread. */
 static void
 run_readers(struct reader *readers, uint32_t count)
 {
@@ -482,7 +482,7 @@ ask(struct run_state *run, uint32_t index)
     client->next_request = client->next_request == UINT32_MAX ? 1 : client->next_request + 1;
     client->mail.fetches[index].request = part->fetch.request;
     client->mail.fetches[index].answered = false;
-    for (;;) { /* a queue that drains wakes nobody: look again shortly */
+    for (;;) { /* no wake-up comes when a queue drains: look again shortly */
         err = client->mail.err ? client->mail.err
                                : cairn_session_put_fetch(&client->writer, &part->fetch);
         if (err != CAIRN_AGAIN || late)
@@ -539,8 +539,8 @@ take_part(struct run_state *run, uint32_t index)
     return err ? err : client_sink_flush(run->sink); /* before the part is written again */
 }
 
-/* Brings every block still needed, all parts in flight, taken in the order in which they were asked
- * for. */
+/* Brings every block still needed. All parts are in flight, and are taken in the order of
+ * asking. */
 static cairn_err
 fetch_all(struct run_state *run)
 {

@@ -1,15 +1,17 @@
 /*
  * client/fill.h - carries out the moves of a restore: verified blocks in, tensors filled.
  *
- * Private to client/. The moves are walked block by block of their source containers. A block is
- * checked as a whole against its checksum before any of its bytes goes into a tensor. Blocks of
- * this rank's own region are read in place, by this rank's share of the cores where the tensors are
- * on the host: the trainer waits, and memory that it has not touched yet is faulted in meanwhile,
- * which costs more than the copy. The others, and those of the own one that fail, are fetched into
- * the window, whose parts are in flight at once. A fetched block that fails is fetched once more.
- * Tensors that the trainer holds with the generation's very bytes are copied from where they are,
- * while the first blocks come. Memory: a bit per block, an index per move and reader, and what the
- * caller gives.
+ * Private to client/. It walks the moves block by block of their source containers, and checks a
+ * whole block against its checksum before any byte goes into a tensor.
+ *
+ * - Blocks of this rank's own region are read in place; for host tensors by this rank's share of
+ *   the cores: the trainer waits, and faulting in untouched memory costs more than the copy.
+ * - Other blocks, and own blocks that fail, are fetched into the window, whose parts are in flight
+ *   at once. A fetched block that fails is fetched once more.
+ * - Tensors that the trainer still holds with the generation's bytes are copied from where they
+ *   are, while the first blocks arrive.
+ *
+ * Memory: a bit per block, an index per move and reader, and what the caller gives.
  */
 #ifndef CAIRN_CLIENT_FILL_H
 #define CAIRN_CLIENT_FILL_H
@@ -42,10 +44,10 @@ struct client_fill {
 };
 
 /*
- * Fills the slices. CAIRN_INVAL, CAIRN_CORRUPT: a move, or a block, is not what the manifests say;
- * CAIRN_PEER, CAIRN_TIMEOUT, CAIRN_DEVICE, CAIRN_NOMEM, or what the agent answered to a FETCH.
- * After an error the slices may be half filled. When it returns nothing is being copied into them
- * any more, unless a device hangs.
+ * Fills the slices. CAIRN_INVAL, CAIRN_CORRUPT: a move or block contradicts the manifests;
+ * CAIRN_PEER, CAIRN_TIMEOUT, CAIRN_DEVICE, CAIRN_NOMEM, or the agent's answer to a FETCH. After an
+ * error the slices may be half filled. On return nothing is copied into them any more, unless a
+ * device hangs.
  */
 CAIRN_MUST_CHECK cairn_err client_fill_run(struct client_fill *fill);
 

@@ -2,10 +2,10 @@
  * client/poison.c - keeps a state that is not finite, or that the trainer rejects, from replacing a
  * good one.
  *
- * The copy says which runs hold values that are not finite (snapshot/finite.h). A slice counts as
- * poisoned if it was finite before: when it was first captured with success, or restored. What was
- * not finite then, such as a mask of infinities, never counts. A rank with a poisoned slice sends
- * POISON instead of DONE, and the agent decides by `on_poison` whether the generation is kept.
+ * The copy reports runs with values that are not finite (snapshot/finite.h). A slice is poisoned if
+ * it was finite when it was first captured or restored. A slice that was not finite then, such as a
+ * mask of infinities, never counts. A rank with a poisoned slice sends POISON instead of DONE; the
+ * agent decides by `on_poison` whether to keep the generation.
  */
 #include "cairn/client.h"
 
@@ -124,7 +124,7 @@ client_known_restored(struct cairn_client *client, struct client_tensors *tensor
     pthread_mutex_unlock(&client->lock);
 }
 
-/* By name, and of one name what never counts first. */
+/* Ordered by name; within one name, slices that never count come first. */
 struct named {
     const char *name;
     uint8_t known;

@@ -1,9 +1,8 @@
 /*
- * client/restore.c - cairn_client_restore: ask what there is, plan, have it filled, say how it
- * went.
+ * client/restore.c - cairn_client_restore: ask what there is, plan, fill, report.
  *
- * All memory: the manifests, the plan, and the agent's window. The tensors are not touched before
- * the plan has proved that the generation holds every element of them.
+ * Memory: the manifests, the plan, and the agent's window. The tensors are not touched before the
+ * plan has proved that the generation holds every element of them.
  */
 #include "cairn/client.h"
 
@@ -120,7 +119,7 @@ mail_close(struct client_mail *mail)
     mail->own_slot_fd = -1;
 }
 
-/* Waits until an agent serves us, with our slots mapped if it will have our tensors. */
+/* Waits until an agent serves us, with our slots mapped if it accepts our tensors. */
 static cairn_err
 wait_agent(struct cairn_client *client, uint64_t deadline_ns)
 {
@@ -194,8 +193,8 @@ unpack_answer(struct restore *restore)
     return err ? err : restore->info.err;
 }
 
-/* Asks until the agent can say what is held ready: while a restore of the whole job is under way it
- * cannot, and who took that for "nothing" would train from the beginning. */
+/* Asks until the agent can say what is held ready. While a restore of the whole job runs it cannot;
+ * a trainer that took that for "nothing" would start from the beginning. */
 static cairn_err
 ask_and_unpack(struct restore *restore)
 {
@@ -341,8 +340,8 @@ done:
 
 /* ---- reading ---- */
 
-/* Maps bytes [begin, begin + bytes) of the agent's memory, and so much more as the last page has.
- * CAIRN_INVAL, which is not logged: they do not begin with a page. */
+/* Maps bytes [begin, begin + bytes) of the agent's memory, up to the end of the last page.
+ * CAIRN_INVAL (not logged) if they do not begin with a page. */
 static cairn_err
 map_memory(const struct cairn_client *client, int fd, uint64_t begin, uint64_t bytes,
            int protection, uint8_t **out, size_t *map_bytes)
@@ -375,8 +374,8 @@ map_memory(const struct cairn_client *client, int fd, uint64_t begin, uint64_t b
     return CAIRN_OK;
 }
 
-/* Finds the container that has this rank's own region, and maps it from the rank's file of the slot
- * if the agent says that it is there. */
+/* Finds the container with this rank's own region, and maps it from the rank's file of the slot if
+ * the agent says that it is there. */
 static cairn_err
 map_own_region(struct restore *restore)
 {
@@ -424,7 +423,7 @@ map_sources(struct restore *restore)
     if (own >= restore->info.count)
         return CAIRN_CORRUPT;
     if (mail->own_slot_fd < 0 || restore->manifests[own].container_bytes == 0) {
-        /* The agent refused our tensors, so that we have no slot, or there is nothing in it. */
+        /* The agent refused our tensors, so we have no slot, or the slot is empty. */
         restore->info.own_container = CAIRN_CONTAINER_NONE;
         return CAIRN_OK;
     }
@@ -434,7 +433,7 @@ map_sources(struct restore *restore)
                       &restore->own_map_bytes);
 }
 
-/* Lists the registered tensors in host memory, which hold what the newest generation does. */
+/* Lists the registered tensors in host memory that hold the newest generation's bytes. */
 static cairn_err
 list_present(struct restore *restore)
 {
@@ -512,7 +511,7 @@ unmap(struct client_hung *hung)
 
 /*
  * Waits for a device that hung in the previous restore. Its late copies read a window that is
- * filled again by now, and would overwrite what this restore brings, on a stream of their own,
+ * filled again by now; they would overwrite what this restore brings, on a stream of their own,
  * after all checks.
  */
 static cairn_err
@@ -609,7 +608,7 @@ client_restore_until(struct cairn_client *client, struct client_tensors *target,
 
 /* ---- listing ---- */
 
-/* Every tensor of the manifests once: the layout knows them by name. */
+/* Each tensor of the manifests once: the layout finds them by name. */
 static cairn_err
 list_tensors(struct restore *restore, cairn_list_fn *each, void *context)
 {

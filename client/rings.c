@@ -1,14 +1,13 @@
 /*
- * client/rings.c - finds the rings of timing records of this process, and hands each of them to the
- * agent.
+ * client/rings.c - finds this process's rings of timing records, and hands each to the agent.
  *
- * A process has as many rings as sources (cairn/timing.h), in libraries that do not know of each
- * other: NCCL's plugin makes one without libcairn. All of them are memfds of one name, so they are
- * found among the process' own descriptors. The agent checks what it gets; here a ring is told from
- * the next by the number of its file, for as long as a connection lasts.
+ * A process has a ring per source (cairn/timing.h), in libraries that do not know of each other:
+ * NCCL's plugin makes one without libcairn. All are memfds of one name, so a search of the
+ * process's descriptors finds them. The agent checks what it gets; here the inode number tells one
+ * ring from the next, as long as a connection lasts.
  *
- * Looking costs about a microsecond per open descriptor, on the service thread. While nothing new
- * is found it is done ever more rarely.
+ * A search costs about a microsecond per open descriptor, on the service thread. It becomes rarer
+ * while it finds nothing new.
  */
 #include "client/state.h"
 
@@ -50,7 +49,7 @@ is_ring(int folder, const char *name)
            memcmp(target, link_begin, sizeof link_begin - 1) == 0;
 }
 
-/* Of a descriptor that was duplicated, the other one is in the list. */
+/* True if another descriptor of the same file is in the list. */
 static bool
 is_found(const struct found *found, uint32_t count, uint64_t inode)
 {

@@ -5,8 +5,8 @@
  *      ^                             |                       |
  *      +--- no agent, refused, gone, damaged frames ---------+     (refused as stale: CLOSED)
  *
- * Everything here that can take long (stopping a copy, mapping and pinning slots, log callbacks) is
- * done without the lock, so that the trainer's calls return.
+ * Slow work (stopping a copy, mapping and pinning slots, log callbacks) is done without the lock,
+ * so that the trainer's calls return.
  */
 #include "client/state.h"
 
@@ -26,7 +26,7 @@
 #define REGISTER_AGAIN_NS CAIRN_NS_PER_S
 #define FAREWELL_NS CAIRN_NS_PER_S /* longest wait of close for the last frames to be sent */
 
-/* Ranks of a node that lost their agent together do not come back in one instant. */
+/* Spreads the ranks of a node that lost their agent together. */
 static void
 retry_later(struct cairn_client *client, uint64_t now_ns)
 {
@@ -36,7 +36,7 @@ retry_later(struct cairn_client *client, uint64_t now_ns)
     client->retry_at_ns = now_ns + client->retry_ns + client->rank % 16 * (client->retry_ns / 32);
 }
 
-/* Lets go of the connection and of everything that came over it. Lock not held. */
+/* Drops the connection and everything that came over it. Lock not held. */
 static void
 detach(struct cairn_client *client, const char *why)
 {
@@ -78,7 +78,7 @@ detach(struct cairn_client *client, const char *why)
     }
 }
 
-/* The agent, or the path to it, will not have us. Lock held. */
+/* The agent, or the path to it, refuses us. Lock held. */
 static void
 refuse(struct cairn_client *client, cairn_err err)
 {
@@ -112,7 +112,7 @@ try_connect(const struct cairn_client *client, cairn_err *refusal)
                    "client: the agent's socket %s belongs to another user; name one of an agent of "
                    "this user or of root",
                    client->path);
-    close(fd); /* anything else: nobody there, or too busy to take us now */
+    close(fd); /* anything else: no agent there, or it is too busy now */
     return -1;
 }
 
@@ -211,7 +211,7 @@ take_refused(struct cairn_client *client, const struct cairn_session_frame *fram
         err = CAIRN_PEER;
     } else if (mine && client->registration == CLIENT_REGISTER_SENT) {
         client->registration_err = refused.err;
-        if (refused.err == CAIRN_AGAIN) { /* the process that has the rank may be about to end */
+        if (refused.err == CAIRN_AGAIN) { /* the process that has the rank may be ending */
             client->registration = CLIENT_REGISTER_WANTED;
             client->register_at_ns = client_now_ns() + REGISTER_AGAIN_NS;
         } else {
@@ -290,7 +290,7 @@ take_committed(struct cairn_client *client, const struct cairn_session_frame *fr
     return CAIRN_OK;
 }
 
-/* An offer that cannot be one is passed over: it is the agents' mistake, or a late one. */
+/* Ignores an offer that cannot be one: the agents' mistake, or a late one. */
 static cairn_err
 take_offer(struct cairn_client *client, const struct cairn_session_frame *frame)
 {
@@ -429,8 +429,7 @@ put_register(struct cairn_client *client)
     client->next_request =
         client->next_request == CAIRN_SESSION_RINGS_REQUEST - 1 ? 1 : client->next_request + 1;
     client->registration = CLIENT_REGISTER_SENT;
-    client->unwatched_wanted =
-        client->takes_poison; /* what is known of them, and was carried over */
+    client->unwatched_wanted = client->takes_poison; /* what is known of them was carried over */
 }
 
 /* Lock held. */
@@ -523,7 +522,7 @@ poll_ms(const struct cairn_client *client, uint64_t now_ns)
     return (int)((at_ns - now_ns) / CAIRN_NS_PER_MS) + 1;
 }
 
-/* Nothing is left to say, or there is nobody to say it to. Lock held. */
+/* Nothing is left to send, or nobody is there to receive it. Lock held. */
 static bool
 may_stop(const struct cairn_client *client, uint64_t now_ns, uint64_t *stop_until_ns)
 {
@@ -561,8 +560,8 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
         greet(client, now_ns);
     client_devices_retry(client);
     if (stats_due) {
-        client->retry_ns = 0; /* a connection that lasted: the next one is not delayed by earlier
-                               * failures */
+        client->retry_ns = 0; /* a connection that lasted: earlier failures do not delay the next
+                               * one */
         client_stats_copy(client, &stats);
         client->stats_at_ns = now_ns + STATS_NS;
     }

@@ -135,8 +135,8 @@ cairn_session_reader_feed(struct cairn_session_reader *reader, const void *bytes
     return CAIRN_OK;
 }
 
-/* Takes over the descriptors of a received message. Those that did not fit, or would have been one
- * too many for this process, were closed by the kernel. */
+/* Takes over the descriptors of a received message. The kernel has closed those that did not fit or
+ * exceeded this process's limit. */
 static cairn_err
 take_control(struct cairn_session_reader *reader, struct msghdr *message)
 {
@@ -155,7 +155,7 @@ take_control(struct cairn_session_reader *reader, struct msghdr *message)
         if (err)
             return err;
     }
-    /* Cut off though there was room: this process may open no more. */
+    /* Cut off although there was room: this process may open no more. */
     if (message->msg_flags & MSG_CTRUNC)
         reader->failed = room_bytes ? CAIRN_NOMEM : CAIRN_CORRUPT;
     return reader->failed;

@@ -1,7 +1,7 @@
 /*
  * client/session.h - the protocol between a trainer or an operator and the agent of its node.
  *
- * Over one Unix stream socket, both ways, goes a sequence of frames: a header of 8 bytes, then the
+ * A sequence of frames goes both ways over one Unix stream socket: a header of 8 bytes, then the
  * payload, all little-endian:
  *
  *   u32 payload bytes   at most 256 MiB for REGISTER and RESTORE_INFO, 1 MiB for the others
@@ -11,11 +11,9 @@
  *
  * A payload is packed by base/wire.h, field after field in the order of the frame's struct below;
  * strings are u32 length and bytes, enums and bools are u32. The forms of HELLO and REFUSED never
- * change, so that two versions can tell each other that they do not fit.
+ * change, so that two incompatible versions can tell each other.
  *
  * What follows what:
- * - REFUSED with the request CAIRN_SESSION_RINGS_REQUEST: the rings of TIMING were not taken, since
- *   another process holds the rank; the trainer hands them over again later.
  * - HELLO → WELCOME, or REFUSED (request 0) and the agent closes.
  * - REGISTER → REGISTERED, or REFUSED with the same request. A REGISTER replaces the one before.
  * - BEGIN → GRANT or SKIP of that step. After GRANT: PIECE in order of blocks, then DONE; or CANCEL
@@ -23,15 +21,16 @@
  * - POISON instead of DONE, only if WELCOME allows it: the rank has captured its part, and it is
  *   worse than what the job holds. The agent keeps it like DONE, or answers with DROP.
  * - DROP makes the client stop copying. It answers with CANCEL unless DONE or CANCEL went before.
- *   Until DONE or CANCEL the agent must take it that the client writes to the slot; after it,
- *   nothing is written there and nothing more is sent of that step.
+ *   Until DONE or CANCEL the agent must assume that the client writes to the slot; afterwards the
+ *   client writes nothing there and sends nothing more of that step.
  * - BEGIN of the last step → COMMITTED too, once that step is committed.
  * - RESTORE → RESTORE_INFO. If that says CAIRN_OK: FETCH → FETCHED any number of times, several at
  *   once, then RESTORED. The agent holds the generation and the window until RESTORED or the end of
  *   the connection.
  * - TIMING at any time, once for each ring of timing records of the trainer's process. The agent
- *   may release it at any time.
- * - MOVED, only if WELCOME allows it, after layers have moved, or have not come.
+ *   may release it at any time. It answers REFUSED with request CAIRN_SESSION_RINGS_REQUEST if
+ *   another process holds the rank; the trainer hands the rings over again later.
+ * - MOVED, only if WELCOME allows it, after layers have moved, or failed to.
  * - SHARES, only if WELCOME allows it, when the trainer first asks for its share, and when the
  *   shares change → OFFER, once the agents have shares with a higher number.
  * - UNWATCHED, only if WELCOME allows POISON, after each REGISTER, and when it changes.
@@ -39,12 +38,12 @@
  *   more, the last with `final`.
  *
  * The end of the connection is the end of the trainer, or its detachment: it stops copying before
- * it closes. But a trainer that forked leaves its socket in the child, so an agent that wants to
- * know of a death at once watches the pid of HELLO too.
+ * it closes. A trainer that forked leaves its socket in the child, so an agent also watches the pid
+ * of HELLO to notice a death at once.
  *
- * The reader and the writer never block and hold no socket, so the loop of the agent and the
- * service thread of the client use the same code. Everything that comes in is checked here for
- * form: bounds, known enums, counts, no trailing bytes. What it means is checked by who uses it.
+ * The reader and the writer never block and hold no socket, so the agent's loop and the client's
+ * service thread share the code. The form of everything that arrives is checked here: bounds, known
+ * enums, counts, no trailing bytes. The receiver checks what it means.
  */
 #ifndef CAIRN_CLIENT_SESSION_H
 #define CAIRN_CLIENT_SESSION_H
@@ -154,8 +153,7 @@ struct cairn_session_begin {
     bool last; /* no step follows: SKIP only if it can never be captured */
 };
 
-/* Blocks [first_block, first_block + count) of this rank's region, from its first byte on, are
- * captured. */
+/* Blocks [first_block, first_block + count) of this rank's region are captured. */
 struct cairn_session_piece {
     struct cairn_generation_id generation;
     uint64_t first_block;
@@ -167,7 +165,7 @@ struct cairn_session_done {
     struct cairn_generation_id generation;
 };
 
-/* Why a generation that the rank has captured should not replace a good one. */
+/* Why a captured generation should not replace a good one. */
 struct cairn_session_poison {
     struct cairn_generation_id generation;
     bool is_rejected;                    /* by the trainer, which says why */
@@ -177,8 +175,8 @@ struct cairn_session_poison {
     char reason[CAIRN_REASON_BYTES_MAX]; /* of the rejection; plain */
 };
 
-/* Parameters and optimizer state of the rank that POISON is never sent for: they held values that
- * are not finite when they were first captured, or restored. Replaces the one before. */
+/* Parameters and optimizer state of the rank for which POISON is never sent: they were not finite
+ * when they were first captured or restored. Replaces the one before. */
 struct cairn_session_unwatched {
     uint32_t tensors;
     char name[CAIRN_NAME_BYTES_MAX]; /* of the first of them; plain */
@@ -227,15 +225,14 @@ struct cairn_session_coverage {
     struct cairn_session_uncovered items[CAIRN_UNCOVERED_MAX];
 };
 
-/* Travels with one descriptor: a memfd, sealed at least against shrinking, that holds a ring of
- * timing records (cairn/timing.h). */
+/* Travels with one descriptor: a memfd, sealed at least against shrinking, with a ring of timing
+ * records (cairn/timing.h). */
 struct cairn_session_timing {
     uint32_t index; /* of the rings of this connection, from 0; below CAIRN_SESSION_RINGS_MAX */
 };
 
-/* How many micro-batches of a step each replica computes, and how many layers each of its stages
- * has (cairn/client.h). As SHARES: those that this rank computes by; as OFFER: those that the
- * agents offer. */
+/* Micro-batches of a step for each replica, and layers of each of its stages (cairn/client.h).
+ * SHARES: those that this rank computes by; OFFER: those that the agents offer. */
 struct cairn_session_shares {
     uint64_t number;
     uint32_t count;                     /* 1 … CAIRN_REPLICAS_MAX */
@@ -252,9 +249,9 @@ struct cairn_session_moved {
     uint64_t standstill_ns; /* this rank did not train for so long */
 };
 
-/* LEAVE carries nothing: the trainer is about to end the connection, and goes on or ends as it
- * should. A process that ends without it has died. STATS carries a struct cairn_client_stats.
- * OPERATOR carries text: */
+/* LEAVE carries nothing: the trainer will end the connection, and goes on or ends as planned. A
+ * process that ends without it has crashed. STATS carries a struct cairn_client_stats. OPERATOR
+ * carries text: */
 
 struct cairn_session_operator {
     const char *text; /* JSON; unpacked: borrowed from the frame, not ended by NUL */
@@ -393,9 +390,9 @@ void cairn_session_reader_fini(struct cairn_session_reader *reader);
 
 /*
  * Receives once from a non-blocking socket. CAIRN_OK: got something, ask for frames; CAIRN_AGAIN:
- * nothing there; CAIRN_PEER: the other side is gone (frames received before are still there);
- * CAIRN_CORRUPT: too many descriptors; CAIRN_NOMEM: of memory, or of descriptors that this process
- * may have, and then the stream has lost some, and stays failed. Memory grows with what arrives,
+ * nothing there; CAIRN_PEER: the other side is gone (earlier frames can still be taken);
+ * CAIRN_CORRUPT: too many descriptors; CAIRN_NOMEM: no memory, or this process may have no more
+ * descriptors; the stream has then lost some and stays failed. Memory grows with what arrives,
  * never with what a header promises.
  */
 CAIRN_MUST_CHECK cairn_err cairn_session_reader_receive(struct cairn_session_reader *reader,
@@ -433,8 +430,8 @@ struct cairn_session_writer {
 };
 
 /*
- * Makes an empty writer that takes no further frame while limit_bytes or more are queued (so it
- * holds at most that and one frame more). Allocates nothing before the first frame.
+ * Makes an empty writer that takes no frame while limit_bytes or more are queued: it holds at most
+ * that and one frame more. Allocates nothing before the first frame.
  */
 void cairn_session_writer_init(struct cairn_session_writer *writer, size_t limit_bytes);
 /* Frees what is queued. All zero is allowed. */
@@ -507,9 +504,8 @@ cairn_session_put_restore_info(struct cairn_session_writer *writer,
                                const struct cairn_session_restore_info *value, int window_fd);
 
 /*
- * Unpack the payload of a frame of that type: CAIRN_CORRUPT where it has not the form (*out
- * untouched), CAIRN_NOMEM. The number of descriptors is checked where the frame carries any; they
- * stay in the frame.
+ * Unpack the payload of a frame of that type. CAIRN_CORRUPT if its form is wrong (*out untouched),
+ * CAIRN_NOMEM. Also checks the number of descriptors; they stay in the frame.
  */
 #define CAIRN_SESSION_TAKE(name, type)                                                             \
     CAIRN_MUST_CHECK cairn_err cairn_session_take_##name(const struct cairn_session_frame *frame,  \
@@ -557,14 +553,14 @@ void cairn_session_shares_pack(const struct cairn_session_shares *shares,
 void cairn_session_shares_unpack(struct cairn_reader *reader, struct cairn_session_shares *out);
 
 /*
- * Checks who serves the socket that `fd` is connected to: our own user or root. Root may use the
- * agents of all users. CAIRN_DENIED: another user does, and must not be told or believed anything.
+ * Checks who serves the socket that `fd` is connected to: our own user or root, whose agents may
+ * serve all users. CAIRN_DENIED: another user; do not trust it with anything.
  */
 CAIRN_MUST_CHECK cairn_err cairn_session_server_check(int fd);
 
 /*
- * A descriptor's size when it is a memfd that cannot shrink under a mapping; CAIRN_DENIED when it
- * is not sealed so, CAIRN_INVAL when it is smaller than bytes_min.
+ * A descriptor's size if it is a memfd that cannot shrink under a mapping; CAIRN_DENIED if it is
+ * not sealed so, CAIRN_INVAL if it is smaller than bytes_min.
  */
 CAIRN_MUST_CHECK cairn_err cairn_session_fd_check(int fd, uint64_t bytes_min, uint64_t *bytes);
 

@@ -1,9 +1,9 @@
 /*
- * client/session_part.h - what the payloads of session frames are packed and unpacked with.
+ * client/session_part.h - packs and unpacks the fields of session frames.
  *
  * Private to session_up.c and session_down.c. Each frame has a pack_ and an unpack_ there, field
- * after field in the order of its struct; a value out of its range sets the sticky failure of the
- * writer or reader, which is looked at once, at the end.
+ * after field in the order of its struct. A value out of range sets the sticky error of the writer
+ * or reader, which is checked once, at the end.
  */
 #ifndef CAIRN_CLIENT_SESSION_PART_H
 #define CAIRN_CLIENT_SESSION_PART_H

@@ -60,7 +60,7 @@ open_device(struct client_sink *sink, const struct cairn_client *client, int32_t
         return CAIRN_NOMEM;
     device->ordinal = ordinal;
     err = cairn_mem_open(ordinal, &options, &device->mem);
-    if (!err) /* the trainer may have given it work that initialises what is written here */
+    if (!err) /* the trainer may have queued work that initialises this memory */
         err = cairn_mem_after(device->mem, client_stream_of(client, ordinal));
     if (err) {
         cairn_mem_close(device->mem);
@@ -131,9 +131,8 @@ issue(struct client_sink *sink, struct device *device)
 }
 
 /*
- * Has the kernel make the pages of memory that nobody has touched in one call, where the copy would
- * fault on each. Whether it was touched is asked of its first whole page: the call costs as much
- * as half the copy where there is nothing to do.
+ * Has the kernel allocate untouched pages in one call, where the copy would fault on each. Tests
+ * only the first whole page: where nothing is to do, the call costs half as much as the copy.
  */
 static void
 make_pages(uint8_t *begin, uint64_t bytes)
@@ -220,8 +219,8 @@ client_sink_close(struct client_sink *sink)
         return true;
     if (until_ns < sink->deadline_ns)
         until_ns = sink->deadline_ns;
-    /* All before the first is closed: what it has pinned the copies of the others go through too.
-     * One that failed is at rest all the same. */
+    /* All before the first is closed: copies of the others use memory that it has pinned. A failed
+     * one is at rest too. */
     for (uint32_t i = 0; i < sink->device_count; i++)
         if (cairn_mem_wait(sink->devices[i]->mem, sink->devices[i]->ticket, until_ns) ==
             CAIRN_TIMEOUT)

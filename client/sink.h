@@ -14,17 +14,16 @@
 
 struct client_sink;
 
-/* Opens every device that the slices name; writes there wait for what its stream has been given by
- * now. slices[count] and failing[count] are borrowed until close, failing until the last
- * put; failing[i] is set when slice i is
- * given a floating-point value that is not finite. CAIRN_NOMEM, CAIRN_DEVICE; CAIRN_AGAIN while a
- * stream is captured into a CUDA graph. */
+/* Opens every device that the slices name; writes there wait for the work that its stream has by
+ * now. slices[count] and failing[count] are borrowed until close, failing until the last put;
+ * failing[i] is set when slice i gets a floating-point value that is not finite. CAIRN_NOMEM,
+ * CAIRN_DEVICE; CAIRN_AGAIN while a stream is captured into a CUDA graph. */
 CAIRN_MUST_CHECK cairn_err client_sink_open(const struct cairn_client *client,
                                             const struct cairn_slice *slices, uint32_t count,
                                             atomic_bool *failing, uint64_t deadline_ns,
                                             struct client_sink **out);
 
-/* Makes copies out of this memory faster for devices; unpinned by close. */
+/* Pins this memory for faster copies to devices; close unpins it. */
 CAIRN_MUST_CHECK cairn_err client_sink_pin(struct client_sink *sink, void *memory, uint64_t bytes);
 
 /* Puts bytes at `offset` bytes of a slice; the range lies inside it. CAIRN_DEVICE, CAIRN_TIMEOUT.
@@ -37,8 +36,8 @@ CAIRN_MUST_CHECK cairn_err client_sink_put(struct client_sink *sink, uint32_t sl
 CAIRN_MUST_CHECK cairn_err client_sink_flush(struct client_sink *sink);
 
 /*
- * Waits until no device writes any more, frees. NULL is allowed. False: a device hangs, until the
- * deadline and for a second at least. What it has is left to it then, the memory that bytes were
+ * Waits until no device writes any more, and frees. NULL is allowed. False: a device hangs, until
+ * the deadline and for a second at least. Its copies stay pending then: the memory that bytes were
  * put from must stay mapped, and this may be called again.
  */
 bool client_sink_close(struct client_sink *sink);

@@ -1,15 +1,15 @@
 /*
- * client/snapshot.c - begin and fence, the capture between them, and what the agent hears.
+ * client/snapshot.c - begin and fence, the capture between them, and the reports to the agent.
  *
  * Invariants:
  *   1. The engine is busy from a GRANT that was accepted until client_capture_ended; the tensors
- * and the slot are not touched otherwise.
+ *      and the slot are not touched otherwise.
  *   2. A fence returns CAIRN_OK of a running snapshot only when the watermark has passed the slice.
- * Until engine_started the watermark is that of the capture before, and means nothing.
+ *      Until engine_started the watermark is that of the capture before, and means nothing.
  *   3. DONE is queued only after every PIECE, and only when the copy ended with CAIRN_OK and nobody
  *      gave the snapshot up; in every other case CANCEL, once the copy has ended.
- *   4. Of a held snapshot DONE is queued only after the trainer's confirmation. What it refused, or
- *      never confirmed, ends in CANCEL.
+ *   4. Of a held snapshot DONE is queued only after the trainer's confirmation. If the trainer
+ *      refuses it or never confirms, it ends in CANCEL.
  */
 #include "cairn/client.h"
 
@@ -22,14 +22,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Between the last try to stop a copy and the deadline of the fence: a copy on the host stops in
- * one. */
+/* From the last try to stop a copy to the fence's deadline: a copy on the host stops in one. */
 #define STOP_MARGIN_NS (100 * CAIRN_NS_PER_MS)
 
 /*
- * What is captured is told in parts of about a millisecond of copying. Where training fills all
- * cores, each part takes one of them away from it twice, for our service thread and for the agent;
- * and what is folded next is read from memory and not from a cache, however early it is told.
+ * Pieces are reported after about a millisecond of copying. If training fills all cores, each
+ * report costs it a core twice, for our service thread and for the agent. Earlier reports do not
+ * help folding: it reads from memory either way, not from a cache.
  */
 #define REPORT_BLOCKS 128
 
@@ -222,7 +221,7 @@ client_report_pump(struct cairn_client *client)
 
 /* ---- what the agent says. Service thread ---- */
 
-/* The answer to what was given up before (by a fence, by register) may still be on its way. */
+/* True for the answer to a step that was given up before (by a fence, by register). */
 static bool
 is_awaited(const struct cairn_client *client, uint64_t step)
 {
@@ -376,7 +375,7 @@ client_snapshot_detach(struct cairn_client *client)
 
 /* ---- the trainer's calls ---- */
 
-/* A copy that has ended well but is not to be known as good: the agent hears CANCEL. Lock held. */
+/* A copy that ended well but must not count: the agent hears CANCEL. Lock held. */
 static void
 refuse_copied(struct cairn_client *client)
 {
@@ -397,7 +396,7 @@ is_held_copy(const struct client_report *report)
     return report->active && report->held && report->ended && report->result == CAIRN_OK;
 }
 
-/* The snapshot before needs nothing any more, and there is somebody to take one. Lock held. */
+/* The snapshot before is finished with, and an agent is there to take one. Lock held. */
 static bool
 may_begin(const struct cairn_client *client)
 {
@@ -501,7 +500,7 @@ cairn_snapshot_confirm(struct cairn_client *client, bool good)
     return err;
 }
 
-/* Why the last step cannot be committed any more; CAIRN_OK: it can. Lock held. */
+/* Why the last step can no longer be committed; CAIRN_OK: it can. Lock held. */
 static cairn_err
 find_obstacle(const struct cairn_client *client, const char **why)
 {
@@ -560,9 +559,8 @@ cairn_snapshot_await_commit(struct cairn_client *client, uint32_t timeout_ms)
 }
 
 /*
- * Waits while the copy has not passed until_bytes, without the lock, which is held before and
- * after. The state is COPYING. No capture can start meanwhile: it would take a begin of this same
- * thread.
+ * Waits while the copy has not passed until_bytes. Releases the lock meanwhile. The state is
+ * COPYING, and no capture can start: that would take a begin of this same thread.
  */
 static cairn_err
 wait_copied(struct cairn_client *client, uint64_t until_bytes, uint64_t start_ns)
@@ -589,7 +587,7 @@ wait_copied(struct cairn_client *client, uint64_t until_bytes, uint64_t start_ns
     while (snapshot->state == CLIENT_SNAPSHOT_COPYING)
         if (!client_wait(client, deadline_ns))
             end_snapshot(client,
-                         CAIRN_TIMEOUT); /* a device hangs: what it still reads goes nowhere */
+                         CAIRN_TIMEOUT); /* a device hangs: what it still reads is discarded */
     return snapshot->result;
 }
 
@@ -646,8 +644,8 @@ cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index)
 }
 
 /*
- * Without the lock: this thread's begin has made the state ASKED and engine_started false, so
- * what is seen here as COPYING and started is the copy of this snapshot, and so is its watermark.
+ * Without the lock: this thread's begin has set the state to ASKED and engine_started to false, so
+ * a COPYING and started copy, and its watermark, are this snapshot's.
  */
 uint32_t
 cairn_snapshot_captured(const struct cairn_client *client)

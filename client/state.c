@@ -1,6 +1,6 @@
 /*
- * client/state.c - the clock, log, waits and counters of a client, for all other files of client/.
- * Calls none of them.
+ * client/state.c - a client's clock, log, waits and counters, for all other files of client/. Calls
+ * none of them.
  */
 #include "client/state.h"
 
@@ -75,7 +75,7 @@ client_wait_idle(struct cairn_client *client, uint64_t deadline_ns)
     return true;
 }
 
-/* Time does not mend these: the others are asked again. */
+/* Errors that time does not mend; for the others the trainer asks again. */
 bool
 client_refusal_is_final(cairn_err refusal)
 {

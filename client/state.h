@@ -3,16 +3,16 @@
  *
  * Private to client/. Three threads meet here. The trainer's thread calls the functions of
  * client.h. The service thread (service.c) owns the socket, the reader, the mapped slots and the
- * capture engine: only it starts and cancels captures. The engine's own thread calls
- * the two callbacks of snapshot.c. Everything that more than one of them touches is
- * guarded by `lock`, which is never held over anything slow: no copy, no map, no log callback.
- * Waits are on `changed`; `wake` interrupts the poll of the service thread.
+ * capture engine: only it starts and cancels captures. The engine's own thread calls the two
+ * callbacks of snapshot.c. `lock` guards everything that more than one of them touches; it is never
+ * held over anything slow: no copy, no map, no log callback. Waits are on `changed`; `wake`
+ * interrupts the poll of the service thread.
  *
- * A snapshot:  NONE → ASKED (cairn_snapshot_begin) → COPYING (GRANT) → ENDED (the copy ended)
+ * A snapshot: NONE → ASKED (cairn_snapshot_begin) → COPYING (GRANT) → ENDED (the copy ended)
  *                      ASKED → ENDED (SKIP, the fence came first, the agent went away)
  *              ENDED → NONE (a fence of all) or ASKED (the next begin)
- * The report to the agent may lag behind: pieces, then DONE or
- * CANCEL. BEGIN of the next snapshot waits until the report of the one before is queued.
+ * The report to the agent may lag behind: pieces, then DONE or CANCEL. BEGIN of the next snapshot
+ * waits until the report of the one before is queued.
  */
 #ifndef CAIRN_CLIENT_STATE_H
 #define CAIRN_CLIENT_STATE_H
@@ -57,7 +57,7 @@ struct client_tensors {
     uint64_t block_count;
 };
 
-/* What is known of the values of a slice. Only what was finite can be poisoned: a mask may hold
+/* What is known of a slice's values. Only a finite slice can become poisoned: a mask may hold
  * infinities from the start. */
 enum client_known {
     CLIENT_KNOWN_NOT = 0, /* neither captured nor restored yet */
@@ -143,8 +143,7 @@ struct client_rings {
     uint64_t look_at_ns, look_ns; /* when to look for more, and how long after the last look */
 };
 
-/* What a device that hung still reads of a restore that was given up, and writes into its
- * tensors. */
+/* What a device that hung still reads of an abandoned restore, and writes into its tensors. */
 struct client_hung {
     struct client_sink *sink; /* NULL: there is none */
     uint8_t *window, *own;    /* NULL: not mapped */
@@ -281,21 +280,21 @@ cairn_err client_slots_map(struct cairn_client *client,
                            struct cairn_session_frame *frame);
 void client_slots_unmap(struct cairn_client *client);
 /*
- * Maps a slot that had no pages when it was registered, since it held a generation of another
- * arrangement of ranks. Nothing if it is mapped. Service thread, lock not held, no copy running.
+ * Maps a slot that had no pages at registration, since it held a generation of another arrangement
+ * of ranks. Nothing if it is mapped. Service thread, lock not held, no copy running.
  */
 cairn_err client_slot_open(struct cairn_client *client, uint32_t slot);
 /*
- * The page size of a file, also for huge pages (st_blksize). A mapping of huge pages is undone, and
- * kept from a fork, in whole pages: its length must be a multiple. Thread: any.
+ * The page size of a file, also for huge pages (st_blksize). A mapping of huge pages is unmapped,
+ * and kept from a fork, in whole pages: its length must be a multiple. Thread: any.
  */
 uint64_t client_page_bytes(int fd);
 
 /* device.c */
 /* The stream of a device, NULL: its default one. The trainer's thread. */
 void *client_stream_of(const struct cairn_client *client, int32_t device);
-/* Has the next copies wait for what the devices' streams were given by now. The trainer's thread,
- * tensors registered, no copy running, lock not held. Errors of cairn_capture_order. */
+/* Has the next copies wait for the work that the devices' streams have by now. The trainer's
+ * thread, tensors registered, no copy running, lock not held. Errors of cairn_capture_order. */
 cairn_err client_devices_order(struct cairn_client *client);
 /* A device has failed: no snapshots before it is opened again. True: the caller logs it. Lock
  * held. */
@@ -303,7 +302,7 @@ bool client_devices_fail(struct cairn_client *client);
 void client_devices_say_failed(const struct cairn_client *client); /* lock not held */
 /* A snapshot was copied. True: of a device that had failed. Lock held. */
 bool client_devices_work(struct cairn_client *client);
-/* Opens them again when that is due and no copy runs. Service thread, lock not held. */
+/* Opens them again when due and no copy runs. Service thread, lock not held. */
 void client_devices_retry(struct cairn_client *client);
 
 /* rings.c. Both in the service thread, lock not held. */
@@ -312,7 +311,7 @@ void client_devices_retry(struct cairn_client *client);
 void client_rings_look(struct cairn_client *client, uint64_t now_ns);
 /* The connection has ended. */
 void client_rings_forget(struct cairn_client *client);
-/* The agent has not taken them: another process holds the rank. They are handed over again. Also
+/* The agent has not taken them: another process holds the rank. Hands them over again later. Also
  * with the lock held. */
 void client_rings_refused(struct cairn_client *client, uint64_t now_ns);
 
@@ -320,10 +319,9 @@ void client_rings_refused(struct cairn_client *client, uint64_t now_ns);
 void *client_service(void *client);
 
 /* snapshot.c */
-/* Gives up what is asked for or running, for a reason that becomes the snapshot's result. Lock
- * held. */
+/* Gives up a pending or running snapshot; the reason becomes its result. Lock held. */
 void client_give_up(struct cairn_client *client, cairn_err err, enum cairn_session_reason reason);
-/* Queues what the agent must hear: pieces, the end, the next BEGIN. Lock held, attached. */
+/* Queues pieces, the end, and the next BEGIN for the agent. Lock held, attached. */
 void client_report_pump(struct cairn_client *client);
 cairn_err client_take_grant(struct cairn_client *client, const struct cairn_session_grant *grant);
 void client_take_skip(struct cairn_client *client, const struct cairn_session_skip *skip);
@@ -332,12 +330,12 @@ void client_take_drop(struct cairn_client *client, const struct cairn_session_dr
 void client_snapshot_detach(struct cairn_client *client);
 
 /* poison.c. Lock held. */
-/* Looks at what a capture that ended well has found, and notes it in the report. True: the
- * caller logs it, with the slice's name[CAIRN_NAME_BYTES_MAX]. */
+/* Checks what a capture that ended well has found, and notes it in the report. True: the caller
+ * logs it, with the slice's name[CAIRN_NAME_BYTES_MAX]. */
 bool client_poison_find(struct cairn_client *client, char *name);
 /* Lock not held. */
 void client_poison_say(const struct cairn_client *client, uint64_t step, const char *name);
-/* Notes a rejection of the report's step in the report, which need not be confirmed then. */
+/* Notes a rejection of the report's step, which then needs no confirmation. */
 void client_note_rejection(struct cairn_client *client);
 /* Queues POISON instead of DONE. */
 CAIRN_MUST_CHECK cairn_err client_put_poison(struct cairn_client *client);
@@ -345,8 +343,7 @@ CAIRN_MUST_CHECK cairn_err client_put_poison(struct cairn_client *client);
 void client_put_unwatched(struct cairn_client *client);
 /* A good snapshot is reported: what it holds is known from now on. */
 void client_poison_learn(struct cairn_client *client);
-/* What the tensors hold was restored; failing[tensors->count]: slices that are not finite. Lock not
- * held. */
+/* The tensors were restored; failing[tensors->count]: slices that are not finite. Lock not held. */
 void client_known_restored(struct cairn_client *client, struct client_tensors *tensors,
                            const atomic_bool *failing);
 /* A tensor whose values were never seen takes over what `from` knows of its name. CAIRN_NOMEM. */
@@ -359,8 +356,8 @@ void client_take_fetched(struct cairn_client *client, const struct cairn_session
 
 /* ---- restore.c ---- */
 /*
- * cairn_client_restore of other tensors than those registered, or with another deadline. With other
- * tensors, the registered tensors must hold what the generation does: they are sources too.
+ * cairn_client_restore into other tensors than those registered, or with another deadline. The
+ * registered tensors must then hold the generation's bytes: they are sources too.
  */
 CAIRN_MUST_CHECK cairn_err client_restore_until(struct cairn_client *client,
                                                 struct client_tensors *target, uint64_t deadline_ns,

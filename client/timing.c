@@ -42,8 +42,8 @@ cairn_timing_open(uint32_t record_count, struct cairn_timing **out)
     timing->fd = memfd_create("cairn-timing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (timing->fd < 0)
         goto fail;
-    /* Allocated now: a write must not be what finds that there is no memory. A signal ends the
-     * call, and undoes it. */
+    /* Allocated now, so that a write never fails for lack of memory. A signal interrupts the call
+     * and undoes it. */
     do
         failed = posix_fallocate(timing->fd, 0, (off_t)memory_bytes);
     while (failed == EINTR);

@@ -2,10 +2,10 @@
  * erasure/code.c - the code of code.h over ISA-L: the only file that includes its erasure and XOR
  * headers.
  *
- * What ISA-L asks for ends here: lengths are an int; xor_gen wants three vectors at least, aligned
- * to 32 bytes, and stores past the cache; tables are 32 bytes per coefficient, and their content
- * belongs to the library's version, so they are never stored or sent; data pointers are not const
- * though only read.
+ * ISA-L's requirements end here: lengths are an int; xor_gen wants at least three vectors, aligned
+ * to 32 bytes, and stores past the cache; tables are 32 bytes per coefficient, and depend on the
+ * library's version, so they are never stored or sent; data pointers are not const though only
+ * read.
  */
 #include "erasure/code.h"
 
@@ -129,8 +129,8 @@ fetches_ahead(uint32_t columns, uint32_t rows)
 }
 
 /*
- * How much is given to ISA-L at once. With several passes, short spans keep the sources in cache
- * between them.
+ * The bytes per call of ISA-L. With several passes, short spans keep the sources in cache between
+ * them.
  */
 static size_t
 span_bytes(uint32_t columns, uint32_t rows)
@@ -182,8 +182,8 @@ combine(uint32_t columns, size_t bytes, uint8_t *const source[], uint8_t *target
 }
 
 /*
- * target[r] = sum over j of coefficients[r][j] * source[j]; no source is NULL, and `tables` are
- * those of the coefficients.
+ * target[r] = sum over j of coefficients[r][j] * source[j]; no source is NULL; `tables` belong to
+ * the coefficients.
  */
 static void
 multiply(uint32_t columns, uint32_t rows, const uint8_t *coefficients, const uint8_t *tables,

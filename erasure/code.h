@@ -5,16 +5,16 @@
  * below k is data index j, shard k + r is parity row r. Any k of the k + m shards give all the
  * others. Pure computation: no I/O, no clock, no threads, and no allocation after create.
  *
- * Maths. Parity row r is sum over j of G[r][j] * data[j] in GF(2^8) with the polynomial 0x11d
+ * Maths. Parity row r is the sum over j of G[r][j] * data[j] in GF(2^8) with the polynomial 0x11d
  * (ISA-L's field). G is a Cauchy matrix 1 / ((k + r) ^ j), its columns and then its rows divided by
  * constants so that row 0 and column 0 are all ones; that keeps every square submatrix invertible
  * (Blomer et al., ICSI TR-95-048). So parity row 0 is the plain XOR of the data, one parity shard
- * (m = 1) is XOR, and with k = 1 every parity shard is a copy of the data. The matrix is a function
- * of (k, m) alone, and it is part of what is stored in memory across versions: CAIRN_CODE_MATRIX
- * names it.
+ * (m = 1) is XOR, and with k = 1 every parity shard is a copy of the data. The matrix depends on
+ * (k, m) alone. Parity in memory outlives the agent's version, so the matrix has a number:
+ * CAIRN_CODE_MATRIX.
  *
- * A NULL among the shards that are read means "all zero bytes": a chunk that is shorter than the
- * stripe is padded so, without memory and without reading.
+ * A NULL among the shards that are read means "all zero bytes": it pads a chunk shorter than the
+ * stripe, without memory and without reading.
  */
 #ifndef CAIRN_ERASURE_CODE_H
 #define CAIRN_ERASURE_CODE_H

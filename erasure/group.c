@@ -55,7 +55,7 @@ choose_count(uint32_t node_count, uint32_t group_nodes, uint32_t parity, uint32_
 
 /*
  * Counts members per domain and group over nodes sorted by domain: node i is in group i mod count,
- * so in a run of the same domain the group of its first node gets the most.
+ * so of a run of one domain, the group of its first node gets the most.
  */
 static void
 measure(const struct cairn_group_node *sorted, struct cairn_groups *groups)
@@ -69,7 +69,7 @@ measure(const struct cairn_group_node *sorted, struct cairn_groups *groups)
             end++;
         most = (end - i + count - 1) / count;
         groups->domain_count++;
-        /* Of equals the lowest group is named; a run may reach it later than with its first. */
+        /* Names the lowest group of equals, which a run may reach later than its first. */
         for (uint32_t j = i; j < end && j < i + count && j + (most - 1) * count < end; j++)
             if (most > groups->domain_members_max ||
                 (most == groups->domain_members_max && j % count < groups->worst_group)) {

@@ -1,22 +1,21 @@
 /*
  * erasure/group.h - placement of a job's nodes into erasure groups over failure domains.
  *
- * A failure domain is what fails together: a rack, a power feed, a switch. Losing m members of a
- * group is survived, so no group should have more than m members of one domain.
+ * A failure domain fails as a whole: a rack, a power feed, a switch. A group survives the loss of m
+ * members, so no group should have more than m members of one domain.
  *
  * Rules, in this order:
  *  1. The number of groups is ceil(nodes / group_nodes), and their sizes differ by one at most.
  *  2. Every group has more than m members. Where rule 1 gives smaller groups, there are fewer and
- *     larger groups instead (up to CAIRN_SHARDS_MAX members). Where that cannot be either, as with
- *     fewer than m + 1 nodes in all, the parity is reduced to what the smallest group allows, and
+ *     larger groups instead (up to CAIRN_SHARDS_MAX members). If that is impossible, as with fewer
+ *     than m + 1 nodes in all, the parity is reduced to what the smallest group allows, and
  *     `reduced` is set.
- *  3. Members of one domain are spread as evenly as can be: each group gets the floor or ceiling of
- *     (members of the domain / groups), which no other placement into as many groups can better.
+ *  3. Members of one domain are spread as evenly as possible: each group gets the floor or ceiling
+ *     of (members of the domain / groups), which no other placement into as many groups can better.
  *
- * How: nodes are sorted by domain, then by number, and dealt to the groups in turn. A domain is a
- * run of consecutive nodes, so dealing gives rules 1 and 3 at once. The result depends on the set
- * of nodes and labels alone, not on their order in the input: every agent computes the same. Costs
- * one sort.
+ * Method: nodes are sorted by domain, then by number, and dealt to the groups in turn. A domain is
+ * a run of consecutive nodes, so dealing gives rules 1 and 3 at once. The result depends only on
+ * the set of nodes and labels, not on their order: every agent computes the same. Costs one sort.
  */
 #ifndef CAIRN_ERASURE_GROUP_H
 #define CAIRN_ERASURE_GROUP_H

@@ -1,4 +1,4 @@
-/* erasure/repair.c - walks the stripes line by line and deals the work out; see repair.h. */
+/* erasure/repair.c - walks the stripes line by line and deals out the work; see repair.h. */
 #include "erasure/repair.h"
 
 #include <stdlib.h>
@@ -64,7 +64,7 @@ bad_at_line(const struct cairn_repair *repair, uint64_t line, size_t *at)
     return set;
 }
 
-/* Where the run that begins at the current line ends for the sake of bad blocks, *bad its set. */
+/* The end of the run that begins at the current line, as far as bad blocks go; *bad: its set. */
 static uint64_t
 bad_run_end(const struct cairn_repair *repair, uint64_t line_end, uint64_t *bad)
 {
@@ -87,7 +87,7 @@ bad_run_end(const struct cairn_repair *repair, uint64_t line_end, uint64_t *bad)
     return line;
 }
 
-/* Finds the run at the current stripe and line, without looking at what must be done with it. */
+/* Finds the run at the current stripe and line, whether or not it needs work. */
 static struct run
 run_here(const struct cairn_repair *repair)
 {

@@ -90,11 +90,11 @@ struct cairn_repair {
 };
 
 /*
- * Starts a schedule and proves that it can be carried out. CAIRN_INVAL when a set has a bit of n or
- * above, a position is both intact and to be rebuilt, or a bad block does not exist. CAIRN_LOST
- * when too much is missing for something that must be rebuilt: *loss says where (the first place
- * with the most missing), and nothing else is written. On success *totals says what the whole
- * schedule costs. loss and totals may be NULL.
+ * Starts a schedule and proves that it can be carried out. CAIRN_INVAL if a set has a bit of n or
+ * above, a position is both intact and to be rebuilt, or a bad block does not exist. CAIRN_LOST if
+ * too much is missing to rebuild something: *loss is the first place with the most missing, and
+ * nothing else is written. On success *totals is the cost of the whole schedule. loss and totals
+ * may be NULL.
  */
 CAIRN_MUST_CHECK cairn_err cairn_repair_init(const struct cairn_repair_request *request,
                                              struct cairn_repair_loss *loss,

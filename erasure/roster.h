@@ -1,7 +1,7 @@
 /*
- * erasure/roster.h - the roster: who takes part in an epoch: the members, which agent serves
- * each, and the erasure group and position of each. A value shared by everything that belongs to
- * one epoch; immutable once built.
+ * erasure/roster.h - the roster: the members of an epoch, which agent serves each, and each
+ * member's erasure group and position. A value shared by everything of one epoch; immutable once
+ * built.
  *
  * A member is a number 0 … member_count-1; agents are the numbers of the configuration. Every
  * generation remembers the roster it was made under, so that it can be decoded after the members

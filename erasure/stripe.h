@@ -135,8 +135,8 @@ uint64_t cairn_stripes_area_blocks(const struct cairn_stripes *stripes, uint32_t
 enum cairn_area cairn_stripes_area(const struct cairn_stripes *stripes, uint32_t stripe,
                                    uint32_t position, uint64_t *first_block);
 /*
- * Where a block of an area belongs. CAIRN_INVAL when there is no such position, area or block, so
- * it may be given numbers that a peer sent.
+ * Where a block of an area belongs. CAIRN_INVAL if no such position, area or block exists, so
+ * numbers from a peer are allowed.
  */
 CAIRN_MUST_CHECK cairn_err cairn_stripes_place(const struct cairn_stripes *stripes,
                                                uint32_t position, enum cairn_area area,

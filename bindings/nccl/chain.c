@@ -2,9 +2,9 @@
  * bindings/nccl/chain.c - another profiler plugin that goes on working although NCCL loads only
  * one.
  *
- * Entry n mod CAIRN_CHAIN_ENTRIES is that of the n-th pair; its owner word is 2 n + 1 while the
- * event runs and 2 n when it has been stopped. Their handle may still be asked for then, as the
- * parent of what comes later. A reader looks at the owner before and after it reads.
+ * Entry n mod CAIRN_CHAIN_ENTRIES belongs to the n-th pair. Its owner word is 2 n + 1 while the
+ * event runs and 2 n once it was stopped; its handle may still be asked for then, as the parent of
+ * later events. A reader checks the owner word before and after it reads.
  */
 #include "bindings/nccl/chain.h"
 
@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum { TRIES_MAX = 8, NAME_BYTES = 4096 };
-/* What NCCL opens where nobody names a plugin, and does without where it is not there. */
+/* The plugin that NCCL opens by default; NCCL works without it. */
 #define NCCL_DEFAULT "libnccl-profiler.so"
 enum { COPY_ENGINES = NCCL_CE_COLL | NCCL_CE_SYNC | NCCL_CE_BATCH };
 
@@ -27,7 +27,7 @@ struct entry {
 static struct entry entries[CAIRN_CHAIN_ENTRIES];
 static _Atomic uint64_t last_pair;
 
-/* All tables have one form but for init. */
+/* All tables have the same form, except for init. */
 static const struct nccl_profiler_v5 *table;
 static int table_version;  /* that of the table */
 static int opened_version; /* that NCCL speaks */
@@ -142,7 +142,7 @@ cairn_chain_mask(void)
     return table_version < 6 || opened_version < 6 ? mask & ~COPY_ENGINES : mask;
 }
 
-/* NCCL tells a plugin of an event also where it asked for one that has it as a parent. */
+/* NCCL also reports an event if the plugin asked only for events below it. */
 bool
 cairn_chain_wants(uint64_t type)
 {
@@ -209,7 +209,7 @@ cairn_chain_pair_up(struct cairn_chain_pair pair)
         atomic_store_explicit(&entry->theirs, pair.theirs, memory_order_release);
         return CAIRN_CHAIN_HANDLE | number;
     }
-    if (pair.theirs) /* an event without an end would be kept by them for ever */
+    if (pair.theirs) /* without its end they would keep the event for ever */
         (void)table->stop(pair.theirs);
     return pair.ours;
 }

@@ -33,8 +33,8 @@ enum { KIND_MASK = 0xf, CHANNEL_SHIFT = 4, CHANNEL_MASK = 0xff, OPERATION_SHIFT 
 /* Timed kernels need NCCL's proxies, which allocate in /dev/shm; NCCL crashes if that is full. */
 #define SHARED_BYTES_MIN (UINT64_C(64) << 20)
 
-/* Calls may still come while finalize runs and after it: each reads `comm` and `theirs` once, and
- * finds NULL from then on. */
+/* Calls may come during and after finalize: each reads `comm` and `theirs` once, and finds NULL
+ * then. */
 struct context {
     _Atomic bool used;
     struct cairn_probe_comm *_Atomic comm; /* NULL: not recorded */
@@ -47,7 +47,7 @@ static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- settings ---- */
 
-/* A whole number of at most `max`; `otherwise` for anything else. */
+/* A whole number of at most `max`; `otherwise` for other text. */
 static uint32_t
 number_of(const char *text, uint32_t max, uint32_t otherwise)
 {
@@ -100,7 +100,7 @@ kernel_percent(nccl_logger *logger)
 
 /* ---- communicators ---- */
 
-/* Tells NCCL which events are asked for. It looks when the next operation begins. */
+/* Tells NCCL which events we want. It looks when the next operation begins. */
 static void
 publish_mask(const struct context *context)
 {
@@ -112,7 +112,7 @@ publish_mask(const struct context *context)
         __atomic_store_n(context->mask, mask, __ATOMIC_RELAXED);
 }
 
-/* What init has in common, with `joining` held. NULL: NCCL goes on without us. */
+/* The common part of init, with `joining` held. NULL: NCCL goes on without us. */
 static struct context *
 open_context(void **out, int *mask, int version, const void *table, nccl_logger *logger)
 {
@@ -228,9 +228,9 @@ begin_kernel(uint64_t parent, uint32_t channel, uint64_t device_ns)
     return operation << OPERATION_SHIFT | (uint64_t)channel << CHANNEL_SHIFT | KIND_KERNEL;
 }
 
-/* Hands the beginning of an event on, with its parents as the other plugin knows them, and makes
- * one handle of both. `group` is the descriptor's second parent, or NULL. NCCL's descriptor is as
- * before afterwards. */
+/* Passes the beginning of an event on, with its parents as the other plugin knows them, and makes
+ * one handle of both. `group` is the descriptor's second parent, or NULL. Leaves NCCL's descriptor
+ * as it was. */
 static void
 chain_start(const struct context *context, void **handle, uint64_t ours, uint64_t type,
             struct nccl_descriptor *head, void **group)

@@ -1,9 +1,9 @@
 /*
  * bindings/nccl/probe.c - turns NCCL's events into timing records.
  *
- * An operation's number n lives in slot n mod CAIRN_PROBE_SLOTS. The slot's owner word is 2 n, or 2
- * n + 1 while a thread has it; taking it is one compare-and-exchange from the even value, giving it
- * back one store.
+ * Operation n has slot n mod CAIRN_PROBE_SLOTS. The slot's owner word is 2 n, or 2 n + 1 while a
+ * thread holds it. A thread takes it with one compare-and-exchange from the even value, and returns
+ * it with one store.
  */
 #include "bindings/nccl/probe.h"
 
@@ -96,8 +96,7 @@ operation_of(const char *func)
     return 0;
 }
 
-/* The bytes of an element. NCCL up to 2.30 has no name for its type of unsigned bytes, which is all
- * that lacks one. */
+/* The bytes of an element. Only unsigned bytes have no name in NCCL up to 2.30. */
 static uint64_t
 element_bytes(const char *datatype)
 {
@@ -208,7 +207,7 @@ slot_of(uint64_t operation)
     return &slots[operation % CAIRN_PROBE_SLOTS];
 }
 
-/* Takes the slot of an operation; NULL when it is another's by now, or another thread has it. */
+/* Takes the slot of an operation; NULL if another operation or another thread has it. */
 static struct slot *
 take(uint64_t operation)
 {
@@ -234,8 +233,7 @@ host_ns(const struct slot *slot, uint64_t time_ns)
     return slot->on_host ? time_ns : cairn_device_clock_host_ns(&slot->comm->clock, time_ns);
 }
 
-/* The last record of an operation of whose kernel all that started has stopped; otherwise
- * nothing. */
+/* Writes the last record of an operation once all channels that started have stopped. */
 static void
 end(struct slot *slot)
 {
@@ -248,7 +246,7 @@ end(struct slot *slot)
     (void)cairn_timing_write(timing, &slot->record);
 }
 
-/* Ends an operation that has not been told how many channels it would have, or heard of fewer. */
+/* Ends an operation with an unknown number of channels, or with missing channels. */
 static void
 settle(uint64_t operation)
 {
@@ -267,8 +265,8 @@ cairn_probe_leave(struct cairn_probe_comm *comm)
     atomic_store_explicit(&comm->used, false, memory_order_release);
 }
 
-/* Takes a slot for an operation whose kernels may be timed, after it has written the last record of
- * the slot's former operation. 0: the slot is busy. */
+/* Takes a slot for an operation whose kernels may be timed, and first writes the last record of the
+ * slot's former operation. 0: the slot is busy. */
 static uint64_t
 open_slot(struct cairn_probe_comm *comm, const struct cairn_probe_task *task,
           const struct cairn_timing_record *record)
@@ -327,13 +325,14 @@ cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *
 
     if (record.op == 0 || record.comm == 0 || !cairn_probe_enabled())
         return 0;
-    if (comm->rank >= 0 && task->rank != comm->rank) { /* not what we think we read: never again */
+    if (comm->rank >= 0 && task->rank != comm->rank) { /* NCCL does not pass what we expect: stop
+                                                        * timing */
         cairn_probe_disable();
         return 0;
     }
     if (comm->rank >= 0 &&
         time_ns > atomic_load_explicit(&comm->joined_ns, memory_order_relaxed) + join_again_ns)
-        say_membership(comm, time_ns); /* two threads at once say it twice, which is as good */
+        say_membership(comm, time_ns); /* two threads may both report it: harmless */
     record.bytes = task->count * element_bytes(task->datatype);
     if (record.op == CAIRN_REDUCE_SCATTER && comm->ranks) /* NCCL counts what a rank gets */
         record.bytes *= comm->ranks;
@@ -352,9 +351,8 @@ cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *
 /* ---- kernels ---- */
 
 /*
- * The clock is read at the first start and the last stop of an operation alone: it is what these
- * calls cost most, and one look at each end says as much of the distance of the clocks as one per
- * channel.
+ * Reads the clock only at an operation's first start and last stop: it is the main cost of these
+ * calls, and one reading at each end estimates the clocks' offset as well as one per channel.
  */
 void
 cairn_probe_kernel_start(uint64_t operation, uint32_t channel, uint64_t device_ns)
@@ -399,8 +397,8 @@ stop_channel(struct slot *slot, uint64_t bit, uint64_t device_ns)
     atomic_store_explicit(&slot->stopped, stopped, memory_order_relaxed);
     if (slot->on_host)
         device_ns = now();
-    else if (device_ns == 0) /* known by the host's clock alone, which is another: it has not
-                              * stopped before it started */
+    else if (device_ns == 0) /* known only by the host's clock, another one: it did not stop before
+                              * it started */
         device_ns = slot->first_start_ns;
     else if (is_last)
         cairn_device_clock_observe(&slot->comm->clock, device_ns, now());
@@ -419,7 +417,7 @@ cairn_probe_kernel_stop(uint64_t operation, uint32_t channel, uint64_t device_ns
     if (channel >= NCCL_CHANNELS_MAX)
         return;
     bit = UINT64_C(1) << channel;
-    /* NCCL says it twice: nothing to take it for */
+    /* NCCL reports it twice: ignore the second */
     if (atomic_load_explicit(&slot->stopped, memory_order_relaxed) & bit)
         return;
     slot = take(operation);

@@ -61,8 +61,8 @@ void cairn_probe_leave(struct cairn_probe_comm *comm);
 bool cairn_probe_wants_kernels(void);
 
 /*
- * An operation has been enqueued: one record. Returns its number, never 0, for the calls below; 0
- * if its kernels are not timed, or records have no name for the operation. Wait-free.
+ * An operation was enqueued: one record. Returns its number, never 0, for the calls below; 0 if its
+ * kernels are not timed, or records cannot name the operation. Wait-free.
  */
 uint64_t cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *task);
 

@@ -1,14 +1,14 @@
 /*
- * bindings/nccl/profiler_abi.h - what NCCL and a profiler plugin hand each other, versions 3 to 6,
- * on 64-bit Linux.
+ * bindings/nccl/profiler_abi.h - what NCCL and a profiler plugin exchange, versions 3 to 6, on
+ * 64-bit Linux.
  *
  * NCCL looks up the data symbols ncclProfiler_v6, _v5, _v4, _v3 in this order and takes the first
  * that it knows: v3 in NCCL 2.26, v4 in 2.27, v5 in 2.28, v6 from 2.29 on. Each is a table of a
- * name and five functions. Events are named by one bit, the same in all versions; a descriptor says
- * which event begins, and what of. v5 and v6 have one layout for everything they share; of v6's own
- * events (copy engines) nothing is read here.
+ * name and five functions. One bit names an event, the same in all versions; a descriptor says
+ * which event begins, and of what. v5 and v6 have one layout for everything they share; we read
+ * nothing of v6's own events (copy engines).
  *
- * The fields are those that are read or changed; the others are room. Sizes and offsets are
+ * Only fields that we read or change have names; the others are padding. Sizes and offsets are
  * asserted below.
  */
 #ifndef CAIRN_NCCL_PROFILER_ABI_H

@@ -1,10 +1,10 @@
 /*
  * bindings/nccl/sampler.c - which operations have their kernels timed.
  *
- * Half of the share goes to the windows at the beginnings of periods. The other half is for what
- * cannot be told apart from them: NCCL is told by one word for the whole process, so operations of
- * other communicators that come between are timed too, and the word stays set for HOLD operations
- * after the last one that was meant.
+ * Half of the share goes to the windows at the beginnings of periods. The other half is for
+ * operations that get timed with them: one word switches timing for the whole process, so
+ * operations of other communicators in between are timed too, and the word stays set for HOLD
+ * operations after the last intended one.
  */
 #include "bindings/nccl/sampler.h"
 
@@ -14,8 +14,7 @@ enum {
     TIME_CREDIT_OPERATIONS_MAX = 64, /* a step's bucket of collectives after a long computation */
     OPERATION_NS = 1000000000 / CAIRN_SAMPLER_PER_SECOND
 };
-/* A wish lasts no longer than this from the moment at which it is read: a reader that dies leaves
- * nothing switched on. */
+/* A wish ends this long after it is read: a reader that dies leaves nothing switched on. */
 #define WISH_MAX_NS (60 * UINT64_C(1000000000))
 
 void
