@@ -106,8 +106,8 @@ map_pages(uint8_t *base, uint64_t bytes)
 }
 
 /*
- * Does the kernel give shared memory transparent huge pages where a mapping asks for them? It then
- * gives them on faults alone, not in fallocate; in all other modes the order makes no difference.
+ * Whether the kernel gives shared memory transparent huge pages where a mapping asks for them. Then
+ * it does so on faults alone, not in fallocate; in all other modes the order makes no difference.
  */
 static bool
 advice_counts(void)
@@ -157,7 +157,7 @@ map_arena(int fd, uint64_t bytes, bool try_transparent, const struct cairn_arena
         return translate_errno(errno);
     }
     (void)madvise(base, bytes, MADV_DONTDUMP);
-    /* Hints: what they fail to do, fallocate does with small pages. */
+    /* Hints: if they fail, fallocate makes small pages. */
     out->advised = try_transparent && advice_counts() && !madvise(base, bytes, MADV_HUGEPAGE);
     if (out->advised)
         (void)madvise(base, bytes, MADV_POPULATE_WRITE);

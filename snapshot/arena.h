@@ -1,10 +1,10 @@
 /*
  * snapshot/arena.h - memory reserved once: a sealed memfd, pre-faulted and mapped.
  *
- * An arena is what agent, keeper and trainer share. Its size is sealed (F_SEAL_SHRINK, F_SEAL_GROW,
- * F_SEAL_SEAL), so that no holder of the descriptor can make another's access end in SIGBUS, and
- * every page exists before create returns, so that no later access can fail for want of memory. It
- * is left out of core dumps. Contents begin as zeros.
+ * Agent, keeper and trainer share arenas. The size is sealed (F_SEAL_SHRINK, F_SEAL_GROW,
+ * F_SEAL_SEAL), so no holder of the descriptor can make another's access end in SIGBUS. Every page
+ * exists before create returns, so no later access can fail for lack of memory. Arenas are left out
+ * of core dumps. Contents begin as zeros.
  */
 #ifndef CAIRN_SNAPSHOT_ARENA_H
 #define CAIRN_SNAPSHOT_ARENA_H
@@ -32,8 +32,8 @@ struct cairn_arena;
 /*
  * Reserves an arena of at least `bytes` (> 0) bytes, rounded up to the page size. `name` (borrowed)
  * is what /proc shows. Checks first that bytes + margin is free (MemAvailable, memory cgroups):
- * CAIRN_NOMEM otherwise, and when the kernel refuses; CAIRN_INVAL for bytes = 0 or a sum that
- * overflows; CAIRN_IO where memfds or sealing are not supported. On failure `report` (report_bytes
+ * CAIRN_NOMEM otherwise, or if the kernel refuses; CAIRN_INVAL for bytes = 0 or a sum that
+ * overflows; CAIRN_IO without support for memfds or sealing. On failure `report` (report_bytes
  * long, may be NULL) says what and how much. Logs once per process that no huge pages were reserved
  * and that RLIMIT_MEMLOCK is too small to pin the arena, with what to do. Blocks while the kernel
  * supplies pages (1 to 4 GB/s). `options` NULL: all zero. On success the caller owns *out and ends
@@ -51,12 +51,12 @@ struct cairn_arena_range {
 
 /*
  * Takes over an arena that another process made. Checks that `fd` is a memfd with the three seals
- * and at least bytes_min bytes long (0: any length), makes sure that every page exists and maps it:
- * contents are untouched. away[away_count], by place, are ranges whose pages are in other files
- * (region.h): they stay holes, and the caller maps those files before anybody reads there.
- * CAIRN_CORRUPT: it is not an arena, or too short; CAIRN_NOMEM; CAIRN_IO;
- * `report` as above. On success the descriptor is the arena's and close-on-exec, on failure still
- * the caller's. Prints and logs nothing. Thread: any.
+ * and at least bytes_min bytes long (0: any length), makes sure that every page exists, and maps it
+ * with its contents. away[away_count], by place, are ranges with pages in other files (region.h):
+ * they stay holes, and the caller maps those files before anybody reads there. CAIRN_CORRUPT: no
+ * arena, or too short; CAIRN_NOMEM; CAIRN_IO; `report` as above. On success the descriptor belongs
+ * to the arena and is close-on-exec, on failure to the caller. Prints and logs nothing. Thread:
+ * any.
  */
 CAIRN_MUST_CHECK cairn_err cairn_arena_adopt(int fd, uint64_t bytes_min,
                                              const struct cairn_arena_range *away,
@@ -72,7 +72,7 @@ uint8_t *cairn_arena_base(const struct cairn_arena *arena);
 uint64_t cairn_arena_bytes(const struct cairn_arena *arena);
 int cairn_arena_fd(const struct cairn_arena *arena);
 bool cairn_arena_has_hugepages(const struct cairn_arena *arena);
-/* True where the kernel was asked for transparent huge pages, and gives them on request alone. */
+/* True if the kernel gives transparent huge pages on request alone, and was asked. */
 bool cairn_arena_is_advised(const struct cairn_arena *arena);
 
 #endif

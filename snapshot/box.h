@@ -1,5 +1,4 @@
-/* snapshot/box.h - boxes of tensors in a layout: adding and measuring them. For readers,
- * writers and everything between. */
+/* snapshot/box.h - boxes of tensors in a layout: adding and measuring them. */
 #ifndef CAIRN_SNAPSHOT_BOX_H
 #define CAIRN_SNAPSHOT_BOX_H
 
@@ -9,7 +8,7 @@
 bool cairn_shape_equal(uint32_t dims, const uint64_t *shape, uint32_t other_dims,
                        const uint64_t *other);
 
-/* The elements of a shape or an extent within a layout, where they cannot overflow. */
+/* The elements of a shape or an extent in a layout, where they cannot overflow. */
 uint64_t cairn_shape_elements(uint32_t dims, const uint64_t *shape);
 /* The same for a shape from outside; false if it has more than `max`. */
 bool cairn_shape_bounded(uint32_t dims, const uint64_t *shape, uint64_t max, uint64_t *elements);
@@ -39,7 +38,7 @@ CAIRN_MUST_CHECK cairn_err cairn_box_add_tensor(struct cairn_layout *layout, con
                                                 uint32_t dims, const uint64_t *shape,
                                                 uint32_t *index, const char **why);
 
-/* Adds a tensor as another layout has it, but of this dtype and without pieces; or with all of it
+/* Adds a tensor as in another layout, but of this dtype and without pieces; or as a whole,
  * row-major at offset_bytes of container 0. Errors as above. */
 CAIRN_MUST_CHECK cairn_err cairn_box_copy_tensor(struct cairn_layout *layout,
                                                  const struct cairn_tensor *tensor,

@@ -3,15 +3,13 @@
  *
  * Free memory is read from proc/meminfo (MemAvailable) and from every memory cgroup between this
  * process and the root, because a limit anywhere above it counts. In a cgroup, page cache on the
- * inactive list is charged but can be dropped at once, so it counts as free (as Kubernetes does
- * it):
+ * inactive list is charged but can be dropped at once, so it counts as free (as in Kubernetes):
  *
  *     version 2   memory.max            memory.current         memory.stat inactive_file
  *     version 1   memory.limit_in_bytes memory.usage_in_bytes  memory.stat total_inactive_file
  *
- * A path that /proc/self/cgroup names and that is not mounted here (a container without a cgroup
- * namespace) is cut from its end until a directory exists; the mount's root then is the
- * container's.
+ * If a path in /proc/self/cgroup is not mounted here (a container without a cgroup namespace), it
+ * is cut from its end until a directory exists; the mount's root is then the container's.
  */
 #include "snapshot/budget.h"
 
@@ -129,7 +127,7 @@ read_small(const char *directory, const char *name, char bytes[FILE_BYTES])
     return got >= 0;
 }
 
-/* The number after `key` at the start of a line; false when there is none. */
+/* The number after `key` at the start of a line; false without one. */
 static bool
 number_after(const char *text, const char *key, uint64_t *value)
 {
@@ -157,7 +155,7 @@ static const struct cgroup_files version_1 = {"memory.limit_in_bytes", "memory.u
                                               "total_inactive_file "};
 static const struct cgroup_files version_2 = {"memory.max", "memory.current", "inactive_file "};
 
-/* What one cgroup still allows, UINT64_MAX where it sets no limit or is not there. */
+/* What one cgroup still allows; UINT64_MAX if it is missing or sets no limit. */
 static uint64_t
 cgroup_left(const char *directory, const struct cgroup_files *files)
 {

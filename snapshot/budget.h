@@ -3,7 +3,7 @@
  *
  * The arithmetic is pure and printed: need = state x slots x (1 + m/k), against the smaller of the
  * kernel's MemAvailable and what the memory cgroups (version 1 or 2, every level up to the root)
- * still allow, less a margin that is left to the job.
+ * still allow, less a margin for the job.
  */
 #ifndef CAIRN_SNAPSHOT_BUDGET_H
 #define CAIRN_SNAPSHOT_BUDGET_H
@@ -49,10 +49,9 @@ CAIRN_MUST_CHECK cairn_err cairn_budget_check(const struct cairn_budget_demand *
                                               uint64_t margin_bytes, struct cairn_budget *out);
 
 /*
- * Writes a sum that cairn_budget_check filled, as one line such as "2 x 6.00 GiB state + 2 x 3.00
- * GiB parity (4+2) + 64.00 MiB buffers = 18.06 GiB needed; 15.40 GiB free (memory cgroup),
- * 1.00 GiB reserved for the job: 3.66 GiB short". text[text_bytes] is always ended. Thread:
- * any.
+ * Writes a sum that cairn_budget_check filled as one line, such as "2 x 6.00 GiB state + 2 x 3.00
+ * GiB parity (4+2) + 64.00 MiB buffers = 18.06 GiB needed; 15.40 GiB free (memory cgroup), 1.00 GiB
+ * reserved for the job: 3.66 GiB short". text[text_bytes] always ends with NUL. Thread: any.
  */
 void cairn_budget_text(const struct cairn_budget_demand *demand,
                        const struct cairn_budget_free *memory, const struct cairn_budget *budget,
@@ -60,8 +59,8 @@ void cairn_budget_text(const struct cairn_budget_demand *demand,
 
 /*
  * Reads what is free under `root` ("/" outside tests): proc/meminfo, proc/self/cgroup,
- * sys/fs/cgroup. What cannot be read is UINT64_MAX; CAIRN_IO when nothing can. Opens and closes a
- * few small files. Thread: any.
+ * sys/fs/cgroup. Unreadable values are UINT64_MAX; CAIRN_IO if all are. Opens and closes a few
+ * small files. Thread: any.
  */
 CAIRN_MUST_CHECK cairn_err cairn_budget_free_read(const char *root, struct cairn_budget_free *out);
 

@@ -175,8 +175,8 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
 }
 
 /*
- * Waits for what a hung device may still copy; false when that is given up. Each gives back what it
- * pinned only when all are at rest: the pin of one serves the others.
+ * Waits for copies of a hung device; false when that is given up. Each device unpins only when all
+ * are at rest: the pin of one serves the others.
  */
 static bool
 rest_devices(struct cairn_capture *capture)
@@ -225,7 +225,7 @@ cairn_capture_running(const struct cairn_capture *capture)
     return running;
 }
 
-/* The device of that ordinal, opened where it is not. */
+/* The device of that ordinal; opens it if necessary. */
 static cairn_err
 open_device(struct cairn_capture *capture, int32_t index, struct cairn_walk_device **out)
 {

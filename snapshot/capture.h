@@ -2,11 +2,11 @@
  * snapshot/capture.h - the capture engine: a thread in the trainer that copies a rank's tensors
  * into its region of the agent's memory while training goes on.
  *
- * A capture is given a list of runs (where bytes are, and where in the region they go), copies them
+ * A capture gets a list of runs (where bytes are, and where in the region they go), copies them
  * block by block in region order, fills the gaps with zeros, and computes the CRC-64 of every block
  * of CAIRN_BLOCK_BYTES in the same pass. A watermark says up to where the sources have been read:
- * what lies below it may be overwritten by the trainer. Reading it is an acquire, moving it a
- * release, so a trainer that waits for its bytes before it writes has no data race with the copy.
+ * the trainer may overwrite what is below it. Reading it is an acquire, moving it a release, so a
+ * trainer that waits for its bytes before it writes has no data race with the copy.
  *
  * One capture at a time per engine. start, wait, cancel, prepare, forget and destroy belong to one
  * trainer thread, order may come from another; the callbacks run on the engine's own thread (all
@@ -93,26 +93,26 @@ CAIRN_MUST_CHECK cairn_err cairn_capture_prepare(struct cairn_capture *capture, 
                                                  void *memory, uint64_t bytes);
 
 /*
- * Unpins memory on all devices, before it is unmapped. Cancels a running capture, and waits for
- * what the devices copy. False when that was given up: a device may still write there, and it must
- * stay mapped.
+ * Unpins memory on all devices, before it is unmapped. Cancels a running capture, and waits for the
+ * devices' copies. False when that was given up: a device may still write there, so it must stay
+ * mapped.
  */
 bool cairn_capture_forget(struct cairn_capture *capture, void *memory);
 
 /*
- * In so many ns, no device is waited for any more, by forget and destroy too: a process that ends
- * must not hang where a device does. What such a device has is left to it. NULL is allowed. Thread:
- * any.
+ * After this many ns, no device is waited for any more, by forget and destroy too: a process that
+ * ends must not hang with a device. The device's buffers stay allocated then. NULL is allowed.
+ * Thread: any.
  */
 void cairn_capture_give_up(struct cairn_capture *capture, uint64_t after_ns);
 
 /*
- * The copies of the next captures of a device wait for the work issued so far on `stream` (a
- * CUstream of that device, NULL: its default one). To be called by the thread that issues that
- * work, at the instant whose state is wanted, and not while a capture runs; apart from that at any
- * time. Never blocks for the work. CAIRN_AGAIN: the stream is being captured into a graph, or the
- * devices are being opened or let go of; CAIRN_INVAL: a device that was not prepared; CAIRN_DEVICE:
- * the device failed, now or before, and was not prepared again.
+ * The next captures of a device wait for the work issued so far on `stream` (a CUstream of that
+ * device, NULL: its default one). Call it from the thread that issues that work, at the instant of
+ * the wanted state, and not while a capture runs. Never blocks for the work. CAIRN_AGAIN: the
+ * stream is being captured into a graph, or the devices are being opened or closed; CAIRN_INVAL: a
+ * device that was not prepared; CAIRN_DEVICE: the device failed, now or before, and was not
+ * prepared again.
  */
 CAIRN_MUST_CHECK cairn_err cairn_capture_order(struct cairn_capture *capture, int32_t device,
                                                void *stream);
@@ -151,9 +151,9 @@ CAIRN_MUST_CHECK cairn_err cairn_capture_finish(struct cairn_capture *capture,
 
 /*
  * Gives up the running capture and waits until nobody reads the sources or writes the region any
- * more, and on_done has returned: within a block on the host, a few 4 MiB copies on a device. The
- * one exception is a device that hangs: after 10 s it is not waited for. Not from a callback.
- * Without a capture it does nothing.
+ * more, and on_done has returned: within a block on the host, a few 4 MiB copies on a device. A
+ * device that hangs is not waited for after 10 s. Not from a callback. Does nothing without a
+ * capture.
  */
 void cairn_capture_cancel(struct cairn_capture *capture);
 

@@ -2,16 +2,16 @@
  * snapshot/catalog.c - the catalog: records with checksums over a store, and the proof that none is
  * missing.
  *
- * A stored value is the caller's value, then a u64: the CRC-64 of (u32 table, u32
- * key_bytes, key, value).
+ * A stored value is the caller's value, then a u64: the CRC-64 of (u32 table, u32 key_bytes, key,
+ * value).
  *
- * The state record and the side file are specified in catalog_state.c.
+ * catalog_state.c specifies the state record and the side file.
  *
  * Open accepts only: (a) nothing at all: a new catalog; (b) a state record with counter 0 and no
- * side file: a crash while it was made; (c) a state record whose id is the side file's, whose
- * counter is not lower, with which the count and digest of every table, computed from every
- * record, agree. So what RocksDB loses without a word, at the tail, in the middle or as a whole,
- * ends in CAIRN_CORRUPT.
+ * side file: a crash while it was made; (c) a state record with the side file's id and no lower
+ * counter that agrees with the count and digest of every table, computed from every record. So if
+ * RocksDB silently loses records, at the tail, in the middle or all of them, open returns
+ * CAIRN_CORRUPT.
  */
 #include "snapshot/catalog.h"
 
@@ -141,8 +141,7 @@ create_state(struct cairn_catalog *catalog)
     return catalog->ops->write(catalog->store, &change, 1);
 }
 
-/* Decides whether the store and the side file tell one story, and makes a new catalog where neither
- * tells any. */
+/* Decides whether the store and the side file agree, and makes a new catalog if both are empty. */
 static cairn_err
 reconcile(struct cairn_catalog *catalog, const struct cairn_catalog_state *side, bool side_known)
 {
@@ -316,8 +315,7 @@ cairn_catalog_scan(struct cairn_catalog *catalog, enum cairn_table table, const 
 
 /* ---- commit ---- */
 
-/* The checksum of what a key holds before change `index` of the batch; *held false where it holds
- * nothing. */
+/* The checksum of a key's value before change `index` of the batch; *held false if it has none. */
 static cairn_err
 previous_crc(struct cairn_catalog *catalog, const struct cairn_batch *batch, size_t index,
              bool *held, uint64_t *crc)

@@ -1,5 +1,5 @@
-/* snapshot/catalog_batch.c - batches: copies of what will be put and deleted, in the form that the
- * store keeps. */
+/* snapshot/catalog_batch.c - batches: copies of the keys and values to put and delete, in the
+ * store's form. */
 #include "snapshot/catalog_batch.h"
 
 #include <stdlib.h>

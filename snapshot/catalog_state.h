@@ -25,11 +25,11 @@ void cairn_catalog_state_pack(const struct cairn_catalog_state *state,
 CAIRN_MUST_CHECK cairn_err cairn_catalog_state_unpack(const uint8_t *bytes, size_t bytes_len,
                                                       struct cairn_catalog_state *out);
 
-/* Reads the newest state of a side file; *known is false where the file is empty. `path` is the
+/* Reads the newest state of a side file; *known is false if the file is empty. `path` is the
  * catalog's, for the log. */
 CAIRN_MUST_CHECK cairn_err cairn_catalog_side_read(int side_fd, const char *path,
                                                    struct cairn_catalog_state *out, bool *known);
-/* Writes and syncs; does nothing where side_fd is -1. */
+/* Writes and syncs; does nothing if side_fd is -1. */
 CAIRN_MUST_CHECK cairn_err cairn_catalog_side_write(int side_fd,
                                                     const struct cairn_catalog_state *state);
 

@@ -2,8 +2,8 @@
  * snapshot/checksum_threads.h - threads that checksum what a device has brought.
  *
  * A device brings bytes several times as fast as one core checksums them. Work is numbered items,
- * which are done in any order; the owner is one thread, which may help. Without threads (a host
- * that has few cores, or no device) the owner does all of it by helping.
+ * done in any order; the owner is one thread, which may help. Without threads (few cores, or no
+ * device) the owner does all of it by helping.
  */
 #ifndef CAIRN_SNAPSHOT_CHECKSUM_THREADS_H
 #define CAIRN_SNAPSHOT_CHECKSUM_THREADS_H
@@ -32,7 +32,7 @@ uint32_t cairn_checksum_threads_for_this_host(void);
  * started are done without. */
 void cairn_checksum_threads_start(struct cairn_checksum_threads *threads, uint32_t wanted);
 
-/* Items [0, until) may be done; until never falls. wake: threads that sleep are to begin. */
+/* Items [0, until) may be done; until never falls. wake: wakes sleeping threads. */
 void cairn_checksum_threads_allow(struct cairn_checksum_threads *threads, uint64_t until,
                                   bool wake);
 

@@ -3,13 +3,13 @@
  * in one pass over memory.
  *
  * On x86-64 vector kernels load every byte once, fold it into the checksum and store it past the
- * cache (copy_x86.c: AVX-512, AVX2, and 128 bits for older processors); elsewhere small pieces
- * are copied and then checksummed while they are in the first-level cache. All kernels have one
+ * cache (copy_x86.c: AVX-512, AVX2, and 128 bits for older processors); elsewhere small pieces are
+ * copied and then checksummed while they are in the first-level cache. All kernels give the same
  * result.
  *
- * Which of them is the fastest depends on the processor in ways that its features do not tell. So
- * an agent measures them when it starts (cairn_copy_choose), and its trainers take its choice.
- * Until a process has one, it uses the first that its processor has.
+ * A processor's features do not tell which kernel is the fastest. So an agent measures them when it
+ * starts (cairn_copy_choose), and its trainers take its choice. Until then a process uses the first
+ * that its processor has.
  */
 #ifndef CAIRN_SNAPSHOT_COPY_H
 #define CAIRN_SNAPSHOT_COPY_H
@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a copy looks for in the bytes that pass. The first byte of a copy begins an element. */
+/* What a copy looks for in the bytes. The first byte of a copy begins an element. */
 struct cairn_copy_look {
     const struct cairn_finite *type;
     bool found; /* set, never cleared: an element is not finite */
@@ -42,7 +42,7 @@ uint64_t cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, 
 
 /*
  * A kernel for whole rows: copies the first bytes / row_bytes rows (one at least) from source to
- * dest, which is aligned to 64 bytes, and returns the checksum of what it copied. `look` as above.
+ * dest, which is aligned to 64 bytes, and returns their checksum. `look` as above.
  */
 struct cairn_copy_kernel {
     const char *name;
@@ -77,7 +77,7 @@ void cairn_copy_use_number(uint32_t number);
  */
 CAIRN_MUST_CHECK cairn_err cairn_copy_choose(double bytes_per_s[CAIRN_COPY_KERNELS_MAX]);
 
-/* Drops memory from all caches, where the processor can. Thread: any. */
+/* Drops memory from all caches if the processor can. Thread: any. */
 void cairn_copy_forget(const void *memory, size_t bytes);
 
 /* cairn_copy_crc with one of them. Thread: any. */

@@ -44,7 +44,7 @@ cairn_copy_choose(double bytes_per_s[CAIRN_COPY_KERNELS_MAX])
     memset(source, 1, SAMPLE_BYTES);
     memset(dest, 2, SAMPLE_BYTES);
     memset(best_ns, 0xff, sizeof best_ns);
-    /* In turns, so that what disturbs the machine for a moment disturbs all of them. */
+    /* In turns, so that a short disturbance of the machine hits all of them. */
     for (int round = 0; round < ROUNDS; round++)
         for (size_t i = 0; kernels[i].name; i++) {
             uint64_t taken_ns = time_ns(&kernels[i], dest, source);

@@ -1,8 +1,8 @@
 /*
- * snapshot/cuda_driver.h - the part of the CUDA driver that is used, declared from its stable ABI.
+ * snapshot/cuda_driver.h - the part of the CUDA driver that we use, declared from its stable ABI.
  *
- * No CUDA header is needed and none is linked: the driver is opened at run time, by the versioned
- * symbol names (dlsym of a plain name gives the ABI of CUDA 2). Private to mem_cuda.c.
+ * Needs no CUDA header and links nothing: the driver is opened at run time, by versioned symbol
+ * names (dlsym of a plain name gives the ABI of CUDA 2). Private to mem_cuda.c.
  */
 #ifndef CAIRN_SNAPSHOT_CUDA_DRIVER_H
 #define CAIRN_SNAPSHOT_CUDA_DRIVER_H
@@ -94,9 +94,9 @@ struct cairn_cuda_driver {
 };
 
 /*
- * Opens the driver at `path`, NULL: "libcuda.so.1". CAIRN_DEVICE where there is none, or it
- * is too old: `why` has the reason. What only newer drivers have is NULL where it is missing. The
- * driver is not unloaded by dlclose of out->library: it has threads of its own.
+ * Opens the driver at `path`, NULL: "libcuda.so.1". CAIRN_DEVICE if it is missing or too old: `why`
+ * has the reason. Functions of newer drivers are NULL if missing. dlclose of out->library does not
+ * unload the driver: it has threads of its own.
  */
 CAIRN_MUST_CHECK cairn_err cairn_cuda_driver_open(const char *path, struct cairn_cuda_driver *out,
                                                   char *why, size_t why_bytes);

@@ -13,7 +13,7 @@
 
 enum { PIECES_PER_ADD_MAX = 2 * CAIRN_DIMS_MAX - 1 };
 
-/* A tensor's pieces: how many there are, and the last of them. */
+/* A tensor's pieces: their count, and the last. */
 struct owned {
     size_t count;
     size_t last;
@@ -65,7 +65,7 @@ name_hash(const char *name)
     return (uint32_t)(hash ^ (hash >> 32));
 }
 
-/* The slot that holds the name, or the empty one where it belongs. slot_count > 0. */
+/* The slot that has the name, or the empty one for it. slot_count > 0. */
 static uint32_t
 slot_of(const struct cairn_layout *layout, const char *name)
 {
@@ -180,9 +180,9 @@ append_piece(struct cairn_layout *layout, uint32_t tensor)
 
 /*
  * Appends the flat range [at, end) of the slice's box as boxes: at each step the longest run of
- * whole units of the outermost dimension at whose unit boundary `at` stands. The units grow on
- * the way out of the first row and shrink on the way into the last, so a dimension is used at
- * most twice, and the first once. Room is reserved.
+ * whole units of the outermost dimension whose unit begins at `at`. The units grow on the way out
+ * of the first row and shrink on the way into the last, so a dimension is used at most twice, and
+ * the first once. Room is reserved.
  */
 static void
 append_range(struct cairn_layout *layout, const struct cairn_slice *slice, uint32_t tensor,
@@ -221,7 +221,7 @@ append_range(struct cairn_layout *layout, const struct cairn_slice *slice, uint3
     } while (at < end);
 }
 
-/* What is wrong with a range of a slice that lies at offset_bytes, NULL where nothing is. */
+/* Why a range of a slice at offset_bytes is wrong, NULL if it is right. */
 static const char *
 range_fault(const struct cairn_slice *slice, uint64_t flat_begin, uint64_t flat_end,
             uint64_t offset_bytes)

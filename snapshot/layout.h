@@ -1,12 +1,12 @@
 /*
  * snapshot/layout.h - a layout: which container holds which part of a tensor.
  *
- * The manifest of a generation, the source and target of a restore, both ends of a migration and
- * of a conversion are all layouts. A container is anything with byte offsets: a node's shard in
- * an arena, a rank's memory, a file. A piece says that an N-d box of a tensor lies in a
- * container, with a byte offset for the box's first element and a byte stride per dimension (so
- * transposes are pieces too). A flat range of a row-major box becomes at most 2 * dims - 1
- * pieces. Pure: no I/O, no clock, no threads.
+ * The manifest of a generation, the source and target of a restore, and both ends of a migration or
+ * conversion are all layouts. A container is anything with byte offsets: a node's shard in an
+ * arena, a rank's memory, a file. A piece is an N-d box of a tensor in a container, with a byte
+ * offset for the box's first element and a byte stride per dimension (so transposes are pieces
+ * too). A flat range of a row-major box becomes at most 2 * dims - 1 pieces. Pure: no I/O, no
+ * clock, no threads.
  *
  * Bounds that hold for every tensor and piece in a layout, so that no sum or product on them
  * overflows: the bytes of a tensor (dimensions of size 0 counted as 1), and the end of a piece in
@@ -45,12 +45,11 @@ CAIRN_MUST_CHECK cairn_err cairn_layout_create(struct cairn_layout **out);
 void cairn_layout_destroy(struct cairn_layout *layout); /* NULL is allowed */
 
 /*
- * Adds the flat range [flat_begin, flat_end) (in elements of the slice's row-major box) of a
- * slice, lying contiguously at offset_bytes of `container`. `slice->address`, `->flat_*` and
- * `->replica_*` are not read. flat_begin = flat_end = 0 means the whole box. An empty range or
- * box adds only the tensor. CAIRN_INVAL where a box leaves its tensor, or a tensor of that name
- * is known with another dtype, kind or shape; *why (may be NULL) then gets a static text.
- * CAIRN_NOMEM. On error nothing is added.
+ * Adds the flat range [flat_begin, flat_end) (in elements of the slice's row-major box) of a slice,
+ * contiguous at offset_bytes of `container`. `slice->address`, `->flat_*` and `->replica_*` are not
+ * read. flat_begin = flat_end = 0 means the whole box. An empty range or box adds only the tensor.
+ * CAIRN_INVAL if a box leaves its tensor, or the name is known with another dtype, kind or shape;
+ * *why (may be NULL) then gets a static text. CAIRN_NOMEM. On error nothing is added.
  */
 CAIRN_MUST_CHECK cairn_err cairn_layout_add(struct cairn_layout *layout, uint32_t container,
                                             const struct cairn_slice *slice, uint64_t flat_begin,
@@ -58,10 +57,9 @@ CAIRN_MUST_CHECK cairn_err cairn_layout_add(struct cairn_layout *layout, uint32_
                                             const char **why);
 
 /*
- * Adds one piece with explicit strides of a tensor that is known (index from
- * cairn_layout_tensor_find). CAIRN_INVAL where the tensor is unknown, an extent is 0, the box
- * leaves the tensor, or its end in the container is beyond INT64_MAX; CAIRN_NOMEM. On error
- * nothing is added.
+ * Adds one piece with explicit strides of a known tensor (index from cairn_layout_tensor_find).
+ * CAIRN_INVAL if the tensor is unknown, an extent is 0, the box leaves the tensor, or its end in
+ * the container is beyond INT64_MAX; CAIRN_NOMEM. On error nothing is added.
  */
 CAIRN_MUST_CHECK cairn_err cairn_layout_add_piece(struct cairn_layout *layout,
                                                   const struct cairn_piece *piece);
@@ -69,7 +67,7 @@ CAIRN_MUST_CHECK cairn_err cairn_layout_add_piece(struct cairn_layout *layout,
 /* Tensors and pieces are numbered in the order added; a pointer is valid until the next add. */
 uint32_t cairn_layout_tensor_count(const struct cairn_layout *layout);
 const struct cairn_tensor *cairn_layout_tensor(const struct cairn_layout *layout, uint32_t index);
-/* Index of a tensor by name, UINT32_MAX where there is none. */
+/* Index of a tensor by name, UINT32_MAX if unknown. */
 uint32_t cairn_layout_tensor_find(const struct cairn_layout *layout, const char *name);
 size_t cairn_layout_piece_count(const struct cairn_layout *layout);
 const struct cairn_piece *cairn_layout_piece(const struct cairn_layout *layout, size_t index);
@@ -89,18 +87,18 @@ CAIRN_MUST_CHECK cairn_err cairn_slice_check(const struct cairn_slice *slice, co
 uint64_t cairn_slice_elements(const struct cairn_slice *slice);
 
 /*
- * What this replica captures of a checked slice: elements [*begin, *end) counted in the row-major
- * box (so inside the slice's own flat range, where it has one). The replica_count parts are
- * disjoint, cover the slice, differ by at most one alignment unit, and are cut at multiples of 64
- * bytes where possible.
+ * What this replica captures of a checked slice: elements [*begin, *end) of the row-major box (so
+ * inside the slice's own flat range, if it has one). The replica_count parts are disjoint, cover
+ * the slice, differ by at most one alignment unit, and are cut at multiples of 64 bytes if
+ * possible.
  */
 void cairn_slice_share(const struct cairn_slice *slice, uint64_t *begin, uint64_t *end);
 
 /*
- * Proves that the pieces of every tensor cover each element at least once and, with
- * `exactly_once`, no element twice. CAIRN_CORRUPT otherwise, and `report` (report_bytes long, may
- * be NULL) names up to a few tensors with what is missing or doubled; CAIRN_NOMEM. O(P log P) for
- * P pieces that overlap little.
+ * Proves that the pieces of every tensor cover each element at least once and, with `exactly_once`,
+ * no element twice. Else CAIRN_CORRUPT, and `report` (report_bytes long, may be NULL) names a few
+ * tensors with their missing or doubled parts; CAIRN_NOMEM. O(P log P) for P pieces that overlap
+ * little.
  */
 CAIRN_MUST_CHECK cairn_err cairn_layout_check_tiling(const struct cairn_layout *layout,
                                                      bool exactly_once, char *report,

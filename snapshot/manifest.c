@@ -54,10 +54,7 @@ enum {
 
 static const uint8_t magic[MAGIC_BYTES] = {'C', 'A', 'I', 'R', 'N', 'M', 'A', 'N'};
 
-/*
- * The tensor table of a packed manifest: of each tensor the first entry that names it, and the
- * other way round.
- */
+/* The tensor table of a packed manifest: the first entry of each tensor, and the reverse. */
 struct tensor_table {
     uint32_t *first_entry; /* of tensor t */
     uint32_t *tensor;      /* of entry i */
@@ -118,8 +115,8 @@ table_fini(struct tensor_table *table)
 }
 
 /*
- * Numbers the tensors in the order in which the entries first name them. CAIRN_INVAL where
- * entries disagree.
+ * Numbers the tensors in the order of the first entries that name them. CAIRN_INVAL if entries
+ * disagree.
  */
 static cairn_err
 table_init(struct tensor_table *table, const struct cairn_manifest *manifest)
@@ -259,7 +256,7 @@ done:
     return err;
 }
 
-/* Checks what stands around the body, and opens a reader on the body after magic and version. */
+/* Checks the frame around the body, and opens a reader on the body after magic and version. */
 static cairn_err
 open_body(const void *bytes, size_t bytes_len, struct cairn_reader *reader)
 {
@@ -276,8 +273,8 @@ open_body(const void *bytes, size_t bytes_len, struct cairn_reader *reader)
 }
 
 /*
- * Reads the numbers of the head and makes room for what they count, once what is left can hold
- * it.
+ * Reads the numbers of the head, and allocates for their counts once the rest of the input can hold
+ * them.
  */
 static cairn_err
 read_head(struct cairn_reader *reader, struct cairn_manifest *manifest, uint32_t *tensor_count)

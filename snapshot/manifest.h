@@ -3,22 +3,21 @@
  * block.
  *
  * A container is one node's shard (the regions of its ranks, one after the other, each region a
- * multiple of CAIRN_BLOCK_BYTES) or one file of a spilled generation (data from byte data_offset
- * of the file on). A generation is described by the manifests of all its containers, and each of
- * them can be read alone.
+ * multiple of CAIRN_BLOCK_BYTES) or one file of a spilled generation (data from byte data_offset of
+ * the file on). The manifests of all containers describe a generation; each can be read alone.
  *
  * Packed form: little-endian by base/wire.h, magic "CAIRNMAN", version, body, and a CRC-64 of all
- * before it at the end; the full specification stands in manifest.c. Unpack is bounded and total:
- * hostile bytes give CAIRN_CORRUPT (or CAIRN_VERSION), never a crash or an allocation larger than
- * a small multiple of the input.
+ * before it at the end; manifest.c has the full specification. Unpack is bounded and total: hostile
+ * bytes give CAIRN_CORRUPT (or CAIRN_VERSION), never a crash or an allocation larger than a small
+ * multiple of the input.
  *
- * What every packed manifest keeps, checked by pack and by unpack:
+ * Invariants of every packed manifest, checked by pack and by unpack:
  *   1. container < container_count; block_count = ceil(container_bytes / CAIRN_BLOCK_BYTES);
  *   2. ranks are distinct, below their world, their regions aligned to blocks, ascending, disjoint,
  *      inside the container;
  *   3. every entry's slice passes cairn_slice_check, entries of one name agree on dtype, kind and
  *      shape;
- *   4. no two entries share a byte, all lie inside the container and, where the manifest has ranks,
+ *   4. no two entries share a byte, all are inside the container and, if the manifest has ranks,
  *      inside the region of their rank. With rank_count = 0 (a spilled file) `rank` is free.
  */
 #ifndef CAIRN_SNAPSHOT_MANIFEST_H
@@ -41,8 +40,8 @@ struct cairn_manifest_rank {
  */
 struct cairn_manifest_entry {
     /*
-     * name points into the manifest, flat range = what is held, replica numbers those of the
-     * registered slice that it is a share of; after unpack address is NULL, device -1
+     * name points into the manifest; the flat range is the held part, the replica numbers are those
+     * of the registered slice; after unpack address is NULL, device -1
      */
     struct cairn_slice slice;
     uint64_t offset_bytes;
@@ -84,9 +83,9 @@ CAIRN_MUST_CHECK cairn_err cairn_manifest_unpack(const void *bytes, size_t bytes
                                                  struct cairn_manifest *out);
 
 /*
- * Adds all entries of a manifest to a layout under the manifest's container number. CAIRN_INVAL
- * where a tensor disagrees with what the layout knows of that name, CAIRN_NOMEM; the layout may
- * then hold a part of the entries.
+ * Adds all entries of a manifest to a layout under the manifest's container number. CAIRN_INVAL if
+ * a tensor disagrees with the layout's tensor of that name, CAIRN_NOMEM; the layout may then hold a
+ * part of the entries.
  */
 CAIRN_MUST_CHECK cairn_err cairn_manifest_add_to_layout(const struct cairn_manifest *manifest,
                                                         struct cairn_layout *layout,

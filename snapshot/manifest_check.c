@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* What is put in order: bytes of the container, and ranks by number. */
+/* A key to sort by: bytes of the container, or a rank's number. */
 struct span {
     uint64_t begin, end;
 };

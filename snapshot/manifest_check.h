@@ -8,8 +8,8 @@
 #include "snapshot/manifest.h"
 
 /*
- * Checks the invariants of manifest.h, but for the agreement of entries of one name, which the
- * packed form cannot break. Returns `fault` where one is broken; CAIRN_NOMEM.
+ * Checks the invariants of manifest.h, except that entries of one name agree, which the packed form
+ * ensures. Returns `fault` if one is broken; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_manifest_check(const struct cairn_manifest *manifest,
                                                 cairn_err fault);

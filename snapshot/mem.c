@@ -1,6 +1,6 @@
 /*
- * snapshot/mem.c - the callers' side of the backends: preconditions once for all, and what is made
- * of single operations (waiting, copying any length).
+ * snapshot/mem.c - the callers' side of the backends: preconditions, and what is built from single
+ * operations (waiting, copying any length).
  */
 #include "snapshot/mem.h"
 

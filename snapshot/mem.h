@@ -1,16 +1,16 @@
 /*
- * snapshot/mem.h - where a trainer's tensors live: an ops table with the backends `host` and
- * `cuda`.
+ * snapshot/mem.h - where a trainer's tensors are: a table of operations with the backends `host`
+ * and `cuda`.
  *
  * A cairn_mem copies between a trainer's memory (a "region": host or device addresses) and host
  * memory that both it and the agent map. Copies are issued in batches; each batch gets a ticket,
- * and tickets finish in the order in which they were issued. `host` copies at once. `cuda` opens
- * the driver at run time, uses the device's primary context (the one of the trainer's framework),
- * its own non-blocking stream of the lowest priority, and pins the host memory or, where that is
- * refused, goes through a small pinned ring.
+ * and tickets finish in the order of issue. `host` copies at once. `cuda` opens the driver at run
+ * time, uses the device's primary context (the one of the trainer's framework), its own
+ * non-blocking stream of the lowest priority, and pins the host memory or, if that is refused, goes
+ * through a small pinned ring.
  *
- * Thread: any, one at a time per cairn_mem. It leaves the calling thread's current context as it
- * was. Linked into the trainer: never prints, never aborts, and allocates in open and pin alone.
+ * Thread: any, one at a time per cairn_mem. It restores the calling thread's current context.
+ * Linked into the trainer: never prints, never aborts, and allocates in open and pin alone.
  */
 #ifndef CAIRN_SNAPSHOT_MEM_H
 #define CAIRN_SNAPSHOT_MEM_H
@@ -80,15 +80,16 @@ CAIRN_MUST_CHECK cairn_err cairn_mem_open(int32_t device, const struct cairn_mem
                                           struct cairn_mem **out);
 
 /*
- * Waits for all copies, unpins, frees. NULL is allowed. A pin serves all devices: where several
- * have pinned the same memory, wait for each before the first is closed or unpins.
+ * Waits for all copies, unpins, frees. NULL is allowed. A pin serves all devices: if several have
+ * pinned the same memory, wait for each before the first is closed or unpins.
  */
 void cairn_mem_close(struct cairn_mem *mem);
 
 /*
- * Makes copies from and to host[bytes] (page-aligned, mapped until unpin) asynchronous. Where the
+ * Makes copies from and to host[bytes] (page-aligned, mapped until unpin) asynchronous. If the
  * driver refuses (memlock, container), logs that once and goes through the ring: slower, still
- * CAIRN_OK. CAIRN_NOMEM when not even the ring can be had; CAIRN_FULL with CAIRN_MEM_PINS_MAX pins.
+ * CAIRN_OK. CAIRN_NOMEM if even the ring cannot be allocated; CAIRN_FULL with CAIRN_MEM_PINS_MAX
+ * pins.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mem_pin(struct cairn_mem *mem, void *host, size_t bytes);
 /* Undoes a pin of exactly this address; waits for running copies. Unknown addresses are ignored. */
@@ -96,8 +97,8 @@ void cairn_mem_unpin(struct cairn_mem *mem, void *host);
 
 /*
  * Later copies wait for the work issued so far on `stream` (a CUstream of this device, NULL: the
- * default one). From the thread that issues that work. CAIRN_AGAIN: the stream is being captured
- * into a graph, what it is given does not run now; CAIRN_DEVICE.
+ * default one). Call it from the thread that issues that work. CAIRN_AGAIN: the stream is being
+ * captured into a graph, so its work does not run now; CAIRN_DEVICE.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mem_after(struct cairn_mem *mem, void *stream);
 

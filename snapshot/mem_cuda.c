@@ -110,7 +110,7 @@ check(struct cuda_mem *cuda, const char *call, cu_result result)
     return CAIRN_DEVICE;
 }
 
-/* The same of a copy, and which bytes it was of: they tell what the driver has against it. */
+/* The same for a copy, with the bytes that it was for: they explain the driver's refusal. */
 static cairn_err
 check_copy(struct cuda_mem *cuda, const char *call, const struct cairn_mem_copy *copy,
            cu_result result)
@@ -152,8 +152,7 @@ push_context(const struct cuda_mem *cuda, struct caller *caller)
     return result;
 }
 
-/* To give something back: tried again where it is refused, as nothing can be given back without
- * it. */
+/* To give something back: tries again if refused, since nothing can be given back without it. */
 static bool
 push_to_release(const struct cuda_mem *cuda, struct caller *caller)
 {
@@ -204,8 +203,8 @@ make_stream(struct cuda_mem *cuda)
     return err;
 }
 
-/* Copies may run. Where none do the stream may wait for the trainer's work all the same, for ever
- * if that hangs. */
+/* True if copies may run. Even without any, the stream may wait for the trainer's work, for ever if
+ * that hangs. */
 static bool
 in_flight(const struct cuda_mem *cuda)
 {
@@ -218,7 +217,7 @@ release_all(struct cuda_mem *cuda)
     struct cairn_cuda_driver *driver = &cuda->driver;
 
     if (cuda->retained) {
-        /* A context that cannot be entered any more: still give back what the driver will take. */
+        /* A context that cannot be entered any more: still give back what the driver accepts. */
         struct caller caller;
         bool pushed = push_to_release(cuda, &caller);
 
@@ -285,7 +284,7 @@ done:
     return err;
 }
 
-/* Moves what the ring holds to where it was meant to go. */
+/* Moves the ring's bytes to their destination. */
 static void
 land(struct flight *flight)
 {
@@ -324,8 +323,8 @@ land_finished(struct cuda_mem *cuda)
 }
 
 /*
- * What a broken object has issued may still run, and go through memory that another device has
- * pinned. False while it does: a device that hangs besides is for the caller to give up.
+ * What a broken object has issued may still run, through memory that another device has pinned.
+ * False while it does: if the device also hangs, the caller must give up.
  */
 static bool
 rest(struct cuda_mem *cuda)
@@ -337,7 +336,7 @@ rest(struct cuda_mem *cuda)
         return true;
     pushed = push_to_release(cuda, &caller);
     cuda->rested = cuda->driver.stream_query(cuda->stream) != CU_NOT_READY;
-    if (cuda->rested) /* idle, or an error, which alone may be of something else */
+    if (cuda->rested) /* idle, or an error, which may concern something else */
         (void)cuda->driver.stream_finish(cuda->stream);
     if (pushed)
         (void)pop_context(cuda, &caller);
@@ -369,8 +368,7 @@ cuda_close(struct cairn_mem *mem)
     struct cuda_mem *cuda = (struct cuda_mem *)mem;
     struct caller caller;
 
-    /* Ring flights that were issued are finished too: what was promised to host memory goes
-     * there. */
+    /* Ring flights that were issued are finished too: their bytes are promised to host memory. */
     if (!cuda->broken && in_flight(cuda) && enter(cuda, &caller) == CAIRN_OK) {
         if (check(cuda, "cuStreamSynchronize", cuda->driver.stream_finish(cuda->stream)) ==
             CAIRN_OK)
@@ -520,7 +518,7 @@ find_pin(const struct cuda_mem *cuda, const uint8_t *host)
     return NULL;
 }
 
-/* Takes a place for a batch and says whether it goes through the ring. */
+/* Takes a place for a batch; tells whether it goes through the ring. */
 static cairn_err
 begin_flight(struct cuda_mem *cuda, const struct cairn_mem_copy *copies, uint32_t count,
              struct flight **out)
@@ -547,7 +545,7 @@ begin_flight(struct cuda_mem *cuda, const struct cairn_mem_copy *copies, uint32_
     return CAIRN_OK;
 }
 
-/* Lists what the device is to copy; for copy_in, the ring's part of it is filled here. */
+/* Lists the device's copies; for copy_in, also fills the ring's part. */
 static void
 list_copies(struct cuda_mem *cuda, const struct flight *flight, bool out)
 {
@@ -566,7 +564,7 @@ list_copies(struct cuda_mem *cuda, const struct flight *flight, bool out)
     }
 }
 
-/* Issues the listed copies by one call; CAIRN_NOT_FOUND, and nothing is issued, where the driver
+/* Issues the listed copies by one call; CAIRN_NOT_FOUND, with nothing issued, if the driver
  * cannot. */
 static cairn_err
 issue_together(struct cuda_mem *cuda, const struct flight *flight)

@@ -83,7 +83,7 @@ allocate(int fd, uint64_t begin, uint64_t bytes)
     return result == 0;
 }
 
-/* Gives pages back. A failure leaves them where they are: more memory is used, no byte is wrong. */
+/* Gives pages back. On failure they stay: more memory is used, no byte is wrong. */
 static void
 release(int fd, uint64_t begin, uint64_t bytes)
 {

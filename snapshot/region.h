@@ -1,27 +1,27 @@
 /*
- * snapshot/region.h - a range of an arena that has a file of its own, so that another process can
- * be given this range and nothing else.
+ * snapshot/region.h - a range of an arena in a file of its own, so that another process can be
+ * given this range and nothing else.
  *
- * A descriptor gives a whole file, never a part of it. So the range's pages are moved to a second
- * file, which is mapped in the place of the arena's own pages: users of the arena see no
- * difference. The files have the same offsets: byte x of the arena is byte x of the region's file,
- * and what lies before the region is a hole there.
+ * A descriptor gives a whole file, never a part of it. So the range's pages move to a second file,
+ * which is mapped in place of the arena's own pages: users of the arena see no difference. The
+ * files have the same offsets: byte x of the arena is byte x of the region's file, which is a hole
+ * before the region.
  *
  *        arena's file   |aaaaaaaa|        |aaaaaaaa|
  *        region's file           |rrrrrrrr|
  *        mapping        |aaaaaaaa|rrrrrrrr|aaaaaaaa|
  *
  * Pages move slice by slice, either way. `*moved` counts the bytes, from the region's begin, that
- * are in its own file. It lies in memory that outlives the process, so that the next one can map
- * both files as they were left.
+ * are in its own file. It is in memory that outlives the process, so that the next one can map both
+ * files as they were left.
  *
  * Invariants:
  *  1. Bytes below `*moved` are in the region's file, the others in the arena's. This holds at every
- *     instant at which the process may die, but for one slice where huge pages are used up: its
- *     contents are lost then, as a checksum tells.
+ *     instant at which the process may die, except for one slice if huge pages are used up: its
+ *     contents are lost then, and its checksum shows it.
  *  2. Both files together never have more than one slice of pages more than the arena alone.
- *  3. Readers of the arena see the same bytes before, during and after a move. Writers are kept
- *     away by the caller.
+ *  3. Readers of the arena see the same bytes before, during and after a move. The caller keeps
+ *     writers away.
  */
 #ifndef CAIRN_SNAPSHOT_REGION_H
 #define CAIRN_SNAPSHOT_REGION_H
@@ -53,9 +53,9 @@ uint64_t cairn_region_unit_bytes(const struct cairn_arena *arena);
 CAIRN_MUST_CHECK cairn_err cairn_region_create(const char *name, struct cairn_region *region);
 
 /*
- * Maps what an earlier process left in the region's file, which is set in region->fd with all other
- * fields; the arena was adopted around it. CAIRN_CORRUPT: it is not such a file, or *moved cannot
- * be; CAIRN_NOMEM. The descriptor stays the caller's. Thread: any.
+ * Maps what an earlier process left in the region's file, given in region->fd with all other fields
+ * set; the arena was adopted around it. CAIRN_CORRUPT: it is another file, or *moved is impossible;
+ * CAIRN_NOMEM. The caller keeps the descriptor. Thread: any.
  */
 CAIRN_MUST_CHECK cairn_err cairn_region_adopt(const struct cairn_region *region);
 

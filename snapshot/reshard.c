@@ -2,15 +2,14 @@
  * snapshot/reshard.c - cairn_reshard_plan: the moves that fill one layout from another.
  *
  * For each tensor of the target: the distinct boxes of the source go into an index (replicas are
- * one box with several holders), and every target piece asks it for what it meets.
- *   - Where the source's boxes are pairwise disjoint, the parts that the target piece shares with
- *     them are disjoint too, so they fill it exactly once if and only if their volumes add up to
- *     its own.
- *   - Where some overlap (partial replicas), the best of what meets the piece is taken, the rest of
+ * one box with several holders), and every target piece asks it for the boxes that it meets.
+ *   - If the source's boxes are pairwise disjoint, so are the parts that the target piece shares
+ *     with them: they fill it exactly once if and only if their volumes add up to its own.
+ *   - If some overlap (partial replicas), the best box that meets the piece is taken, the rest of
  *     the piece is cut into boxes, and each of those is asked for again until nothing is left.
  *
- * That no byte of a target container is written twice is checked before, by reshard_bytes. At the
- * end the bytes of all moves are counted again against the bytes of all target pieces.
+ * reshard_bytes checks first that no byte of a target container is written twice. At the end the
+ * bytes of all moves are counted again against the bytes of all target pieces.
  */
 #include "snapshot/reshard.h"
 #include "base/array.h"
@@ -26,8 +25,8 @@
 #include <string.h>
 
 /*
- * Holders looked at when all cost the same and there are more: enough to spread the load, and
- * never quadratic.
+ * Holders to look at if all cost the same and there are more: enough to spread the load, and never
+ * quadratic.
  */
 enum { HOLDERS_LOOKED_AT = 32 };
 
@@ -54,7 +53,7 @@ struct plan {
     bool disjoint; /* its distinct boxes are */
 };
 
-/* What a source piece costs, best first in this order. */
+/* The cost of a source piece, best first in this order. */
 struct offer {
     const struct cairn_piece *piece;
     bool in_place;
@@ -195,7 +194,7 @@ emit(struct plan *plan, const struct cairn_piece *source, const struct cairn_pie
     return err;
 }
 
-/* Says that no source piece holds `gap`, which a target piece needs. */
+/* Reports that no source piece holds `gap`, which a target piece needs. */
 static void
 report_gap(struct plan *plan, const struct cairn_piece *target, const struct cairn_box *gap)
 {

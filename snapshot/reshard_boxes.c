@@ -120,7 +120,7 @@ box_before(const struct cairn_boxes *index, uint32_t d, uint32_t a, uint32_t b)
     return centre_of(&index->boxes[a], d) < centre_of(&index->boxes[b], d);
 }
 
-/* Moves boxes[at] down the heap over [begin, begin + count) to where it belongs. */
+/* Moves boxes[at] down the heap over [begin, begin + count) to its place. */
 static void
 heap_sink(struct cairn_boxes *index, uint32_t d, uint32_t begin, uint32_t at, uint32_t count)
 {
@@ -134,8 +134,8 @@ heap_sink(struct cairn_boxes *index, uint32_t d, uint32_t begin, uint32_t at, ui
 }
 
 /*
- * Puts the boxes of [begin, end) in the order of their centres: heap sort, which needs no memory
- * and is never quadratic, for hostile layouts too. Most come in order, which is seen first.
+ * Sorts the boxes of [begin, end) by their centres: heap sort, which needs no memory and is never
+ * quadratic, for hostile layouts too. Most are sorted already, which is checked first.
  */
 static void
 sort_boxes(struct cairn_boxes *index, uint32_t d, uint32_t begin, uint32_t end)
@@ -349,7 +349,7 @@ cairn_box_push_rest(struct cairn_box_stack *stack, const struct cairn_box *box,
     cairn_err err = CAIRN_OK;
 
     /*
-     * Dimension by dimension: what lies before and after the hole goes, the middle is cut
+     * Dimension by dimension: what is before and after the hole is pushed, the middle is cut
      * further.
      */
     for (uint32_t d = 0; d < dims && !err; d++) {

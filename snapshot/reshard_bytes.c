@@ -1,10 +1,10 @@
 /*
  * snapshot/reshard_bytes.c - see reshard_bytes.h.
  *
- * Three tests, each for what the one before leaves open:
- *   1. hulls: sorted by their first byte, pieces whose hulls do not meet share nothing;
+ * Three tests, each for the cases that the one before leaves open:
+ *   1. hulls: sorted by their first byte, pieces with hulls that do not meet share nothing;
  *   2. rows: pieces with one outer stride in common (columns of one matrix) are rectangles of (row,
- *      byte in the row), and disjoint where those are;
+ *      byte in the row), and disjoint if those are;
  *   3. runs: the pieces are walked side by side in the order of their bytes, O(runs log pieces).
  *      Exact.
  */
@@ -109,7 +109,8 @@ report_shared(struct check *check, const struct footprint *a, const struct footp
                      a->piece->container);
 }
 
-/* The rectangle of a footprint in rows of row_bytes counted from `base`; false where it is none. */
+/* The rectangle of a footprint in rows of row_bytes counted from `base`; false if it has another
+ * shape. */
 static bool
 row_box(const struct footprint *footprint, uint64_t base, uint64_t row_bytes, struct cairn_box *box)
 {

@@ -1,9 +1,9 @@
 /*
  * snapshot/reshard_copy.c - cairn_move_copy: runs one move in memory.
  *
- * Runs of a power of two up to 64 bytes are a load and a store each; others are memcpy's one by
- * one. But a move of some size whose runs fill whole lines writes past the caches: reading each
- * target line before it is overwritten costs a third of the bandwidth.
+ * A run of a power of two up to 64 bytes is one load and one store; others are memcpy's. A large
+ * move with runs of whole lines writes past the caches: reading each target line before it is
+ * overwritten costs a third of the bandwidth.
  */
 #include "snapshot/reshard.h"
 

@@ -1,8 +1,8 @@
 /*
- * snapshot/reshard_report.h - the text that says which tensors are wrong, and how.
+ * snapshot/reshard_report.h - the text that names wrong tensors and the reasons.
  *
- * The first few findings are spelt out, separated by "; ", the rest is counted. Internal to
- * layout and reshard.
+ * The first few findings are spelt out, separated by "; ", the rest is counted. Internal to layout
+ * and reshard.
  */
 #ifndef CAIRN_SNAPSHOT_RESHARD_REPORT_H
 #define CAIRN_SNAPSHOT_RESHARD_REPORT_H

@@ -1,10 +1,10 @@
 /*
  * snapshot/reshard_runs.c - see reshard_runs.h.
  *
- * A box is first seen as nested levels (extent, source stride, target stride). Levels that
- * continue the run on both sides lengthen it, levels that continue each other are folded. Of what
- * remains the longest level becomes the move's runs, and the others are stepped through. Merging
- * then joins neighbours of the sorted moves, also of different pieces.
+ * A box is first seen as nested levels (extent, source stride, target stride). Levels that continue
+ * the run on both sides lengthen it; levels that continue each other are folded. The longest
+ * remaining level becomes the move's runs, and the others are stepped through. Merging then joins
+ * neighbours of the sorted moves, also of different pieces.
  */
 #include "snapshot/reshard_runs.h"
 
@@ -240,9 +240,9 @@ join_runs(struct cairn_move *a, const struct cairn_move *b)
 }
 
 /*
- * Appends the runs of b to those of a where they go on at the same strides. Two single runs have
- * any strides, so they need a third, `next`, to show that this is a pattern: a move must not span
- * two runs that have nothing to do with each other.
+ * Appends the runs of b to those of a if they continue at the same strides. Two single runs have
+ * any strides, so they need a third, `next`, to show a pattern: a move must not span two unrelated
+ * runs.
  */
 static bool
 join_strides(struct cairn_move *a, const struct cairn_move *b, const struct cairn_move *next)

@@ -20,7 +20,7 @@ struct cairn_move_list {
 
 void cairn_move_list_fini(struct cairn_move_list *list);
 
-/* Where element `at` of the tensor lies in the container; it is inside the piece. */
+/* The offset of element `at` of the tensor in the container; it is inside the piece. */
 uint64_t cairn_piece_offset(const struct cairn_piece *piece, const uint64_t *at, uint32_t dims);
 
 /*

@@ -1,10 +1,9 @@
 /*
  * snapshot/reshard_tiling.c - cairn_layout_check_tiling: does a layout hold every tensor whole?
  *
- * Boxes that are pairwise disjoint and lie inside the tensor cover it exactly when their volumes
- * add up to its own; so one search for an overlap and one sum prove it, without looking at
- * elements. Only where pieces overlap and may do so is what they leave open worked out box by
- * box.
+ * Boxes that are pairwise disjoint and inside the tensor cover it exactly if their volumes add up
+ * to its own; so one search for an overlap and one sum prove it, without looking at elements. Only
+ * where pieces may overlap and do is the uncovered part worked out box by box.
  */
 #include "snapshot/layout.h"
 

@@ -1,10 +1,9 @@
 /*
- * snapshot/share.c - what one rank captures: the check of a slice, its replica share, and the
- * plan of a region.
+ * snapshot/share.c - what one rank captures: the check of a slice, its replica share, and the plan
+ * of a region.
  *
- * Linked into the trainer: nothing here aborts, prints or allocates. The client and the agent
- * both compute the plan from the same slices and get the same bytes of region, so it must stay
- * deterministic.
+ * Linked into the trainer: nothing here aborts, prints or allocates. The client and the agent both
+ * compute the plan from the same slices and must get the same bytes: it is deterministic.
  */
 #include "snapshot/manifest.h"
 
@@ -78,7 +77,7 @@ box_elements(const struct cairn_slice *slice)
     return elements;
 }
 
-/* The first thing that is wrong with a slice, NULL where all is well. */
+/* The first error of a slice, NULL if it is right. */
 static const char *
 slice_fault(const struct cairn_slice *slice)
 {
@@ -158,7 +157,7 @@ cairn_capture_bytes(const struct cairn_manifest_entry *entry)
     return cairn_slice_elements(&entry->slice) * cairn_dtype_bytes(entry->slice.dtype);
 }
 
-/* Rounds up to a multiple of `align`; false where that overflows. */
+/* Rounds up to a multiple of `align`; false on overflow. */
 static bool
 round_up(uint64_t value, uint64_t align, uint64_t *out)
 {

@@ -198,7 +198,7 @@ enum copy_kind { EMPTY, UNFINISHED, DAMAGED, COMPLETED };
 
 /*
  * Judges one copy. With `payload` the bytes are copied there first (capacity is payload_bytes_max
- * or what fits) and the check is of what was copied; a record longer than capacity is checked in
+ * or what fits), and the copied bytes are checked; a record longer than capacity is checked in
  * place.
  */
 static enum copy_kind

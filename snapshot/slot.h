@@ -3,9 +3,9 @@
  * writer.
  *
  * A store divides a piece of an arena into slots; a slot holds one record (opaque bytes: the
- * agent's own packed header and manifest) in two copies. The writer always replaces the older
- * one, so a reader finds the newest complete record, even if a kill -9 hit the writer. The
- * exact format and the invariants stand in slot.c.
+ * agent's own packed header and manifest) in two copies. The writer always replaces the older one,
+ * so a reader finds the newest complete record, even if a kill -9 hit the writer. slot.c has the
+ * exact format and the invariants.
  *
  * One writer per store at a time; readers may be in other processes, also while it writes.
  */
@@ -40,8 +40,8 @@ uint64_t cairn_slot_memory_bytes(uint32_t slot_count, uint64_t payload_bytes_max
 
 /*
  * Makes an empty store in memory[memory_bytes] (64-byte aligned, borrowed as long as the store is
- * used); what it held is gone. CAIRN_INVAL when it is too small or misaligned or an argument is out
- * of bounds. A format that dies half-way leaves memory that cairn_slot_attach refuses.
+ * used), which loses its contents. CAIRN_INVAL if it is too small or misaligned or an argument is
+ * out of bounds. If the maker dies half-way, cairn_slot_attach refuses the memory.
  */
 CAIRN_MUST_CHECK cairn_err cairn_slot_format(void *memory, uint64_t memory_bytes,
                                              uint32_t slot_count, uint64_t payload_bytes_max,
@@ -56,8 +56,8 @@ CAIRN_MUST_CHECK cairn_err cairn_slot_attach(void *memory, uint64_t memory_bytes
 
 /*
  * Replaces the record of slot `slot` by payload[payload_bytes] (0 is allowed). The old record stays
- * readable until the new one is complete, and its bytes one record longer. A damaged copy is the
- * one that is replaced; where both are, no trace of them is left. CAIRN_INVAL: no such slot, or too
+ * readable until the new one is complete, and its bytes one record longer. A damaged copy is
+ * replaced first; if both are damaged, no trace of them is left. CAIRN_INVAL: no such slot, or too
  * long. Does not allocate.
  */
 CAIRN_MUST_CHECK cairn_err cairn_slot_store(const struct cairn_slots *slots, uint32_t slot,
@@ -65,11 +65,11 @@ CAIRN_MUST_CHECK cairn_err cairn_slot_store(const struct cairn_slots *slots, uin
 
 /*
  * Reads the newest complete record of a slot into payload[payload_capacity_bytes] and checks it;
- * payload NULL only checks it, where it lies.
- * CAIRN_NOT_FOUND: nothing was ever stored (or only a first store begun, or the slot was cleared);
- * CAIRN_CORRUPT: no copy passes its check; CAIRN_FULL: the record is longer than the buffer;
- * CAIRN_AGAIN: a live writer replaced both copies while they were read, several times over. *out is
- * written on success alone; the buffer's contents are undefined after a failure.
+ * payload NULL only checks it, in place. CAIRN_NOT_FOUND: nothing was ever stored (or only a first
+ * store begun, or the slot was cleared); CAIRN_CORRUPT: no copy passes its check; CAIRN_FULL: the
+ * record is longer than the buffer; CAIRN_AGAIN: a live writer replaced both copies during the
+ * read, several times over. *out is written on success alone; the buffer's contents are undefined
+ * after a failure.
  */
 CAIRN_MUST_CHECK cairn_err cairn_slot_load(const struct cairn_slots *slots, uint32_t slot,
                                            void *payload, uint64_t payload_capacity_bytes,

@@ -1,16 +1,16 @@
 /*
- * snapshot/spill.c - the writer of one spilled file, and the checked reader; the directory of them
- * is spill_dir.c.
+ * snapshot/spill.c - the writer of one spilled file, and the checked reader; spill_dir.c has their
+ * directory.
  *
- * Shared between the caller and the thread, under `lock`: everything in the second part of struct
+ * The caller and the thread share, under `lock`, everything in the second part of struct
  * cairn_spill. A buffer belongs to the caller while FREE or FILLING and to the thread while QUEUED.
- * Buffers are used in turn. All that are QUEUED may be under way to the disk at once, and become
- * FREE in the order in which they were queued.
+ * Buffers are used in turn. All QUEUED buffers may be under way to the disk at once, and become
+ * FREE in the order of queueing.
  *
  * The header is written before the first buffer. Direct writes need lengths and offsets that are
  * multiples of 4096: the header and every full buffer are; the last buffer is padded with zeros and
- * the file cut to its size before it is synced. Where a file system refuses direct I/O, at open or
- * at the first write, the same goes through the page cache.
+ * the file cut to its size before it is synced. If a file system refuses direct I/O, at open or at
+ * the first write, the same goes through the page cache.
  *
  * The struct lives until both the caller and the thread have released it, so that giving up never
  * waits for a disk that hangs.
@@ -154,8 +154,8 @@ next_buffer(struct cairn_spill *spill, int b, bool must_wait, size_t *bytes)
     return result;
 }
 
-/* Writes the buffers as they come. Buffers that are under way are QUEUED still, so the next one is
- * looked at only while one of the circle is not. */
+/* Writes the buffers as they come. Pending buffers are still QUEUED, so the next one is looked at
+ * only while another of the circle is not. */
 static cairn_err
 write_data(struct cairn_spill *spill, struct cairn_file_queue *queue, bool *given_up)
 {
@@ -336,7 +336,7 @@ run(void *context)
         err = cairn_file_sync(spill->dir_fd);
     else
         (void)!cairn_file_unlink(spill->dir_fd, spill->part_name); /* it has said what it met */
-    /* Done and let go in one step, so that a caller who has seen the end is the one who frees. */
+    /* Done and released in one step: a caller that has seen the end is the one that frees. */
     (void)pthread_mutex_lock(&spill->lock);
     spill->err = err;
     spill->os_error = err ? cairn_file_errno_take() : 0;

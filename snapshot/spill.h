@@ -1,6 +1,6 @@
 /*
- * snapshot/spill.h - writes and reads the files of a universal checkpoint, and keeps the directory
- * of them.
+ * snapshot/spill.h - writes and reads the files of a universal checkpoint, and keeps their
+ * directory.
  *
  * A writer streams one file: the header, then the data section front to back, with direct I/O from
  * two aligned buffers by a thread of its own, so that the agent's loop never waits for a disk. The
@@ -12,10 +12,10 @@
  *
  * until all data_bytes are in, then finish (CAIRN_AGAIN until it is done) gives the checksums.
  *
- * The file has its name only after it is whole: it grows as "<name>.part" and is cut to size,
- * synced, closed, read back, renamed, and its directory synced. The checksum of each
- * CAIRN_BLOCK_BYTES of the data section is computed by the thread, from the buffer that is written;
- * what is read back must fit it. Reading back makes the event fd readable too: it is progress.
+ * The file gets its name only when it is whole: it grows as "<name>.part" and is cut to size,
+ * synced, closed, read back, renamed, and its directory synced. The thread computes the checksum of
+ * each CAIRN_BLOCK_BYTES of the data section from the written buffer, and compares what it reads
+ * back. Reading back makes the event fd readable too: it is progress.
  *
  * Thread: every call of one writer from one thread; none of them blocks on the disk except open
  * (which makes the temporary file).
@@ -30,7 +30,7 @@ enum { CAIRN_SPILL_BUFFER_BYTES = 4 << 20, CAIRN_SPILL_BUFFERS = 4 };
 struct cairn_spill;
 
 /*
- * Starts a file in the directory. header[header_bytes] is copied, and header_bytes is a multiple of
+ * Starts a file in the directory. header[header_bytes] is copied; header_bytes is a multiple of
  * CAIRN_UNIVERSAL_ALIGN_BYTES (else CAIRN_INVAL). dir_fd is duplicated. Space for all of it is
  * reserved now: CAIRN_FULL comes before anything is written. The errors of base/file.h,
  * CAIRN_NOMEM. The caller ends *out with cairn_spill_close.
@@ -39,18 +39,18 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_open(int dir_fd, const char *name, const 
                                             size_t header_bytes, uint64_t data_bytes,
                                             struct cairn_spill **out);
 
-/* Readable when a call that returned CAIRN_AGAIN is worth trying again. Owned by the writer;
+/* Readable when a call that returned CAIRN_AGAIN should be tried again. Owned by the writer;
  * reading it is not needed. */
 int cairn_spill_event_fd(const struct cairn_spill *spill);
 
 /*
- * Gives the next buffer: to be filled with bytes [*offset, *offset + *bytes) of the data section,
- * all of them. The same again until it is committed. CAIRN_AGAIN: both are in flight.
+ * Gives the next buffer: fill it with bytes [*offset, *offset + *bytes) of the data section, all of
+ * them. Returns the same one until it is committed. CAIRN_AGAIN: both are in flight.
  * CAIRN_NOT_FOUND: all data is in, go on with finish. Any error of the thread, for good.
  */
 CAIRN_MUST_CHECK cairn_err cairn_spill_acquire(struct cairn_spill *spill, uint8_t **buffer,
                                                uint64_t *offset, size_t *bytes);
-/* Hands the acquired buffer, filled, to the thread. CAIRN_INVAL where none is acquired. */
+/* Hands the acquired buffer, filled, to the thread. CAIRN_INVAL if none is acquired. */
 CAIRN_MUST_CHECK cairn_err cairn_spill_commit(struct cairn_spill *spill);
 
 /*
@@ -65,8 +65,8 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_finish(struct cairn_spill *spill, uint64_
 int cairn_spill_os_error(struct cairn_spill *spill);
 
 /*
- * Ends the writer; NULL is allowed. Before finish said CAIRN_OK it gives the file up: the thread
- * removes the temporary as soon as the call to the disk that it is in returns. Never waits for it.
+ * Ends the writer; NULL is allowed. Before finish has returned CAIRN_OK it gives the file up: the
+ * thread removes the temporary as soon as its current disk call returns. Never waits for it.
  */
 void cairn_spill_close(struct cairn_spill *spill);
 
@@ -81,9 +81,9 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_read(int dir_fd, const struct cairn_unive
 enum { CAIRN_SPILL_CHECK_MAX = 16 };
 
 /*
- * Compares blocks [first, first + count) of a file with their checksums, from the disk where the
+ * Compares blocks [first, first + count) of a file with their checksums, from the disk if the
  * kernel allows that. *bad has a bit for each that differs or is cut off; nothing is logged. count
- * <= CAIRN_SPILL_CHECK_MAX, and all blocks are there (else CAIRN_INVAL). The errors of base/file.h;
+ * <= CAIRN_SPILL_CHECK_MAX, and all blocks exist (else CAIRN_INVAL). The errors of base/file.h;
  * CAIRN_NOMEM. Blocks on the disk. Thread: any.
  */
 CAIRN_MUST_CHECK cairn_err cairn_spill_check(int dir_fd, const struct cairn_universal_file *file,
@@ -94,8 +94,8 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_check(int dir_fd, const struct cairn_univ
 enum { CAIRN_SPILL_DIR_NAME_BYTES = 48 };
 
 /*
- * Compares generations by epoch, then step: one that comes from files has no run.
- * Within an epoch the steps that are committed only grow.
+ * Compares generations by epoch, then step: a generation in files has no run. Within an epoch
+ * committed steps only grow.
  */
 static inline int
 cairn_spill_compare(struct cairn_generation_id a, struct cairn_generation_id b)
@@ -128,15 +128,15 @@ void cairn_spill_dir_name(struct cairn_generation_id generation,
 /* False where it is not such a name. */
 bool cairn_spill_dir_parse(const char *name, struct cairn_generation_id *out);
 
-/* Lists the generations, newest first; other names are passed over. The caller frees *list (NULL
- * where there is none). */
+/* Lists the generations, newest first; skips other names. The caller frees *list (NULL if
+ * empty). */
 CAIRN_MUST_CHECK cairn_err cairn_spill_list(int spill_fd, struct cairn_spilled **list,
                                             size_t *count);
 
 /*
- * Makes (where it is not) and opens the subdirectory of a generation that is about to be written. A
- * COMMIT left in it is removed first: a directory that is being overwritten is not a checkpoint.
- * The caller closes *dir_fd.
+ * Opens the subdirectory of a generation to be written, and makes it if necessary. Removes a COMMIT
+ * left in it first: a directory that is being overwritten is not a checkpoint. The caller closes
+ * *dir_fd.
  */
 CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd,
                                                  struct cairn_generation_id generation,
@@ -145,9 +145,9 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd,
 /* Removes a generation: its COMMIT first, durably, then the rest. CAIRN_NOT_FOUND. */
 CAIRN_MUST_CHECK cairn_err cairn_spill_remove(int spill_fd, struct cairn_generation_id generation);
 
-/* Gives a generation the name "<name>.bad": no list has it, and its files stay until retention
- * removes them. An earlier one of that name is removed. CAIRN_NOT_FOUND: another agent may have
- * marked it, and that stays. */
+/* Renames a generation to "<name>.bad": no list shows it, and its files stay until retention
+ * removes them. Removes an earlier one of that name. CAIRN_NOT_FOUND: another agent may have marked
+ * it, and that stays. */
 CAIRN_MUST_CHECK cairn_err cairn_spill_mark_bad(int spill_fd,
                                                 struct cairn_generation_id generation);
 

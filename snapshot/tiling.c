@@ -96,9 +96,9 @@ struct values {
 };
 
 /*
- * The sum over the indices below `end` of one dimension: of each the product of the numbers of its
- * set bits. Where bit b of `end` is set, the indices that have end's bits above b and a 0 there are
- * a factor times all choices of the bits below.
+ * The sum over the indices below `end` of one dimension of the product of the numbers of their set
+ * bits. For each set bit b of `end`, the indices with end's bits above b and a 0 there are a factor
+ * times all choices of the bits below.
  */
 static uint64_t
 sum_below(const struct values *values, uint32_t dim, uint64_t end)
@@ -248,7 +248,7 @@ add_tensor(struct cairn_tiling *tiling, const struct cairn_piece_table *table, u
     }
 }
 
-/* What the replicas add to the rows, which still are in the order of the tensors. */
+/* Adds the replicas' numbers to the rows, which are still in the order of the tensors. */
 static void
 add_replicas(struct cairn_tiling *tiling)
 {

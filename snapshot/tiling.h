@@ -1,31 +1,31 @@
 /*
- * snapshot/tiling.h - is every tensor of a job held exactly once? Found out from parts on many
+ * snapshot/tiling.h - is every tensor of a job held exactly once? Computed from parts on many
  * nodes, by numbers that are added up, without the layouts in one place.
  *
  * Every element of every tensor has a value in the field of 2^61 - 1 elements: a weight of the
- * tensor (its name, dtype, kind and shape) times, for every dimension and every bit that is set in
- * its index there, a number of that dimension and bit. All of them are hashes, the same on every
- * node. A box's values add up in as many steps as its bounds have bits. A part's sum is that of its
+ * tensor (its name, dtype, kind and shape) times, for every dimension and every set bit of its
+ * index there, a number of that dimension and bit. All of these are hashes, the same on every node.
+ * A box's values add up in as many steps as its bounds have bits. A part's sum is that of its
  * pieces, less the whole tensor's for every piece that has the tensor's origin (its element 0, ...,
  * 0).
  *
- * The parts' sums add up to 0 when every tensor is covered evenly, as often as its origin is. Else
+ * The parts' sums add up to 0 if every tensor is covered evenly, as often as its origin is. Else
  * they do with a probability below 2^-54: the difference is a polynomial in those numbers, of
  * degree 72 at most, whose monomials are distinct for distinct elements. (Powers of one number per
- * dimension would need a degree of the dimension's length.) A tensor without a piece
- * adds nothing, and so would not be missed. It comes from replicas that number themselves wrongly:
- * of few bytes one number captures all. So every replica r of n adds a number of its box, n and r +
- * 1 (0 behind the last), less that of r: together 0 where each number is there as often as the
- * others, which with the same certainty no other case is. Then a replica 0 has captured something
- * of the box, and what that leaves open the sum above says.
+ * dimension would need a degree of the dimension's length.)
  *
- * What is left to know is that no origin is held twice, and no sum of fewer numbers than tensors
- * can say it: so every part lists the keys of those that it has, a hash of the name each, 8 bytes.
- * In all parts together each tensor is listed once.
+ * A tensor without a piece adds nothing, so the sum would not miss it. It comes from replicas with
+ * wrong numbers: if the tensor has few bytes, one number captures all of them. So every replica r
+ * of n adds a number of its box, n and r + 1 (0 behind the last), less that of r: together 0 if
+ * each number is there as often as the others, and with the same certainty only then. Then a
+ * replica 0 has captured something of the box, and the sum above finds what is missing.
  *
- * To find which tensors are wrong, they are divided by the first bits of their keys, and summed by
- * division. Of the few in a division that is wrong the pieces themselves are brought together and
- * looked at.
+ * It remains to check that no origin is held twice, which no sum of fewer numbers than tensors can
+ * show: so every part lists the keys of its origins, a hash of the name each, 8 bytes. In all parts
+ * together each tensor is listed once.
+ *
+ * To find the wrong tensors, they are divided by the first bits of their keys, and summed by
+ * division. The pieces of the few tensors in a wrong division are brought together and compared.
  *
  * Tensors of one name that differ in dtype, kind or shape have different values, and so are not
  * covered. Pure.
@@ -59,8 +59,7 @@ uint64_t cairn_tiling_sum(const struct cairn_tiling *tiling);
 /* The part's sums over the tensors of each division. */
 void cairn_tiling_sums(const struct cairn_tiling *tiling, uint64_t sums[CAIRN_TILING_FAN]);
 
-/* The keys of the tensors whose origin the part has, ascending, once per piece that has it.
- * Borrowed. */
+/* The keys of the tensors with origins in the part, ascending, once per such piece. Borrowed. */
 const uint64_t *cairn_tiling_origins(const struct cairn_tiling *tiling, size_t *count);
 
 /* The division of a key: its first CAIRN_TILING_FAN_LOG2 bits. */
@@ -73,7 +72,7 @@ uint64_t cairn_tiling_prefix(uint64_t key);
 size_t cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uint8_t *out,
                                 size_t room);
 
-/* A rank's word that it is one of several replicas of a box. */
+/* A rank's claim to be one of several replicas of a box. */
 struct cairn_tiling_replica {
     uint64_t group;  /* a number of the tensor, the box and the count */
     uint32_t tensor; /* in the layout */
@@ -92,15 +91,15 @@ struct cairn_tiling_pieces {
 };
 
 /*
- * Adds what a part has packed. Hostile bytes give CAIRN_CORRUPT; of more pieces, replicas and
- * tensors than 2^18 in all the rest is left out, as `cut` says. CAIRN_NOMEM.
+ * Adds what a part has packed. Hostile bytes give CAIRN_CORRUPT; beyond 2^18 pieces, replicas and
+ * tensors in all the rest is left out and `cut` set. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_tiling_add_pieces(struct cairn_tiling_pieces *pieces,
                                                    const uint8_t *bytes, size_t bytes_len);
 
 /*
- * Says in text[text_bytes] which tensors are not held exactly once, what of them is missing or
- * doubled, and by which ranks. Puts the replicas in order.
+ * Reports in text[text_bytes] which tensors are not held exactly once, what of them is missing or
+ * doubled, and by which ranks. Sorts the replicas.
  */
 void cairn_tiling_explain(struct cairn_tiling_pieces *pieces, char *text, size_t text_bytes);
 void cairn_tiling_pieces_fini(struct cairn_tiling_pieces *pieces);

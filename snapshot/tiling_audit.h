@@ -1,11 +1,11 @@
 /*
  * snapshot/tiling_audit.h - do parts on many nodes together hold every element of every tensor
- * exactly once? Found out by at most three questions to all parts.
+ * exactly once? Takes at most three questions to all parts.
  *
- * If the sums of all parts (tiling.h) add up to 0, the question is for the keys of the tensors
- * whose origin a part has; none may come twice. Else it is for the sums by division, and then for
- * the pieces of the tensors in the one division that is wrong, which explain. Pure: the caller
- * carries questions and answers, and knows who has answered.
+ * If the sums of all parts (tiling.h) add up to 0, the question is for the keys of the tensors with
+ * origins in a part; none may come twice. Else it is for the sums by division, and then for the
+ * pieces of the tensors in the one wrong division, which explain. Pure: the caller carries
+ * questions and answers, and knows who has answered.
  */
 #ifndef CAIRN_SNAPSHOT_TILING_AUDIT_H
 #define CAIRN_SNAPSHOT_TILING_AUDIT_H
@@ -46,7 +46,7 @@ struct cairn_tiling_audit {
  * with cairn_tiling_audit_fini. */
 CAIRN_MUST_CHECK cairn_err cairn_tiling_audit_begin(struct cairn_tiling_audit *audit, uint64_t sum);
 void cairn_tiling_audit_fini(struct cairn_tiling_audit *audit);
-/* Takes a part's answer; `cut` as the part says. CAIRN_CORRUPT: it is none; CAIRN_NOMEM. */
+/* Takes a part's answer; `cut` as the part says. CAIRN_CORRUPT: malformed; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_tiling_audit_take(struct cairn_tiling_audit *audit,
                                                    const uint8_t *bytes, size_t bytes_len,
                                                    bool cut);
@@ -54,8 +54,8 @@ CAIRN_MUST_CHECK cairn_err cairn_tiling_audit_take(struct cairn_tiling_audit *au
  * text[text_bytes]. */
 enum cairn_tiling_verdict cairn_tiling_audit_next(struct cairn_tiling_audit *audit, char *text,
                                                   size_t text_bytes);
-/* A part's answer, packed into out[CAIRN_TILING_ANSWER_BYTES_MAX]; *cut: there are more keys.
- * tiling NULL: it has no tensors. Returns the bytes used. */
+/* A part's answer, packed into out[CAIRN_TILING_ANSWER_BYTES_MAX]; *cut: it has more keys. tiling
+ * NULL: it has no tensors. Returns the bytes used. */
 size_t cairn_tiling_answer(const struct cairn_tiling *tiling, enum cairn_tiling_question asks,
                            uint64_t prefix, uint8_t *out, bool *cut);
 

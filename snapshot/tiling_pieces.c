@@ -65,7 +65,7 @@ write_pieces(struct cairn_writer *writer, const struct cairn_layout *layout, uin
     }
 }
 
-/* Writes what fits of one tensor into the writer's `room` bytes; false where that is not all. */
+/* Writes what fits of one tensor into the writer's `room` bytes; false if not all of it fits. */
 static bool
 write_tensor(struct cairn_writer *writer, const struct cairn_tiling *tiling, uint32_t t,
              size_t room)
@@ -123,8 +123,8 @@ cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uin
     return writer.used_bytes;
 }
 
-/* Reads one tensor's description into slice, whose name lies in name[CAIRN_NAME_BYTES_MAX]; the
- * count of its pieces. */
+/* Reads one tensor's description into slice, with its name in name[CAIRN_NAME_BYTES_MAX]; returns
+ * the count of its pieces. */
 static uint32_t
 read_tensor(struct cairn_reader *reader, struct cairn_slice *slice, char *name)
 {
@@ -194,7 +194,7 @@ add_replica(struct cairn_tiling_pieces *pieces, const struct cairn_tiling_replic
     return CAIRN_OK;
 }
 
-/* A replica says that there is something of its tensor, though it may have no piece. */
+/* A replica shows that its tensor has elements, though it may have no piece. */
 static cairn_err
 read_replicas(struct cairn_reader *reader, struct cairn_tiling_pieces *pieces,
               struct cairn_slice *slice)

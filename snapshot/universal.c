@@ -1,10 +1,10 @@
 /*
- * snapshot/universal.c - the plan of a universal checkpoint: which tensor goes into which file,
- * where, and the files' headers.
+ * snapshot/universal.c - the plan of a universal checkpoint: the file and place of each tensor, and
+ * the files' headers.
  *
  * Assignment: tensors from large to small (then by name); each goes to the writer that holds most
  * of its bytes (then has the least assigned, then the smallest number) among those that stay within
- * their fair share plus a twentieth; where none of the holders does, to the writer with the least
+ * their fair share plus a twentieth; if none of the holders does, to the writer with the least
  * assigned. In a file larger elements come first, then names in byte order, so every tensor is
  * aligned to its elements.
  */

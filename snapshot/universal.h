@@ -101,14 +101,14 @@ CAIRN_MUST_CHECK cairn_err cairn_universal_header_pack(const struct cairn_univer
 CAIRN_MUST_CHECK cairn_err cairn_universal_layout(const struct cairn_universal *universal,
                                                   struct cairn_layout **out);
 
-/* Takes over the block checksums of a file (from malloc). CAIRN_INVAL, nothing taken, where their
+/* Takes over the block checksums of a file (from malloc). CAIRN_INVAL, nothing taken, if their
  * number does not fit. */
 CAIRN_MUST_CHECK cairn_err cairn_universal_crcs_set(struct cairn_universal *universal,
                                                     uint32_t file, uint64_t *block_crcs,
                                                     uint64_t block_count);
 
-/* index.json, with a NUL after it; freed by the caller. CAIRN_INVAL where a file's checksums are
- * not known; CAIRN_NOMEM. */
+/* index.json, with a NUL after it; freed by the caller. CAIRN_INVAL if a file's checksums are
+ * unknown; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_universal_index_pack(const struct cairn_universal *universal,
                                                       char **text, size_t *text_bytes);
 
@@ -118,8 +118,8 @@ CAIRN_MUST_CHECK cairn_err cairn_universal_weight_map_pack(const struct cairn_un
 
 /*
  * Reads an index.json, checking everything that can be checked without its files. Bounded and total
- * on hostile bytes: memory is at most a small multiple of the input. CAIRN_CORRUPT or CAIRN_VERSION
- * with a logged line saying what and where.
+ * on hostile bytes: memory is at most a small multiple of the input. CAIRN_CORRUPT or
+ * CAIRN_VERSION, logged with what and where.
  */
 CAIRN_MUST_CHECK cairn_err cairn_universal_index_parse(const void *text, size_t text_bytes,
                                                        struct cairn_universal *out);
@@ -142,10 +142,10 @@ CAIRN_MUST_CHECK cairn_err cairn_universal_dir_commit(int dir_fd,
                                                       const struct cairn_universal *universal);
 
 /*
- * Opens a checkpoint: COMMIT is there, index.json is the one it names and is sound, every file is
- * there with its size and its header. CAIRN_NOT_FOUND: no COMMIT (not logged). CAIRN_CORRUPT,
- * CAIRN_VERSION: which file and why is in `report` (report_bytes long, may be NULL) and in the log.
- * The data is checked when it is read (snapshot/spill.h), or by cairn_universal_dir_verify.
+ * Opens a checkpoint: COMMIT exists, index.json fits it and is sound, every file exists with its
+ * size and its header. CAIRN_NOT_FOUND: no COMMIT (not logged). CAIRN_CORRUPT, CAIRN_VERSION:
+ * `report` (report_bytes long, may be NULL) and the log name the file and the reason. The data is
+ * checked when it is read (snapshot/spill.h), or by cairn_universal_dir_verify.
  */
 CAIRN_MUST_CHECK cairn_err cairn_universal_dir_open(int dir_fd, struct cairn_universal *out,
                                                     char *report, size_t report_bytes);

@@ -146,7 +146,7 @@ done:
     return err;
 }
 
-/* Says what is wrong, once, to the report and to the log. */
+/* Reports an error once, to the report and to the log. */
 static cairn_err refuse(int dir_fd, const char *name, char *report, size_t report_bytes,
                         const char *format, ...) __attribute__((format(printf, 5, 6)));
 
@@ -166,8 +166,7 @@ refuse(int dir_fd, const char *name, char *report, size_t report_bytes, const ch
     return CAIRN_CORRUPT;
 }
 
-/* Checks that one file is there, as long as it must be, with the header that follows from the
- * index. */
+/* Checks that one file exists, with its length and the header that follows from the index. */
 static cairn_err
 check_file(int dir_fd, const struct cairn_universal *universal, uint32_t f, char *report,
            size_t report_bytes)

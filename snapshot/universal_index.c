@@ -179,7 +179,7 @@ grow(void **array, uint32_t count, size_t bytes, cairn_err *err)
     return true;
 }
 
-/* True where a file's name is a plain name: it can name nothing outside its directory. */
+/* True if a file's name is a plain name, which can name nothing outside its directory. */
 static bool
 plain_name(const char *name)
 {
@@ -330,8 +330,7 @@ distinct(const char **names, uint32_t count)
     return true;
 }
 
-/* What holds between files and tensors: tiling, classes, distinct names. *why stays NULL where all
- * is well. */
+/* Checks files against tensors: tiling, classes, distinct names. *why stays NULL if all is well. */
 static cairn_err
 check_whole(struct cairn_universal *universal, const char **why)
 {

@@ -103,9 +103,9 @@ issue_batch(struct cairn_walk *walk, struct cairn_walk_span *span)
 }
 
 /*
- * Adds device bytes of a run to the batch at hand. What follows bytes of the same run makes their
- * copy longer. Runs that lie side by side are not joined: they may be of two allocations, and the
- * driver refuses a copy that goes over the end of one.
+ * Adds device bytes of a run to the current batch. Bytes that continue a run lengthen its copy.
+ * Adjacent runs are not joined: they may be of two allocations, and the driver refuses a copy over
+ * the end of one.
  */
 static cairn_err
 fetch_device(struct cairn_walk *walk, struct cairn_walk_span *span, uint32_t run, uint8_t *host,
@@ -148,8 +148,8 @@ note_failing(const struct cairn_capture_job *job, uint32_t run)
 }
 
 /*
- * Brings the block that begins at `begin` from its runs. *crc is set unless the block has device
- * bytes, which *has_device says.
+ * Brings the block at `begin` from its runs. *crc is set unless the block has device bytes, see
+ * *has_device.
  */
 static cairn_err
 fetch_block(struct cairn_walk *walk, struct cairn_walk_span *span, uint64_t begin, uint64_t *crc,
@@ -202,9 +202,9 @@ fetch_block(struct cairn_walk *walk, struct cairn_walk_span *span, uint64_t begi
 }
 
 /*
- * Maps what comes next of a region that this process has not touched yet. Its pages exist, and the
- * kernel maps those that are read in groups, for writing too; a first write maps one page, at the
- * price of a fault each. Without the advice (Linux before 5.14) that is what happens.
+ * Maps the next part of a region that this process has not touched yet. Its pages exist. The kernel
+ * maps pages that are read in groups, also for writing; a first write maps one page, and each costs
+ * a fault. Without the advice (Linux before 5.14) that happens.
  */
 static void
 map_ahead(struct cairn_walk *walk)
@@ -366,8 +366,8 @@ cairn_walk_sum_part(void *context, uint64_t item)
     atomic_fetch_or_explicit(&span->summed_parts, 1u << part, memory_order_release);
 }
 
-/* Reports what comes next of the oldest open span, which has landed; false if that is not
- * checksummed yet. */
+/* Reports the next part of the oldest open span, which has landed; false if that is not checksummed
+ * yet. */
 static bool
 report_blocks(struct cairn_walk *walk)
 {
@@ -423,11 +423,11 @@ cairn_walk_rest(const struct cairn_walk *walk, const struct cairn_walk_device *d
 
 /*
  * After an error: waits until no device copy of this capture is in flight, so that sources and
- * region are at rest. A device that failed is closed, which waits for its stream; the next prepare
- * opens it again. One that is silent for DRAIN_NS is hung, and with it all that the trainer runs on
- * it: waiting longer would only hide that. Devices are closed when all are at rest, those that
- * failed too: the pin that one of them undoes may be what the copies of another go through. So
- * beside a hung one they stay as they are, and refuse all until they are prepared again.
+ * region are at rest. A failed device is closed, which waits for its stream; the next prepare opens
+ * it again. A device that is silent for DRAIN_NS hangs, and with it all that the trainer runs on
+ * it: waiting longer would only hide that. Devices are closed, failed or not, once all are at
+ * rest: the copies of one may use memory that another has pinned. So if one hangs, all stay as they
+ * are, and refuse everything until they are prepared again.
  */
 static void
 drain(struct cairn_walk *walk)

@@ -2,7 +2,7 @@
  * snapshot/walk.h - one walk over a region: what the capture thread does for one capture.
  *
  * Inside snapshot/: capture.c owns the thread and the waiting, walk.c the copying. The walk's
- * fields above the line are its owner's.
+ * fields above the line belong to its owner.
  */
 #ifndef CAIRN_SNAPSHOT_WALK_H
 #define CAIRN_SNAPSHOT_WALK_H
@@ -17,7 +17,7 @@ enum {
     CAIRN_WALK_DEVICES_MAX = 16,
     CAIRN_WALK_SPANS = 4096,         /* open at a time: 16 GiB that checksums may lie behind */
     CAIRN_WALK_SPAN_BLOCKS_MAX = 64, /* 4 MiB, and a bit each in a word */
-    /* A part of a span is what is checksummed and reported at once. */
+    /* A part of a span is checksummed and reported at once. */
     CAIRN_WALK_SPAN_PARTS = CAIRN_WALK_SPAN_BLOCKS_MAX / CAIRN_MESSAGE_BLOCKS_MAX
 };
 
@@ -71,7 +71,7 @@ struct cairn_walk {
 struct cairn_walk_device *cairn_walk_device_find(struct cairn_walk *walk, int32_t index);
 
 /*
- * Waits until nothing of an open device is in flight: CAIRN_OK; CAIRN_DEVICE where it has failed;
+ * Waits until nothing of an open device is in flight: CAIRN_OK; CAIRN_DEVICE if it has failed;
  * CAIRN_TIMEOUT at deadline_ns, or when it is given up.
  */
 CAIRN_MUST_CHECK cairn_err cairn_walk_rest(const struct cairn_walk *walk,

@@ -10,20 +10,20 @@
 #include <sys/socket.h>
 
 /*
- * Resolves an address of an IPv4 or IPv6 host; may block on the name service. The port is 1 …
- * 65535. CAIRN_CONFIG, with a log line that says what is wrong. Thread: any.
+ * Resolves the address of an IPv4 or IPv6 host; may block on the name service. The port is 1 …
+ * 65535. CAIRN_CONFIG, logged. Thread: any.
  */
 CAIRN_MUST_CHECK cairn_err cairn_address_parse(const char *text, struct sockaddr_storage *out);
 
 /*
  * The same among the addresses of one family, AF_UNSPEC for any, without a log line.
- * CAIRN_NOT_FOUND: the name has none, for now at least; CAIRN_CONFIG: it can never have one: it is
- * malformed, or a number of the other family. *why has the reason, static.
+ * CAIRN_NOT_FOUND: the name has none, at least for now; CAIRN_CONFIG: it can never have one:
+ * malformed, or a number of the other family. *why is the reason, static.
  */
 CAIRN_MUST_CHECK cairn_err cairn_address_resolve(const char *text, int family,
                                                  struct sockaddr_storage *out, const char **why);
 
-/* Whether the host is a name, whose address may change, and not a number. */
+/* Whether the host is a name, whose address may change. */
 bool cairn_address_is_name(const char *text);
 
 /* Whether only this machine can reach it. */

@@ -1,15 +1,15 @@
 /*
- * transport/backend.h - what the transport needs from below: frames that arrive whole and in
- * order, or not at all, and writes into memory that the other side has opened.
+ * transport/backend.h - what the transport needs from below: frames that arrive whole and in order,
+ * or not at all, and writes into memory that the other side has opened.
  *
  * Backends: `tcp` (our own, over plain sockets and TLS), `rdma` (frames over `tcp`, payloads over
- * libfabric, which is `ofi` here) and `loop` (in one process, for tests). All rules about peers,
- * keys, windows and deadlines live above, once, in peer.c and flow.c; a backend only moves bytes.
+ * libfabric, called `ofi` here) and `loop` (in one process, for tests). All rules about peers,
+ * keys, windows and deadlines are above, in peer.c and flow.c; a backend only moves bytes.
  *
- * The rule about memory: bytes given to send and write, and the memory opened by region, may be
- * touched by the backend until it has reported the operation by `done`, or until disconnect of
- * CAIRN_BACKEND_ALL has returned. Nothing else ends an operation: with libfabric a failed or stuck
- * send may still be read by the provider.
+ * The rule about memory: the backend may touch bytes given to send and write, and memory opened by
+ * region, until it reports the operation by `done`, or until disconnect of CAIRN_BACKEND_ALL
+ * returns. Nothing else ends an operation: with libfabric the provider may still read a failed or
+ * stuck send.
  */
 #ifndef CAIRN_TRANSPORT_BACKEND_H
 #define CAIRN_TRANSPORT_BACKEND_H
@@ -27,15 +27,15 @@ struct cairn_backend_remote {
     uint64_t key;
 };
 
-/* What a buffer holds. Torn: a payload whose tags are not those of its bytes, which changed on the
- * way or, after they were tagged, in the sender's memory. */
+/* What a buffer holds. Torn: a payload whose tags do not fit its bytes, which changed on the way
+ * or, after tagging, in the sender's memory. */
 enum cairn_backend_fill { CAIRN_BACKEND_EMPTY, CAIRN_BACKEND_TORN, CAIRN_BACKEND_WHOLE };
 
 struct cairn_backend;
 
 /*
- * One send or write in flight, inside the caller's own struct. The scratch is the backend's while
- * it is in flight (libfabric's contexts).
+ * One send or write in flight, inside the caller's own struct. The scratch belongs to the backend
+ * while it is in flight (libfabric's contexts).
  */
 struct cairn_backend_part {
     uint64_t scratch[8];
@@ -51,8 +51,8 @@ struct cairn_backend_events {
     /* The connection to a node can be used (why NULL), or is lost. Backends without connections
      * never call it. */
     void (*changed)(void *context, uint32_t node, const char *why);
-    /* We do not take the node's certificate, and why says what is wrong with it, valid during the
-     * call; NULL: the node does not take our key or certificate, and its log says why. */
+    /* We refuse the node's certificate; why, valid during the call, gives the reason. NULL: the
+     * node refuses our key or certificate, and its log has the reason. */
     void (*refused)(void *context, uint32_t node, const char *why);
     void *context;
 };
@@ -66,10 +66,10 @@ struct cairn_transport_ops {
     /* Reports events, a bounded number; true when there may be more at once. */
     bool (*progress)(struct cairn_backend *backend);
     /*
-     * Starts an operation that done() will report with `part`. The frame and the write to one
-     * node arrive in the order of these calls when `ordered` is set, else a frame may overtake a
-     * write that has not been reported. CAIRN_AGAIN: try again later; CAIRN_PEER: the connection
-     * is lost. After a failure done() is not called.
+     * Starts an operation that done() will report with `part`. With `ordered`, the frame and the
+     * write to one node arrive in the order of these calls; else a frame may overtake a write that
+     * has not been reported. CAIRN_AGAIN: try again later; CAIRN_PEER: the connection is lost.
+     * After a failure done() is not called.
      */
     cairn_err (*send)(struct cairn_backend *backend, uint32_t node, const void *bytes,
                       size_t bytes_len, struct cairn_backend_part *part);
@@ -97,7 +97,7 @@ struct cairn_transport_ops {
      * endpoint cannot reach it; CAIRN_NOMEM. The old one stays then.
      */
     cairn_err (*readdress)(struct cairn_backend *backend, uint32_t node, const char *address);
-    /* As cairn_transport_rekey, of keys whose lengths are right. NULL: it proves neither keys nor
+    /* As cairn_transport_rekey, with keys of the right lengths. NULL: it proves neither keys nor
      * certificates. */
     cairn_err (*rekey)(struct cairn_backend *backend, const struct cairn_transport_key keys[2],
                        const struct cairn_transport_certificate *certificate);
@@ -135,7 +135,7 @@ CAIRN_MUST_CHECK cairn_err cairn_backend_ofi_open(const struct cairn_backend_opt
                                                   struct cairn_backend **out);
 CAIRN_MUST_CHECK cairn_err cairn_backend_rdma_open(const struct cairn_backend_options *options,
                                                    struct cairn_backend **out);
-/* The same over other backends: tests have some that say and do what they like. */
+/* The same over other backends, such as those that tests control. */
 typedef cairn_err cairn_backend_open_fn(const struct cairn_backend_options *options,
                                         struct cairn_backend **out);
 CAIRN_MUST_CHECK cairn_err cairn_backend_rdma_over(const struct cairn_backend_options *options,

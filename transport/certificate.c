@@ -73,7 +73,7 @@ name_show(const struct cairn_identity_name *names, uint32_t count, enum cairn_id
     out[used] = '\0';
 }
 
-/* Whether a certificate is made out to a node; else why[why_bytes] says to whom it is. */
+/* Whether a certificate names a node; else why[why_bytes] says whom it names. */
 static bool
 names_match(const struct cairn_certificate *certificate, const X509 *leaf, uint32_t node, char *why,
             size_t why_bytes)
@@ -202,7 +202,7 @@ read_authorities(struct cairn_certificate *certificate, const struct cairn_pem *
     return err;
 }
 
-/* Reads the revocation lists among the authorities. Where there is one, a node's certificate counts
+/* Reads the revocation lists among the authorities. If there is one, a node's certificate counts
  * only if its authority has a list that does not name it. */
 static cairn_err
 read_lists(struct cairn_certificate *certificate, const struct cairn_pem *pem, char *why,
@@ -376,7 +376,7 @@ authority_unlisted(int good, X509_STORE_CTX *shown)
     return good;
 }
 
-/* What is wrong with the certificate that a verification has stopped at. */
+/* Why a verification has rejected a certificate. */
 static void
 explain(X509_STORE_CTX *shown, char *why, size_t why_bytes)
 {

@@ -3,13 +3,13 @@
  * whose certificates of other nodes count (RFC 5280).
  *
  * Another node is let in if its certificate leads to one of the authorities, is valid now, is not
- * an authority's itself, and names that node (identity.h). Any certificate in the file of
- * authorities is trusted, also one that another has signed; the system's own authorities are not
- * asked. The same file may hold revocation lists (RFC 5280): then the authority of every node's
- * certificate needs a list there that is valid now and does not name the certificate.
+ * an authority's itself, and names that node (identity.h). Every certificate in the file of
+ * authorities is trusted, also one signed by another; the system's own authorities are not used.
+ * The same file may hold revocation lists: then the authority of every node's certificate needs a
+ * list there that is valid now and does not name the certificate.
  *
- * The private key lies in OpenSSL's secure heap, which is locked in memory where the system allows
- * it and left out of core files. Thread: the owner's.
+ * The private key is in OpenSSL's secure heap, which is locked in memory where the system allows it
+ * and left out of core files. Thread: the owner's.
  */
 #ifndef CAIRN_TRANSPORT_CERTIFICATE_H
 #define CAIRN_TRANSPORT_CERTIFICATE_H
@@ -24,10 +24,10 @@ struct x509_store_ctx_st; /* OpenSSL's X509_STORE_CTX */
 enum { CAIRN_CERTIFICATE_TIME_BYTES = 32 };
 
 /*
- * Parses and checks the certificate of a node: that all parts can be read, that the private key is
- * the certificate's, and that it is made out to this node. Its dates are not looked at. All is
- * borrowed for the call. CAIRN_CONFIG: why[why_bytes] says what is wrong and what to do;
- * CAIRN_NOMEM. The caller ends *out with cairn_certificate_destroy.
+ * Parses and checks the certificate of a node: all parts can be read, the private key fits the
+ * certificate, and it names this node. Ignores its dates. All is borrowed for the call.
+ * CAIRN_CONFIG: why[why_bytes] says what is wrong and what to do; CAIRN_NOMEM. The caller ends *out
+ * with cairn_certificate_destroy.
  */
 CAIRN_MUST_CHECK cairn_err cairn_certificate_create(const struct cairn_transport_certificate *pem,
                                                     uint32_t node, struct cairn_certificate **out,
@@ -54,8 +54,8 @@ CAIRN_MUST_CHECK cairn_err cairn_certificate_self_check(const struct cairn_certi
 CAIRN_MUST_CHECK cairn_err cairn_certificate_use(const struct cairn_certificate *certificate,
                                                  struct ssl_ctx_st *context);
 
-/* Whether what a peer shows is the certificate of this node. CAIRN_DENIED: why[why_bytes] says what
- * is wrong with it, printable. */
+/* Whether a peer's certificate is that of this node. CAIRN_DENIED: why[why_bytes] gives the reason,
+ * printable. */
 CAIRN_MUST_CHECK cairn_err cairn_certificate_verify(const struct cairn_certificate *certificate,
                                                     struct x509_store_ctx_st *shown, uint32_t node,
                                                     char *why, size_t why_bytes);

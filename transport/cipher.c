@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-/* Each round is long beside the clock's resolution. Of several the shortest counts: in that one
- * nobody took the core away. */
+/* Each round is long beside the clock's resolution. The shortest of several counts: nobody took the
+ * core away in it. */
 enum { ROUNDS = 4, ROUND_BLOCKS = 8 };
 
 const struct cairn_cipher_ops *const cairn_cipher_libraries[CAIRN_CIPHER_LIBRARIES] = {

@@ -1,13 +1,13 @@
 /*
- * transport/cipher.h - AES-256-GCM (NIST SP 800-38D) over one block, by the library that does it
- * fastest on this processor.
+ * transport/cipher.h - AES-256-GCM (NIST SP 800-38D) over one block, by the fastest library on this
+ * processor.
  *
- * Two libraries compute the same bytes, so each side of a connection may use either.
- * OpenSSL is always there. Intel's ipsec-mb has kernels for vectors of 512 bits that OpenSSL 3.0
- * lacks; it is opened at run time, and who does not have it loses speed alone. Which one is
- * faster depends on the processor: it is measured.
+ * Two libraries compute the same bytes, so each side of a connection may use either. OpenSSL is
+ * always there. Intel's ipsec-mb has kernels for vectors of 512 bits that OpenSSL 3.0 lacks; it is
+ * opened at run time, and a host without it only loses speed. Which one is faster depends on the
+ * processor: it is measured.
  *
- * A nonce must never come twice under one key: seal.h sees to that. Thread: the owner's.
+ * A nonce must never come twice under one key: seal.h ensures that. Thread: the owner's.
  */
 #ifndef CAIRN_TRANSPORT_CIPHER_H
 #define CAIRN_TRANSPORT_CIPHER_H
@@ -28,8 +28,8 @@ enum {
 struct cairn_cipher;     /* an open library */
 struct cairn_cipher_key; /* a key that is prepared for one direction */
 
-/* One block: head[head_len] is authenticated alone; block[block_len], at least one byte, too, and
- * it is encrypted where the key does that. */
+/* One block: authenticates head[head_len] and block[block_len], at least one byte, and encrypts the
+ * block if the key does that. */
 struct cairn_cipher_block {
     const uint8_t *nonce; /* [CAIRN_CIPHER_NONCE_BYTES] */
     const void *head;
@@ -42,7 +42,8 @@ struct cairn_cipher_ops {
     /* CAIRN_NOT_FOUND: this machine does not have it; CAIRN_NOMEM. */
     cairn_err (*open)(struct cairn_cipher **out);
     void (*close)(struct cairn_cipher *cipher); /* its keys must have ended */
-    /* Of a sender, which makes, or of a receiver, which checks; one that only tags may do both. */
+    /* For a sender, which makes tags, or a receiver, which checks them; one that only tags may do
+     * both. */
     cairn_err (*key_create)(const struct cairn_cipher *cipher, bool encrypt, bool sender,
                             const uint8_t key[CAIRN_CIPHER_KEY_BYTES],
                             struct cairn_cipher_key **out);
@@ -50,8 +51,8 @@ struct cairn_cipher_ops {
     /* The sender's: the tag, and with encryption the block's bytes in `out`. CAIRN_IO. */
     cairn_err (*make)(struct cairn_cipher_key *key, const struct cairn_cipher_block *how,
                       const void *block, void *out, uint8_t tag[CAIRN_CIPHER_TAG_BYTES]);
-    /* The receiver's: compares the tag, in constant time, and decrypts in place. CAIRN_CORRUPT:
-     * what the block then holds must not be used. */
+    /* The receiver's: compares the tag in constant time, and decrypts in place. CAIRN_CORRUPT: do
+     * not use the block. */
     cairn_err (*check)(struct cairn_cipher_key *key, const struct cairn_cipher_block *how,
                        void *block, const uint8_t tag[CAIRN_CIPHER_TAG_BYTES]);
 };
@@ -68,7 +69,7 @@ struct cairn_cipher_key {
 extern const struct cairn_cipher_ops *const cairn_cipher_libraries[CAIRN_CIPHER_LIBRARIES];
 extern const struct cairn_cipher_ops cairn_cipher_openssl, cairn_cipher_ipsec;
 
-/* Bytes per second of each library, as a sender; 0: it is not here. */
+/* Bytes per second of each library, as a sender; 0: not available. */
 struct cairn_cipher_speeds {
     double bytes_per_s[CAIRN_CIPHER_LIBRARIES];
 };

@@ -2,10 +2,10 @@
  * transport/cipher_ipsec.c - AES-256-GCM by Intel's ipsec-mb: see cipher.h. The only file here that
  * includes it.
  *
- * The library is opened at run time, for who protects payloads alone. Its kernels are reached
- * through members of a struct that grows between versions, so only the version of the headers that
- * we are compiled with is used. It tests itself when it is opened. Its calls return nothing: what
- * they refuse (missing keys, buffers) is asserted here, and has never been given to them.
+ * The library is opened at run time, only for hosts that protect payloads. Its kernels are members
+ * of a struct that grows between versions, so only the version of our headers is used. It tests
+ * itself when opened. Its calls return nothing: what they would refuse (missing keys, buffers) is
+ * asserted here.
  */
 #include "transport/cipher.h"
 
@@ -19,8 +19,8 @@
 
 /*
  * A sender's block comes from memory. The kernels compute faster than a core's own prefetching
- * fetches it: that ends at each page. So a sender computes a page while the next one is fetched. A
- * receiver's block has just been copied, and is in cache.
+ * fetches it, since that ends at each page. So a sender computes a page while it fetches the next
+ * one. A receiver's block was just copied and is in cache.
  */
 enum { AHEAD_BYTES = 4096, LINE_BYTES = 64 };
 
@@ -58,8 +58,7 @@ ipsec_close(struct cairn_cipher *cipher)
     free(ipsec);
 }
 
-/* The library's manager, ready for this processor. NULL: it is another version, or fails its own
- * tests. */
+/* The library's manager, ready for this processor. NULL: wrong version, or its own tests fail. */
 static IMB_MGR *
 manager_make(struct ipsec *ipsec)
 {

@@ -8,9 +8,9 @@
 #include <stddef.h>
 
 /*
- * The versions under which the symbols are asked for. Structs have grown between them, so that
- * those that take one must be of the version of the headers that we are compiled with, as if the
- * library had been linked: the Makefile reads it from the library beside these headers.
+ * The versions of the symbols. Structs have grown between them, so functions that take one must
+ * have the version of our headers, as if the library were linked: the Makefile reads it from the
+ * library beside these headers.
  */
 #ifndef FABRIC_ABI
 #error "FABRIC_ABI is not defined; build with make, and install libfabric-dev"
@@ -26,9 +26,9 @@ enum { CRASH_COUNT = 5 };
 static const int crashes[CRASH_COUNT] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 /*
- * Loads the library and undoes what the PSM libraries that it links do meanwhile: they catch
- * crashes, to write a trace into the working directory, and could hang in there instead of ending,
- * so that no other agent takes over.
+ * Loads the library and undoes what its PSM libraries do meanwhile: they catch crashes, to write a
+ * trace into the working directory, and could hang there instead of ending, so that no other agent
+ * takes over.
  */
 static void *
 load(const char *path)

@@ -1,9 +1,9 @@
 /*
  * transport/fabric.h - libfabric's entry points, opened at run time.
  *
- * Only an agent talks over libfabric, and loading it is slow: a library that it brings measures a
- * clock for 0.2 s in its constructor. A program that links it would pay for that at every start of
- * every verb. All else of libfabric's interface is inline in its headers and needs no symbol.
+ * Only an agent talks over libfabric, and loading it is slow: one of its libraries measures a clock
+ * for 0.2 s in its constructor. A program that links it would pay for that at every start of every
+ * verb. All else of libfabric's interface is inline in its headers and needs no symbol.
  */
 #ifndef CAIRN_TRANSPORT_FABRIC_H
 #define CAIRN_TRANSPORT_FABRIC_H
@@ -27,9 +27,9 @@ struct cairn_fabric {
 };
 
 /*
- * Loads libfabric from `path`, NULL: where the system keeps it. It stays loaded until the process
- * ends. CAIRN_NOT_FOUND: there is none, or one that is too old; the log says what to install.
- * Thread: any, but make settings that libfabric takes from the environment before.
+ * Loads libfabric from `path`, NULL: the system's. It stays loaded until the process ends.
+ * CAIRN_NOT_FOUND: missing or too old; the log says what to install. Thread: any, but make settings
+ * that libfabric takes from the environment before.
  */
 CAIRN_MUST_CHECK cairn_err cairn_fabric_open(const char *path, struct cairn_fabric *out);
 

@@ -3,11 +3,11 @@
  *
  * A sender asks (`wanted`) for as many buffers as fill its window, and again when half of them are
  * used, so that a steady stream never waits for a grant. A receiver grants from its pool in turn.
- * One peer gets at most `window`, and of the pool at most half of what is free plus one, so that a
- * peer without any buffer finds one. When none is left for such a peer with a payload to send, an
- * unused grant is asked back (`revoked`) from a peer that has the most, and that peer gets it
- * before others. All of this travels in flow frames, one at a
- * time per peer; what must be sent waits in counters and lists of fixed length.
+ * One peer gets at most `window`, and at most half of the free pool plus one, so that a peer
+ * without a buffer finds one. If none is left for such a peer, an unused grant is asked back
+ * (`revoked`) from the peer with the most, and the waiting peer gets it first. All of this travels
+ * in flow frames, one at a time per peer; what must be sent waits in counters and lists of fixed
+ * length.
  */
 #include "transport/internal.h"
 
@@ -72,8 +72,8 @@ flow_urge(struct cairn_transport *t, struct peer *peer)
     transport_attend(t, peer);
 }
 
-/* Gives back what was asked back and has not been used. A sender that still waits urges again:
- * the credit that came for it is gone. */
+/* Returns buffers that were asked back and are unused. A sender that still waits asks again: its
+ * credit is gone. */
 void
 flow_return(struct cairn_transport *t, struct peer *peer)
 {
@@ -108,8 +108,8 @@ credits_received(struct cairn_transport *t, struct peer *peer, const struct cair
     }
     if (flow->revoked == 0 || peer->credit_count == 0)
         return; /* the payload that used the credit answers: a later one is not meant */
-    /* A sender that waits for a credit gets a moment to use it: one that came and went in the same
-     * poll would be passed round for ever. */
+    /* A waiting sender gets a moment to use its credit: one that came and went in the same poll
+     * would be passed round for ever. */
     peer->revoked += flow->revoked;
     peer->return_ns = t->now_ns;
     if (peer->blocked && peer->blocked_on_credit)
@@ -201,7 +201,7 @@ revoke(struct cairn_transport *t, uint32_t starving)
     }
 }
 
-/* Peers that starve come first: others would take again what was asked back from them. */
+/* Peers that starve come first, or others would take back what they were asked for. */
 static uint32_t
 feed_starving(struct cairn_transport *t)
 {
@@ -361,7 +361,7 @@ flow_release(struct cairn_transport *t, uint64_t handle)
         t->attention_fresh = true; /* the next poll grants it */
 }
 
-/* Posts one flow frame with all there is to say. False: the backend says try again. */
+/* Posts one flow frame with everything pending. False: the backend says try again. */
 bool
 flow_post(struct cairn_transport *t, struct peer *peer)
 {

@@ -1,5 +1,4 @@
-/* transport/frame.c - packs and parses frames: see frame.h for the layout. Pure: bytes in, values
- * out. */
+/* transport/frame.c - packs and parses frames: see frame.h for the layout. Pure. */
 #include "transport/frame.h"
 
 #include "base/crc.h"
@@ -55,7 +54,7 @@ kind_is_handshake(uint8_t kind)
     return kind >= CAIRN_FRAME_HELLO && kind <= CAIRN_FRAME_REFUSE;
 }
 
-/* What must hold of a header whose bytes are undamaged, so that no one above has to ask again. */
+/* What must hold of a header with undamaged bytes, so that nobody above has to check again. */
 static bool
 header_is_sane(const struct cairn_frame *frame, uint32_t reserved)
 {

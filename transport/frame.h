@@ -140,9 +140,9 @@ void cairn_frame_pack(const struct cairn_frame *frame, const void *payload, uint
 
 /*
  * Parses any bytes. CAIRN_CORRUPT unless they are one whole frame with the right magic, lengths in
- * range, a known kind and, when the payload is
- * not part of it, the right checksum. With CAIRN_FRAME_PAYLOAD_CHECKED the caller checks it later
- * with cairn_frame_check_payload. out->body points into `bytes`.
+ * range, a known kind and, if the payload is not part of it, the right checksum. With
+ * CAIRN_FRAME_PAYLOAD_CHECKED the caller checks the payload later with cairn_frame_check_payload.
+ * out->body points into `bytes`.
  */
 CAIRN_MUST_CHECK cairn_err cairn_frame_parse(const uint8_t *bytes, size_t bytes_len,
                                              struct cairn_frame *out);
@@ -180,7 +180,7 @@ CAIRN_MUST_CHECK cairn_err cairn_proof_make(const void *key, size_t key_len, con
                                             const struct cairn_transcript *transcript,
                                             uint8_t out[CAIRN_FRAME_PROOF_BYTES]);
 
-/* Compares in constant time. CAIRN_OK, CAIRN_DENIED when it is another, CAIRN_IO. */
+/* Compares in constant time. CAIRN_OK, CAIRN_DENIED if they differ, CAIRN_IO. */
 CAIRN_MUST_CHECK cairn_err cairn_proof_check(const void *key, size_t key_len, const char *name,
                                              const struct cairn_transcript *transcript,
                                              const uint8_t proof[CAIRN_FRAME_PROOF_BYTES]);

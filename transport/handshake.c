@@ -1,9 +1,9 @@
 /*
  * transport/handshake.c - the four frames before a session; frame.h specifies them.
  *
- * What an unproved sender can cause: an answer of 176 bytes, and for a peer that is not up a
- * refusal that slows the next try. It cannot end a session: a session is replaced only by a
- * handshake that is proved to its end.
+ * An unproved sender can cause an answer of 176 bytes, and for a peer that is not up a refusal that
+ * slows the next try. It cannot end a session: only a handshake that is proved to its end replaces
+ * one.
  */
 #include "transport/internal.h"
 
@@ -123,7 +123,7 @@ refuse(struct cairn_transport *t, struct peer *peer, enum cairn_refusal refusal,
 
     memcpy(answer.nonce_initiator, theirs->nonce_initiator, sizeof answer.nonce_initiator);
     if (peer->state != CAIRN_PEER_UP && refusal != CAIRN_REFUSAL_JOB) {
-        /* A peer of another job that has lost its way says nothing about the right one. */
+        /* A stray peer of another job says nothing about the right one. */
         refusal_log(t, peer, refusal, frame, theirs);
         peer->state = refusal == CAIRN_REFUSAL_VERSION ? CAIRN_PEER_VERSION : CAIRN_PEER_DENIED;
         peer->calling = false;
@@ -285,7 +285,7 @@ static void
 refuse_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame,
                 const struct cairn_frame_handshake *answer)
 {
-    /* The node at the address of the one that was called says who it is. */
+    /* The node at the called node's address says which one it is. */
     for (uint32_t i = 0; answer->refusal == CAIRN_REFUSAL_NODE && i < t->node_count; i++)
         if (answers_call(&t->peers[i], answer))
             peer = &t->peers[i];

@@ -1,14 +1,13 @@
 /*
- * transport/identity.h - the name in a certificate: it says for which job and node it is.
+ * transport/identity.h - the name in a certificate: for which job and node it is.
  *
- * A job has one pattern with {job} and {node} in it, such as
- * spiffe://example.org/cairn/{job}/{node} or {job}-{node}.cairn.example.org. The first kind is a
- * SPIFFE ID, a URI in the certificate's subject alternative name; the second is a DNS name there.
- * Both are compared as a whole: wildcards in a certificate match nothing, and its subject does not
- * count.
+ * A job has one pattern with {job} and {node}, such as spiffe://example.org/cairn/{job}/{node} or
+ * {job}-{node}.cairn.example.org. The first kind is a SPIFFE ID, a URI in the certificate's subject
+ * alternative name; the second is a DNS name there. Both are compared as a whole: wildcards in a
+ * certificate match nothing, and its subject does not count.
  *
  * A pattern is refused if two nodes, or nodes of two jobs, could have one name: {job} and {node}
- * stand in it once each, no digit stands beside {node}, and something stands between the two.
+ * must occur once each, not side by side, and {node} must not touch a digit.
  *
  * Pure. Thread: any.
  */
@@ -28,15 +27,15 @@ enum {
 
 enum cairn_identity_kind { CAIRN_IDENTITY_DNS, CAIRN_IDENTITY_URI };
 
-/* A name of a certificate: bytes[len] as they stand there, which may be any. */
+/* A name of a certificate: bytes[len], any bytes. */
 struct cairn_identity_name {
     enum cairn_identity_kind kind;
     const uint8_t *bytes;
     size_t len;
 };
 
-/* Whether names by this pattern tell the nodes of this job from all others, and can stand in a
- * certificate. CAIRN_CONFIG: no, and why[why_bytes] has the reason and what to do. */
+/* Whether names by this pattern tell the nodes of this job from all others, and fit a certificate.
+ * CAIRN_CONFIG: why[why_bytes] has the reason and what to do. */
 CAIRN_MUST_CHECK cairn_err cairn_identity_check(const char *pattern, const char *job, char *why,
                                                 size_t why_bytes);
 

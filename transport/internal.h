@@ -6,25 +6,24 @@
  *
  *     IDLE --send, connect, hello--> CONNECTING --welcome, confirm--> UP
  *     CONNECTING --no answer--> DOWN      UP --lost, timeout, disconnect--> DOWN
- *     DOWN --backoff--> calls again --> UP          any but UP --refused--> DENIED, VERSION (slow
- *     retry)
+ *     DOWN --backoff--> calls again --> UP
+ *     any but UP --refused--> DENIED, VERSION (slow retry)
  *
  * Life of an operation (flow.c): free -> queued at its peer -> with the backend (posted > 0) ->
  * free. A payload is written first and its frame sent after it; over a backend without order the
- * frame waits until the write is reported. An operation that its peer's end has overtaken stays
- * with the backend until that reports it (backend.h, the rule about memory).
+ * frame waits until the write is reported. If its peer ends, an operation stays with the backend
+ * until that reports it (backend.h, the rule about memory).
  *
  * Life of a receive buffer (flow.c): FREE -> GRANTED to a peer -> HELD by the receiver -> FREE.
  * Each grant opens the buffer under a fresh key; the key dies when the payload is delivered or the
- * peer goes down. Over a backend that cannot close one peer's connection, what was GRANTED is then
- * DOUBTFUL until the endpoint is opened again; half a pool of such buffers is reason enough for
- * that.
+ * peer goes down. If the backend cannot close one peer's connection, GRANTED buffers are then
+ * DOUBTFUL until the endpoint is opened again; half a pool of such buffers triggers that.
  *
  * Invariants:
  *   1. peer->posted counts the parts with the backend, and is 0 after a reset.
  *   2. A buffer is GRANTED to a peer exactly when that peer's granted[] lists it.
  *   3. granted_count + held_count <= window for each peer; asked_count + credit_count <= window.
- *   4. Only in cairn_transport_poll are callbacks called.
+ *   4. Only cairn_transport_poll calls callbacks.
  */
 #ifndef CAIRN_TRANSPORT_INTERNAL_H
 #define CAIRN_TRANSPORT_INTERNAL_H

@@ -1,7 +1,6 @@
 /*
  * transport/measure.c - see measure.h. Both kinds warm up with as many bytes as the receive pool
- * has, then time the round: from the first timed message to the receiver's word that it has the
- * last.
+ * has, then time the round: from the first timed message to the receiver's report of the last.
  */
 #include "transport/measure.h"
 
@@ -30,7 +29,7 @@ enum {
     LOST_S = 60 /* a round that takes longer is given up */
 };
 
-/* What the receiver says at the end of a round, over a pipe. */
+/* The receiver's report at the end of a round, over a pipe. */
 struct receiver_report {
     uint64_t cpu_ns;
 };

@@ -1,10 +1,10 @@
 /*
  * transport/names.h - where the nodes of a job are.
  *
- * A node that is gone may have no name any more (a pod, a host that is being replaced), and come
- * back under another address. So a peer whose name has none cannot be reached for now, and no more
- * than that; the name of a peer that was lost or not reached is asked for again, one at a time, in
- * the background. Thread: the one that opened it.
+ * A node that is gone may lose its name (a pod, a host that is being replaced), and return under
+ * another address. So a peer whose name does not resolve is only unreachable for now; the names of
+ * peers that were lost or not reached are looked up again, one at a time, in the background.
+ * Thread: the one that opened it.
  */
 #ifndef CAIRN_TRANSPORT_NAMES_H
 #define CAIRN_TRANSPORT_NAMES_H
@@ -33,8 +33,8 @@ void cairn_names_ask(struct cairn_names *names, uint32_t node);
 bool cairn_names_turn(struct cairn_names *names, uint32_t *node);
 
 /*
- * The node is at this address from now on: a number counts at once, a name is asked for in the
- * background. *at_once tells which. CAIRN_CONFIG: malformed, or of another family than this node's;
+ * The node is at this address from now on: a number counts at once, a name is looked up in the
+ * background; *at_once tells which. CAIRN_CONFIG: malformed, or of another family than this node's;
  * CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_names_readdress(struct cairn_names *names, uint32_t node,

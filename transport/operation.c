@@ -1,9 +1,9 @@
 /*
  * transport/operation.c - sends: from the user's call to the backend, and back to on_sent.
  *
- * See internal.h for the life of an operation. A peer's queue holds what the backend would not take
- * yet; its length is bounded by the pool of operations. One peer gets no more than a quarter of the
- * free operations, so that a stuck peer leaves room for the others.
+ * See internal.h for the life of an operation. A peer's queue holds what the backend has not
+ * accepted yet; the pool of operations bounds it. One peer gets at most a quarter of the free
+ * operations, so that a stuck peer leaves room for the others.
  */
 #include "transport/internal.h"
 
@@ -223,7 +223,7 @@ operation_pump(struct cairn_transport *t, struct peer *peer)
         peer->retry_step_ns = 0;
 }
 
-/* A user's operation has no more part with the backend: ends it, or lets its frame go out. */
+/* No part of a user's operation is with the backend any more: ends it, or sends its frame. */
 static void
 user_part_done(struct cairn_transport *t, struct operation *operation)
 {
@@ -262,7 +262,7 @@ operation_done(void *context, struct cairn_backend_part *part, cairn_err err)
         user_part_done(t, operation);
 }
 
-/* The session has ended: what is queued ends now. What the backend has ends with its report. */
+/* The session has ended: ends what is queued. What the backend has ends with its report. */
 void
 operations_fail_queued(struct cairn_transport *t, struct peer *peer)
 {

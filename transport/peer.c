@@ -1,6 +1,6 @@
 /*
  * transport/peer.c - peers: sessions, going down, calling, and time. internal.h has the picture,
- * handshake.c what is exchanged before a session.
+ * handshake.c the messages before a session.
  */
 #include "transport/internal.h"
 
@@ -16,7 +16,7 @@ enum {
     BACKOFF_MS_MIN = 100,
     BACKOFF_MS_MAX = 1000,
     SILENT_MS = 1000, /* without a valid frame, before a strange token makes us call */
-    GRACE_MS = 1000   /* for the backend to report what a lost peer's operations came to */
+    GRACE_MS = 1000   /* for the backend to report a lost peer's operations */
 };
 
 void
@@ -98,7 +98,7 @@ peer_call(struct cairn_transport *t, struct peer *peer)
     peer_handshake_set(t, peer, CAIRN_FRAME_HELLO, t->versions.newest, &hello);
 }
 
-/* In a poll: starts the clock of a call that was made since the last one. */
+/* In a poll: starts the clock of calls made since the last one. */
 void
 peer_call_timed(struct cairn_transport *t, struct peer *peer)
 {
@@ -231,8 +231,8 @@ peer_connection_changed(void *context, uint32_t node, const char *why)
 }
 
 /*
- * A frame came under a token that is not this session's: left over from an older session, or from a
- * peer that thinks it is up with a process that was here before. The second is cured by a call.
+ * A frame came under another token: from an older session, or from a peer that thinks it is up with
+ * an earlier process here. A call cures the second.
  */
 void
 peer_stranger(struct cairn_transport *t, struct peer *peer)

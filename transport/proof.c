@@ -1,7 +1,7 @@
 /*
  * transport/proof.c - the handshake's HMAC-SHA256 proofs: see frame.h. The only file here that
- * includes OpenSSL. Source of the construction: RFC 2104, and the transcript binding of challenge
- * and response over both nonces and both names, so that a proof fits one handshake alone.
+ * includes OpenSSL. Construction: RFC 2104, with challenge and response bound to a transcript of
+ * both nonces and both names, so that a proof fits only one handshake.
  */
 #include "transport/frame.h"
 

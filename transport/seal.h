@@ -2,11 +2,11 @@
  * transport/seal.h - the protection of payloads' blocks: one direction of one connection.
  *
  * Each block of at most CAIRN_BLOCK_BYTES has a tag of AES-256-GCM (cipher.h) under the
- * connection's own key. A seal that encrypts covers with it what stands before the block in the
- * payload's header, too. The nonce is a counter of blocks from 0 on. The key is TLS's exporter's,
- * so it differs for every connection and direction, and no nonce can come twice under it: not after
- * a crash, in adopted memory, or in a slot that is filled again. A block that is repeated, left
- * out, moved, or brought from another connection has the wrong nonce.
+ * connection's own key. A seal that encrypts also covers the part of the payload's header before
+ * the block. The nonce counts blocks from 0. The key comes from TLS's exporter, so it differs for
+ * every connection and direction, and no nonce can come twice under it: not after a crash, in
+ * adopted memory, or in a slot that is filled again. A block that is repeated, left out, moved, or
+ * brought from another connection has the wrong nonce.
  */
 #ifndef CAIRN_TRANSPORT_SEAL_H
 #define CAIRN_TRANSPORT_SEAL_H
@@ -21,23 +21,23 @@ enum {
 
 struct cairn_seal;
 
-/* With `encrypt` a seal makes and checks, else it only tags. The cipher is borrowed until the seal
- * ends. CAIRN_NOMEM. Thread: the owner's. */
+/* With `encrypt` a seal encrypts and checks, else it only tags. The cipher is borrowed until the
+ * seal ends. CAIRN_NOMEM. Thread: the owner's. */
 CAIRN_MUST_CHECK cairn_err cairn_seal_create(const struct cairn_cipher *cipher, bool encrypt,
                                              bool sender, const uint8_t key[CAIRN_SEAL_KEY_BYTES],
                                              struct cairn_seal **out);
 void cairn_seal_destroy(struct cairn_seal *seal); /* NULL is allowed */
 
 /*
- * The sender's side: encrypts the next block into `out` and makes its tag. head[head_len] stands
- * before the block. CAIRN_IO.
+ * The sender's side: encrypts the next block into `out` and makes its tag. head[head_len] precedes
+ * the block. CAIRN_IO.
  */
 CAIRN_MUST_CHECK cairn_err cairn_seal_make(struct cairn_seal *seal, const void *head,
                                            size_t head_len, const void *block, size_t block_len,
                                            void *out, uint8_t tag[CAIRN_SEAL_TAG_BYTES]);
 
-/* The receiver's side: checks the next block, and decrypts it in place. CAIRN_CORRUPT: it is not
- * what the other side sent; what the block then holds must not be used. */
+/* The receiver's side: checks the next block, and decrypts it in place. CAIRN_CORRUPT: not what the
+ * other side sent; do not use the block. */
 CAIRN_MUST_CHECK cairn_err cairn_seal_check(struct cairn_seal *seal, const void *head,
                                             size_t head_len, void *block, size_t block_len,
                                             const uint8_t tag[CAIRN_SEAL_TAG_BYTES]);

@@ -23,9 +23,9 @@ enum {
     TAGS_AT = 1 + STREAM_HEAD_BYTES,
     TAGS_RECORD_BYTES_MAX = TAGS_AT + STREAM_TAGS_BYTES_MAX,
     RECORD_BYTES_MAX = CAIRN_FRAME_BYTES_MAX + CAIRN_TLS_OVERHEAD_BYTES,
-    /* Of payload in one batch. What is read for its tag counts several times, so that it is in
-     * cache when it is sent. An encrypted block goes alone: the other side works on it while the
-     * next one is encrypted. */
+    /* Payload bytes of one batch. Bytes read for a tag count several times, so that they are in
+     * cache when sent. An encrypted block goes alone: the other side works on it while we encrypt
+     * the next. */
     BATCH_BYTES = 1 << 20,
     TAGGED_COUNTS = 4,
     TAGGED_READ_BYTES = 4 * CAIRN_BLOCK_BYTES, /* at once: in cache when their tags are computed */
@@ -37,7 +37,7 @@ enum {
 _Static_assert(sizeof(struct stream_part) <= sizeof(struct cairn_backend_part),
                "a part fits its scratch");
 
-/* A TLS alert in clear (handshake_failure): to who speaks to us without our key. */
+/* A TLS alert in clear (handshake_failure), for peers that speak to us without our key. */
 static const uint8_t refusal[7] = {TLS_KIND_ALERT, 3, 3, 0, 2, 2, 40};
 
 void
@@ -184,7 +184,7 @@ proved_prepare(struct stream *stream)
 
 /* ---- the handshake ---- */
 
-/* Sends what the handshake has to say: at most some KiB of certificates into an empty socket. */
+/* Sends pending handshake bytes: at most some KiB of certificates into an empty socket. */
 static bool
 handshake_output(struct stream *stream)
 {
@@ -333,7 +333,7 @@ arrival_advance(struct stream *stream, size_t bytes_len)
     return arrives(stream) || span_end(stream);
 }
 
-/* Takes bytes of a payload that were read with what stood before it. */
+/* Takes payload bytes that were read together with earlier input. */
 static size_t
 arrival_copy(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 {
@@ -431,7 +431,7 @@ record_take(struct stream *stream, const uint8_t *record, size_t record_len)
     return stream->owner->received(stream->owner->context, stream, frame, frame_len);
 }
 
-/* The bytes that the thing at the beginning of the input has; 0: it is nothing that we know. */
+/* The length of the first item of the input; 0: unknown. */
 static size_t
 thing_bytes(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 {
@@ -461,7 +461,7 @@ thing_bytes(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
     return 0;
 }
 
-/* The stream does not begin with anything that may stand there. */
+/* The stream begins with something that may not be there. */
 static void
 thing_unknown(struct stream *stream, uint8_t first)
 {
@@ -479,7 +479,7 @@ thing_unknown(struct stream *stream, uint8_t first)
     }
 }
 
-/* Handles what the input holds; keeps the beginning of what is not whole. */
+/* Handles the input; keeps the beginning of an incomplete item. */
 static void
 input_parse(struct stream *stream)
 {
@@ -570,9 +570,9 @@ input_read(struct stream *stream)
     return got;
 }
 
-/* Says how much of a payload must have come before the socket wakes us again: to wake up for each
- * segment costs more than to read it. The rest of the payload is under way, and the kernel wakes us
- * earlier where it has no room for so much. */
+/* Sets how much of a payload must arrive before the socket wakes us: waking for each segment costs
+ * more than reading it. The rest is under way, and the kernel wakes us earlier if it has no
+ * room. */
 static void
 wake_set(struct stream *stream)
 {

@@ -55,7 +55,7 @@ struct cairn_tls_link {
 
 /* ---- claims ---- */
 
-/* What a caller says before anything is proved: with a key as the identity of the pre-shared key,
+/* What a caller sends before anything is proved: with a key as the identity of the pre-shared key,
  * else (NULL) as the name of the protocol. */
 static void
 claim_format(char out[IDENTITY_BYTES], const struct cairn_tls *tls, const uint32_t *key_id,
@@ -88,7 +88,7 @@ claim_caller(const struct cairn_tls *tls, const char *claim)
     return from < tls->node_count ? (uint32_t)from : tls->node;
 }
 
-/* What is wrong with a claim that is not one of ours; the stranger is told none of this. */
+/* Why a claim is not one of ours; the stranger is not told. */
 static void
 claim_explain(struct cairn_tls_link *link, const char *theirs)
 {
@@ -130,8 +130,8 @@ claim_explain(struct cairn_tls_link *link, const char *theirs)
 
 /* ---- pre-shared keys ---- */
 
-/* A session that has nothing but the pre-shared key; NULL if there is no such key, or the crypto
- * library fails. */
+/* A session with nothing but the pre-shared key; NULL if the key is unknown, or the crypto library
+ * fails. */
 static SSL_SESSION *
 session_make(const struct cairn_tls *tls, SSL *ssl, uint32_t key_id, uint32_t from, uint32_t to)
 {
@@ -171,7 +171,7 @@ psk_offer(SSL *ssl, const EVP_MD *digest, const unsigned char **id, size_t *id_l
 }
 
 /* The callee's side: the key that an identity names. Without one the handshake goes on with
- * certificates, or fails where there are none. */
+ * certificates, or fails if there are none. */
 static int
 psk_find(SSL *ssl, const unsigned char *id, size_t id_len, SSL_SESSION **out)
 {
@@ -251,8 +251,8 @@ claim_offer(struct cairn_tls_link *link)
     return SSL_set_alpn_protos(link->ssl, list, (unsigned)len + 1) == 0;
 }
 
-/* Both sides: the certificate that the peer shows. Called before it is proved that it is the
- * peer's. */
+/* Both sides: takes the peer's certificate. Called before the peer has proved that it is its
+ * own. */
 static int
 peer_verify(X509_STORE_CTX *shown, void *context)
 {
@@ -278,7 +278,7 @@ peer_verify(X509_STORE_CTX *shown, void *context)
     return link->certified;
 }
 
-/* The handshake is complete: whether it has proved who the peer is. */
+/* The handshake is complete: whether it has proved the peer's identity. */
 static bool
 is_proved(const struct cairn_tls_link *link)
 {

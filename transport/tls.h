@@ -1,16 +1,16 @@
 /*
- * transport/tls.h - TLS 1.3 over bytes that somebody else sends and receives, proved by the job's
- * key as pre-shared key, or by certificates of both sides. The only file here that includes
- * OpenSSL's TLS, but for what certificate.c sets in its contexts.
+ * transport/tls.h - TLS 1.3 over bytes that others send and receive, proved by the job's key as
+ * pre-shared key, or by certificates of both sides. The only file here that includes OpenSSL's TLS,
+ * except for what certificate.c sets in its contexts.
  *
- * With a key a caller names job, caller, callee, key and protection in the identity of its
- * pre-shared key; with a certificate it names the same, but the key, as the protocol of the
- * application (ALPN, RFC 7301). The callee looks at either before it computes anything, and refuses
- * what it does not know. Then both sides prove the key, or that the certificate of the node that
- * each claims to be is theirs (certificate.h), with a fresh Diffie-Hellman exchange, so that a
- * recorded conversation stays closed when the key is known later. Who has both offers both, and a
- * callee takes the key where it knows it. There are no tickets, no early data and no other version
- * of TLS.
+ * With a key, a caller names job, caller, callee, key and protection in the identity of its
+ * pre-shared key; with a certificate it names the same without the key as the protocol of the
+ * application (ALPN, RFC 7301). The callee checks either before it computes anything, and refuses
+ * what it does not know. Then both sides prove the key, or that they own the certificate of the
+ * node that they claim to be (certificate.h), with a fresh Diffie-Hellman exchange, so that a
+ * recorded conversation stays closed if the key becomes known later. A caller with both offers
+ * both; a callee that knows the key takes it. There are no tickets, no early data and no other
+ * version of TLS.
  *
  * Threads: a context and its links belong to one thread.
  */
@@ -46,9 +46,8 @@ void cairn_tls_link_destroy(struct cairn_tls_link *link); /* NULL is allowed */
 /*
  * Takes records[bytes_len] of the other side (the caller begins with none). CAIRN_OK: the peer is
  * proved; CAIRN_AGAIN: it needs more; CAIRN_DENIED: the other side refused us, or we refuse its
- * certificate, and then cairn_tls_link_why says why; CAIRN_CORRUPT: anything else, and
- * cairn_tls_link_why says what. cairn_tls_link_output has what must be sent in
- * every case.
+ * certificate, for the reason of cairn_tls_link_why; CAIRN_CORRUPT: anything else, with the same
+ * reason. In every case cairn_tls_link_output has the bytes to send.
  */
 CAIRN_MUST_CHECK cairn_err cairn_tls_link_handshake(struct cairn_tls_link *link,
                                                     const uint8_t *bytes, size_t bytes_len);
@@ -75,7 +74,7 @@ CAIRN_MUST_CHECK cairn_err cairn_tls_link_seal(struct cairn_tls_link *link, cons
                                                size_t *used);
 
 /* Opens one whole record. CAIRN_AGAIN: it held no message; CAIRN_DENIED: the other side ends the
- * conversation, which is how a callee refuses a certificate; CAIRN_CORRUPT: the record is forged,
+ * conversation, as a callee does that refuses a certificate; CAIRN_CORRUPT: the record is forged,
  * damaged or repeated. */
 CAIRN_MUST_CHECK cairn_err cairn_tls_link_open(struct cairn_tls_link *link, const uint8_t *record,
                                                size_t record_len, uint8_t *out, size_t out_bytes,

@@ -358,7 +358,7 @@ blocked_wake(struct cairn_transport *t)
 }
 
 /*
- * Opens the endpoint again: the last resort, when memory is with the backend that no single peer's
+ * Opens the endpoint again: the last resort, if the backend has memory that no single peer's
  * disconnect brings back. All sessions end; they are made again at once.
  */
 static void

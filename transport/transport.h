@@ -58,8 +58,8 @@ enum cairn_peer_state {
     CAIRN_PEER_VERSION /* speaks no version that this agent speaks */
 };
 
-/* What the network between agents cannot do to payloads. Messages are always TLS where there is a
- * key or a certificate. */
+/* What the network between agents cannot do to payloads. With a key or certificate, messages always
+ * use TLS. */
 enum cairn_protection {
     CAIRN_PROTECTION_NONE,
     CAIRN_PROTECTION_AUTHENTICATE, /* change, repeat or move them */
@@ -70,10 +70,10 @@ struct cairn_transport;
 struct cairn_transport_hub; /* transport_loop.h */
 
 /*
- * A message has come. body[body_len] is valid during the call. payload[payload_len] (NULL without
- * one; aligned to 4096) belongs to the receiver until cairn_transport_release(buffer); buffer is 0
- * without a payload. With CAIRN_PROTECTION_AUTHENTICATE a message comes without its payload if that
- * changed on the way, or in the sender's memory after cairn_transport_send.
+ * A message has arrived. body[body_len] is valid during the call. payload[payload_len] (NULL
+ * without one; aligned to 4096) belongs to the receiver until cairn_transport_release(buffer);
+ * buffer is 0 without a payload. With CAIRN_PROTECTION_AUTHENTICATE a message comes without its
+ * payload if that changed on the way, or in the sender's memory after cairn_transport_send.
  */
 typedef void cairn_transport_message_fn(void *context, uint32_t from_node, const void *body,
                                         size_t body_len, const void *payload, size_t payload_len,
@@ -82,10 +82,10 @@ typedef void cairn_transport_message_fn(void *context, uint32_t from_node, const
 /* A send has ended, in any order over the peers: CAIRN_OK, or CAIRN_PEER (it may have arrived). */
 typedef void cairn_transport_sent_fn(void *context, uint32_t node, uint64_t ticket, cairn_err err);
 
-/* A peer came up or went down. Incarnation is that of the session which begins or ends. */
+/* A peer came up or went down. Incarnation: of the session that begins or ends. */
 typedef void cairn_transport_peer_fn(void *context, uint32_t node, bool up, uint64_t incarnation);
 
-/* A send to this peer that was told CAIRN_AGAIN may be tried again. NULL is allowed. */
+/* A send to this peer that got CAIRN_AGAIN may be tried again. NULL is allowed. */
 typedef void cairn_transport_writable_fn(void *context, uint32_t node);
 
 /* A key of the job: bytes[len], CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX; len 0: none. */
@@ -101,7 +101,7 @@ struct cairn_pem {
     size_t len;
 };
 
-/* This node's certificate, and whose certificates of other nodes count: certificate.h. */
+/* This node's certificate, and the authorities of other nodes' certificates: certificate.h. */
 struct cairn_transport_certificate {
     struct cairn_pem chain; /* this node's, then those between it and an authority's */
     struct cairn_pem private_key;
@@ -186,11 +186,10 @@ struct cairn_transport_stats {
 /*
  * Opens a transport and listens. `options` and all it points to are borrowed for the call (the hub
  * and the context until close). CAIRN_DENIED: bind_address is not loopback and there is no key and
- * no certificate. CAIRN_CONFIG: an address or the provider is wrong (a peer's name that has no
- * address is not: it is asked for again; the log says what is wrong and lists the providers there
- * are), or a number is out of range. CAIRN_IO: the address cannot be bound, such as a port in use.
- * CAIRN_NOT_FOUND: libfabric is not installed. CAIRN_NOMEM. On success the caller owns *out and
- * ends it with cairn_transport_close.
+ * no certificate. CAIRN_CONFIG: an address, the provider or a number is wrong; the log says which
+ * and lists the providers. (If a peer's name does not resolve, it is looked up again.) CAIRN_IO:
+ * the address cannot be bound, such as a port in use. CAIRN_NOT_FOUND: libfabric is not installed.
+ * CAIRN_NOMEM. On success the caller owns *out and ends it with cairn_transport_close.
  */
 CAIRN_MUST_CHECK cairn_err cairn_transport_open(const struct cairn_transport_options *options,
                                                 struct cairn_transport **out);
@@ -201,12 +200,11 @@ CAIRN_MUST_CHECK cairn_err cairn_transport_open(const struct cairn_transport_opt
  */
 void cairn_transport_close(struct cairn_transport *transport);
 
-/* A descriptor that becomes readable when poll has work; -1 where the provider has none: poll by
- * due. */
+/* A descriptor that becomes readable when poll has work; -1 if the provider has none: use due. */
 int cairn_transport_fd(const struct cairn_transport *transport);
 
 /*
- * When poll must be called at the latest though fd stays silent: 0 at once (never sleep before),
+ * When poll must be called at the latest even if fd stays silent: 0 at once (do not sleep),
  * UINT64_MAX never, else a time on the clock of now_ns. Ask right before every sleep on fd.
  */
 uint64_t cairn_transport_due(struct cairn_transport *transport, uint64_t now_ns);
@@ -219,11 +217,11 @@ void cairn_transport_poll(struct cairn_transport *transport, uint64_t now_ns);
 
 /*
  * Sends a message. body[body_len] is copied; payload[payload_len] (NULL and 0: none) is borrowed
- * until on_sent with this ticket. CAIRN_OK: accepted, on_sent will be called exactly once unless
- * the transport is closed first. CAIRN_AGAIN: no credit, no free operation, or the first connection
- * is still being made; on_writable or on_peer says when to try again. CAIRN_PEER: the peer is not
- * up; it is being tried in the background. CAIRN_DENIED, CAIRN_VERSION: see cairn_peer_state.
- * CAIRN_INVAL: too long, or no such node, or one's own. Calls no callback, allocates nothing.
+ * until on_sent with this ticket. CAIRN_OK: accepted, on_sent comes exactly once unless the
+ * transport is closed first. CAIRN_AGAIN: no credit, no free operation, or the first connection is
+ * pending; on_writable or on_peer says when to try again. CAIRN_PEER: the peer is not up; it is
+ * tried in the background. CAIRN_DENIED, CAIRN_VERSION: see cairn_peer_state. CAIRN_INVAL: too
+ * long, no such node, or this node. Calls no callback, allocates nothing.
  */
 CAIRN_MUST_CHECK cairn_err cairn_transport_send(struct cairn_transport *transport, uint32_t node,
                                                 const void *body, size_t body_len,
@@ -233,27 +231,27 @@ CAIRN_MUST_CHECK cairn_err cairn_transport_send(struct cairn_transport *transpor
 /* Gives a received payload's buffer back. Exactly once per buffer; a stale one is ignored. */
 void cairn_transport_release(struct cairn_transport *transport, uint64_t buffer);
 
-/* Starts to connect to a peer that nobody has sent to yet, or that was left. Without effect on
+/* Starts to connect to a peer that nobody has sent to yet, or that was left. No effect on
  * others. */
 void cairn_transport_connect(struct cairn_transport *transport, uint32_t node);
 
 /*
- * Nobody here needs a session with the peer: one that is up stays until it ends, which is expected
- * then, and the peer is not called again before it is sent to or connected to.
+ * This node no longer needs a session with the peer: a session that is up stays until it ends,
+ * which is then expected; the peer is not called again before a send or connect.
  */
 void cairn_transport_leave(struct cairn_transport *transport, uint32_t node);
 
 /*
  * Declares a peer dead, such as after missed heartbeats: its operations end with CAIRN_PEER at the
- * next poll, and it is then tried again in the background.
+ * next poll; then it is tried again in the background.
  */
 void cairn_transport_disconnect(struct cairn_transport *transport, uint32_t node);
 
 /*
- * The node has another address from now on, such as that of the machine which replaces a dead one.
- * A session with it ends at the next poll, and it is tried at its new address. The address is
- * copied. CAIRN_CONFIG: it is malformed, or of the other family than this node's (the log says
- * which), or the node is this one or does not exist; CAIRN_NOMEM. Nothing has changed then.
+ * The node has another address from now on, such as that of the machine that replaces a dead one. A
+ * session with it ends at the next poll, and it is tried at its new address. The address is copied.
+ * CAIRN_CONFIG: malformed, or not of this node's family (logged), or the node is this one or does
+ * not exist; CAIRN_NOMEM. Then nothing has changed.
  */
 CAIRN_MUST_CHECK cairn_err cairn_transport_readdress(struct cairn_transport *transport,
                                                      uint32_t node, const char *address);
@@ -261,9 +259,9 @@ CAIRN_MUST_CHECK cairn_err cairn_transport_readdress(struct cairn_transport *tra
 /*
  * Takes other keys and another certificate from now on: calls offer the first key and accept both;
  * sessions live on. All is copied; the second key, or both, may be empty, and the certificate NULL,
- * but not all of them. CAIRN_INVAL: the provider cannot do that (it needs a restart), or the
- * transport has neither key nor certificate; CAIRN_CONFIG: a length is wrong, the keys are the
- * same, or the certificate is refused (logged); CAIRN_NOMEM, CAIRN_IO. The old ones stay then.
+ * but not all of them. CAIRN_INVAL: the provider cannot (restart instead), or the transport has
+ * neither key nor certificate; CAIRN_CONFIG: a length is wrong, the keys are the same, or the
+ * certificate is refused (logged); CAIRN_NOMEM, CAIRN_IO. On failure the old ones stay.
  */
 CAIRN_MUST_CHECK cairn_err
 cairn_transport_rekey(struct cairn_transport *transport, const struct cairn_transport_key keys[2],

@@ -1,9 +1,9 @@
 /*
  * transport/transport_loop.c - the backend `loop`: transports of one process, for tests.
  *
- * A link holds what one node has sent to another and the other has not yet taken. Moving an item
- * off a link gives it back to its sender as done. Frames are copied when they are sent; a payload
- * is copied when it is taken, so that it is truly borrowed until then.
+ * A link holds what one node has sent and the other has not yet taken. Moving an item off a link
+ * reports it done to its sender. Frames are copied when sent; a payload is copied when taken, so
+ * that it is truly borrowed until then.
  */
 #include "transport/transport_loop.h"
 

@@ -1,10 +1,10 @@
 /*
- * transport/transport_loop.h - the hub through which the `loop` backend's transports of one process
- * reach each other, and the hooks by which a test makes it fail.
+ * transport/transport_loop.h - the hub that connects the `loop` backend's transports of one
+ * process, and the hooks by which a test makes it fail.
  *
- * A hub has a place per node. Frames and writes travel on the link from a node to a node, a queue
- * of bounded length that is emptied when the receiving transport is polled. Threads: any, a lock in
- * the hub guards it all; transports of one hub may be polled by different threads.
+ * A hub has a place per node. Frames and writes travel on the link from a node to a node, a bounded
+ * queue that is emptied when the receiving transport polls. Threads: any, a lock in the hub guards
+ * it all; different threads may poll transports of one hub.
  */
 #ifndef CAIRN_TRANSPORT_LOOP_H
 #define CAIRN_TRANSPORT_LOOP_H
@@ -25,7 +25,7 @@ void cairn_transport_hub_destroy(struct cairn_transport_hub *hub);
  * done. */
 void cairn_transport_hub_cut(struct cairn_transport_hub *hub, uint32_t from, uint32_t to, bool cut);
 
-/* Loses the next `count` frames on a link; the sender is told that they went well. */
+/* Loses the next `count` frames on a link; the sender sees success. */
 void cairn_transport_hub_drop(struct cairn_transport_hub *hub, uint32_t from, uint32_t to,
                               uint32_t count);
 

@@ -66,7 +66,7 @@ struct ofi {
     uint32_t buffer_count;
     uint32_t operation_count;
     struct sockaddr_storage own;
-    fi_addr_t *peers;         /* [node_count], FI_ADDR_UNSPEC where nobody has said */
+    fi_addr_t *peers;         /* [node_count], FI_ADDR_UNSPEC if unknown */
     struct fid_mr **regions;  /* [buffer_count], NULL: closed */
     struct receive *receives; /* [RECEIVE_COUNT] */
     bool *unposted;           /* [RECEIVE_COUNT], to be posted again */
@@ -225,9 +225,9 @@ info_find(struct ofi *ofi, const struct cairn_transport_options *options)
 }
 
 /*
- * What is in the queue of connections when it closes is lost with its memory and its descriptor
- * (libfabric 1.17, ofi_eq_cleanup), and only libfabric itself can reach that queue. So requests to
- * connect are taken until none is left; a connection that they lead to ends with the endpoint.
+ * What is in the queue of connections when it closes is lost with its memory and descriptor
+ * (libfabric 1.17, ofi_eq_cleanup), and only libfabric can reach that queue. So requests to connect
+ * are taken until none is left; the connections that they make end with the endpoint.
  */
 static void
 endpoint_close(struct ofi *ofi)
@@ -401,7 +401,7 @@ ofi_may_sleep(struct cairn_backend *backend)
     return ofi->unposted_count == 0 && fi_trywait(ofi->fabric, fids, 1) == 0;
 }
 
-/* The receive of a completion's context, NULL when it is an operation's. */
+/* The receive of a completion's context, NULL for an operation's. */
 static struct receive *
 receive_of(const struct ofi *ofi, void *context)
 {
@@ -491,16 +491,16 @@ ofi_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_
     memcpy(&local.iov_base, &bytes, sizeof bytes); /* the interface is not const, the bytes are */
     local.iov_len = bytes_len;
     message.addr = ofi->peers[node];
-    /* What follows over another way must find the bytes in place. */
+    /* What follows over another path must find the bytes in place. */
     code = fi_writemsg(ofi->ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
     return code ? translate(code) : CAIRN_OK;
 }
 
 /*
- * Whether there is a connection, or the beginning of one, that removing the peer would close. Where
- * a connection could not even be begun (no route, no port), libfabric 1.17 keeps an entry without
- * one, and crashes when that is removed (rxm_close_conn); nothing is in flight on it. The empty
- * frame asks: it begins a connection where there is none.
+ * Whether removing the peer would close a connection, or the beginning of one. If a connection
+ * could not even be begun (no route, no port), libfabric 1.17 keeps an entry without one, and
+ * crashes when that is removed (rxm_close_conn); nothing is in flight on it. The empty frame tests
+ * it: it begins a connection where there is none.
  */
 static bool
 may_remove(struct ofi *ofi, uint32_t node)
@@ -531,7 +531,7 @@ ofi_disconnect(struct cairn_backend *backend, uint32_t node)
     return CAIRN_OK;
 }
 
-/* A key that nobody can guess; 0 when there is no randomness. */
+/* An unguessable key; 0 without randomness. */
 static uint64_t
 key_draw(struct ofi *ofi)
 {
@@ -626,8 +626,7 @@ static const struct cairn_transport_ops ofi_ops = {
 
 /*
  * libfabric reads its settings when it is loaded, and at its first call. The trainer's (for NCCL's
- * network, say) are not ours: they would print to our stderr or hide the provider that was asked
- * for.
+ * network, say) are not ours: they would print to our stderr or hide the requested provider.
  */
 static void
 environment_set(void)

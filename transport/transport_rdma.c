@@ -151,7 +151,7 @@ own_send(struct cairn_backend *backend, const struct place *place, struct own_pa
 
 /* ---- offers ---- */
 
-/* Tells the node where this one's endpoint is, and the key of its tags. */
+/* Sends the node this one's endpoint, and the key of its tags. */
 static cairn_err
 offer_send(struct rdma *rdma, struct place *place)
 {
@@ -217,7 +217,7 @@ offer_received(struct rdma *rdma, struct place *place, const uint8_t *bytes, siz
     rdma->unfinished |= place->to_call;
 }
 
-/* Goes on with connecting, as far as the backends take it. */
+/* Goes on with connecting, as far as the backends allow. */
 static void
 place_turn(struct rdma *rdma, struct place *place)
 {

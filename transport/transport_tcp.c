@@ -1,20 +1,20 @@
 /*
  * transport/transport_tcp.c - the backend over plain TCP: who is let in, and which connection
- * belongs to which node. stream.h has what travels over a connection.
+ * belongs to which node. stream.h specifies what travels over a connection.
  *
- * A node has one connection at a time, made by either side, and both sides send over it. Where both
- * call at once the lower node's call counts. A proved peer that connects again has lost its
- * connection or its process: the old one is reported as lost, and the new one is held until it has
- * been closed.
+ * A node has one connection at a time, made by either side; both sides send over it. If both call
+ * at once the lower node's call counts. A proved peer that connects again has lost its connection
+ * or its process: the old one is reported as lost, and the new one is held until the old one is
+ * closed.
  *
  * Strangers. A connection that is not proved costs a descriptor and 3 KiB until its handshake's
  * deadline, two seconds. There are at most HALF_OPEN_MAX of them and HALF_OPEN_PER_SOURCE per
- * address; beyond that the oldest (of this address) is closed for the newcomer, so that neither
- * idle connections nor many of them keep a peer out for longer than its own handshake takes. Those
- * whose hello fits our keys or certificates go last. What strangers cause takes at most
- * WORK_NS of each TICK_MS, a quarter of a core, with ACCEPTS_PER_TURN connections between two
- * looks at proved peers. Once half of that is used, a hello without the job's number is refused
- * before TLS sees it: so a flood of them leaves time for a peer.
+ * address; beyond that the oldest (of this address) is closed for the newcomer, so that strangers'
+ * connections, idle or many, keep a peer out no longer than its own handshake takes. Those whose
+ * hello fits our keys or certificates are closed last. Strangers take at most WORK_NS of each
+ * TICK_MS, a quarter of a core, with ACCEPTS_PER_TURN connections between two looks at proved
+ * peers. Once half of that is used, a hello without the job's number is refused before TLS sees it,
+ * so that a flood leaves time for a peer.
  */
 #include "transport/backend.h"
 
@@ -175,7 +175,7 @@ bury(struct tcp *tcp, struct stream *stream, const char *why)
     tcp->dead = stream;
 }
 
-/* The node's next connection takes the place of the one that has gone. */
+/* The node's next connection takes the lost one's place. */
 static void
 promote(struct tcp *tcp, struct place *place)
 {
@@ -356,8 +356,8 @@ socket_make(const struct sockaddr_storage *address)
     return fd;
 }
 
-/* Begins to connect to a node. From this node's own address: others may look at where a call comes
- * from. */
+/* Begins to connect to a node, from this node's own address: others may check the source of a
+ * call. */
 static void
 call_begin(struct tcp *tcp, uint32_t node)
 {
@@ -418,8 +418,8 @@ crowd_add(struct crowd *crowd, struct stream *stream)
     crowd->count[stream->known]++;
 }
 
-/* The connection to close where `most` are too many; NULL: they are fewer. Known callers go last,
- * but keep half of the places at most: a stranger can repeat a hello. */
+/* The connection to close if there are `most` or more; NULL: fewer. Known callers go last, but keep
+ * half of the places at most: a stranger can repeat a hello. */
 static struct stream *
 crowd_worst(const struct crowd *crowd, uint32_t most)
 {
@@ -773,7 +773,7 @@ tcp_disconnect(struct cairn_backend *backend, uint32_t node)
     return CAIRN_OK;
 }
 
-/* A key that nobody can guess, so that a peer writes only into buffers it was granted. */
+/* An unguessable key, so that a peer writes only into buffers that it was granted. */
 static cairn_err
 tcp_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_remote *out)
 {
