@@ -1,5 +1,4 @@
-/* tools/ask.c - one question to an agent: connect, hello, ask, and the parts of the answer put
- * together. */
+/* tools/ask.c - one question to an agent: connect, hello, ask, and join the parts of the answer. */
 #include "tools/ask.h"
 
 #include "base/clock.h"
@@ -45,7 +44,7 @@ connect_error(int error)
     case EAGAIN:
         return CAIRN_AGAIN;
     default:
-        return CAIRN_PEER; /* nobody there: ENOENT, ECONNREFUSED, or no socket at all */
+        return CAIRN_PEER; /* no agent there: ENOENT, ECONNREFUSED, or not a socket */
     }
 }
 
@@ -77,7 +76,7 @@ link_close(struct cairn_line *link)
     link->fd = -1;
 }
 
-/* Sends what is queued and receives until a whole frame is here. */
+/* Sends what is queued and receives until a whole frame is there. */
 static cairn_err
 next_frame(struct cairn_line *link, struct cairn_session_frame *out)
 {

@@ -1,5 +1,6 @@
 /*
- * tools/ask.h - asking an agent: a blocking operator's session over its socket, with deadlines.
+ * tools/ask.h - questions to an agent: a blocking operator's session over its socket, with
+ * deadlines.
  */
 #ifndef CAIRN_TOOLS_ASK_H
 #define CAIRN_TOOLS_ASK_H
@@ -12,8 +13,7 @@
 /* What is asked. */
 struct cairn_question {
     const char *verb;                  /* of the request: "status" */
-    const char *asker;                 /* the verb in whose name a missing answer is reported;
-                                     * NULL: `verb` */
+    const char *asker;                 /* the verb that reports a missing answer; NULL: `verb` */
     const char *socket;                /* the agent's (tools/find_agent.h) */
     struct cairn_generation_id wanted; /* step 0: none; the epoch as people name it */
     bool dry_run;
@@ -31,13 +31,13 @@ struct cairn_question {
     uint32_t steps, until; /* trace: the last `steps` steps up to that one (0: the newest) of … */
     uint32_t of;           /* … this node, from `offset` of the parcel with this token on */
     uint64_t token, offset;
-    const char *note;    /* launch: of this launcher, for the others; NULL: it stays */
-    uint64_t reads;      /* launch: OPERATOR_READS_… of the command; 0: not told */
-    uint64_t shape;      /* launch: the approved relaunch that the job follows; 0: none */
-    bool relaunch;       /* launch: the launchers begin a new round */
-    bool local;          /* launch: only who is alive, without asking the other agents */
-    bool is_raw;         /* the answer is not JSON, unless it is a refusal: there is no tree then */
-    uint32_t timeout_ms; /* for the whole answer */
+    const char *note;     /* launch: of this launcher, for the others; NULL: it stays */
+    uint64_t reads;       /* launch: OPERATOR_READS_… of the command; 0: not told */
+    uint64_t shape;       /* launch: the approved relaunch that the job follows; 0: none */
+    bool relaunch;        /* launch: the launchers begin a new round */
+    bool local;           /* launch: only who is alive, without the other agents */
+    bool is_raw;          /* the answer is text unless it is a refusal: no tree */
+    uint32_t timeout_ms;  /* for the whole answer */
     const char *progress; /* shown on stderr while waiting; NULL: nothing */
 };
 
@@ -50,9 +50,9 @@ struct cairn_answer {
 };
 
 /*
- * Asks and waits. CAIRN_OK: *out is filled, and has the agent's exit code. CAIRN_PEER: no agent
- * listens there, or it went away; CAIRN_TIMEOUT; CAIRN_DENIED: it is not ours; CAIRN_VERSION: it
- * speaks another version; CAIRN_CORRUPT; CAIRN_NOMEM. Nothing is printed.
+ * Asks and waits. CAIRN_OK: *out is filled, with the agent's exit code. CAIRN_PEER: no agent
+ * listens there, or it went away; CAIRN_TIMEOUT; CAIRN_DENIED: another user's; CAIRN_VERSION: it
+ * speaks another version; CAIRN_CORRUPT; CAIRN_NOMEM. Prints nothing.
  */
 CAIRN_MUST_CHECK cairn_err cairn_ask(const struct cairn_question *question,
                                      struct cairn_answer *out);
@@ -66,20 +66,19 @@ struct cairn_line;
 struct cairn_line *cairn_line_create(void);
 void cairn_line_close(struct cairn_line *line);
 
-/* As cairn_ask, over the line. It is opened where it is not, and closed if the asking fails. */
+/* As cairn_ask, over the line. Opens it if necessary, and closes it if the asking fails. */
 CAIRN_MUST_CHECK cairn_err cairn_line_ask(struct cairn_line *line,
                                           const struct cairn_question *question,
                                           struct cairn_answer *out);
 
-/* Asks; where that fails, says why and what to do under the asker's name, and gives the exit code.
- * 0: go on with *out. */
+/* Asks; on failure prints why and what to do under the asker's name, and returns the exit code. 0:
+ * go on with *out. */
 int cairn_ask_or_say(const struct cairn_question *question, struct cairn_answer *out);
 
-/* True where the answer is but an "error" (which is then said under the verb's name), and not what
- * was asked for. */
+/* True if the answer is only an "error", which is printed under the verb's name. */
 bool cairn_answer_refused(const char *verb, const struct cairn_answer *answer);
 
-/* True where an agent answers hello there, within timeout_ms. */
+/* True if an agent answers hello there within timeout_ms. */
 bool cairn_agent_answers(const char *socket, uint32_t timeout_ms);
 
 #endif

@@ -128,8 +128,7 @@ reach(const struct cairn_bench_case *value)
     return value->at_most ? (ratio > 0 ? value->bound / ratio : 0) : ratio / value->bound;
 }
 
-/* The case that stands for the stage: of those that promise something, the one that is nearest to
- * breaking it. */
+/* The case that represents the stage: of those with a promise, the one nearest to breaking it. */
 static const struct cairn_bench_case *
 headline(const struct cairn_bench_report *report)
 {
@@ -259,7 +258,7 @@ print_table(const struct cairn_bench_report *report, const struct machine *machi
 
 /* ---- the command line ---- */
 
-/* A whole number in its bounds; false for anything else. Without a text nothing is set. */
+/* A whole number in its bounds; else false. Without a text sets nothing. */
 static bool
 take_number(const char *text, uint32_t min, uint32_t max, uint32_t *out)
 {
@@ -329,7 +328,7 @@ run_one(const struct stage *stage, const struct cairn_bench_options *options, bo
     return CAIRN_EXIT_OK;
 }
 
-/* Every stage in turn. What is worst of each stage stands for it. */
+/* Runs every stage. Each is represented by its worst case. */
 static int
 run_all(const struct cairn_bench_options *options, bool json)
 {
@@ -402,7 +401,7 @@ cairn_verb_bench(int argc, char **argv)
 
         snprintf(names + used, sizeof names - used, "|%s", stages[i].name);
     }
-    /* The stage may stand before the options: it is moved behind them. */
+    /* Moves a stage before the options behind them. */
     if (argc > 2 && argv[1][0] != '-') {
         char *name = argv[1];
 

@@ -1,9 +1,9 @@
 /*
- * tools/bench.h - what one measurement is: cases with value, floor and ratio, and further figures.
+ * tools/bench.h - one measurement: cases with value, floor and ratio, and further figures.
  *
- * A stage is measured next to its floor in the same run. `ratio` is always value / floor; where
- * both are speeds more is better and the promise is a lower bound, where both are CPU seconds less
- * is better and it is an upper bound.
+ * A stage is measured next to its floor in the same run. `ratio` is always value / floor. For
+ * speeds more is better and the promise is a lower bound; for CPU seconds less is better and it is
+ * an upper bound.
  */
 #ifndef CAIRN_TOOLS_BENCH_H
 #define CAIRN_TOOLS_BENCH_H
@@ -19,8 +19,7 @@ enum {
     CAIRN_BENCH_DETAILS_MAX = 64,
     CAIRN_BENCH_NAME_BYTES = 64,
     CAIRN_BENCH_ROUNDS_MAX = 31,
-    CAIRN_BENCH_NODES = 6, /* of protect and restore, where nothing else is asked for; as the
-                            * next */
+    CAIRN_BENCH_NODES = 6, /* of protect and restore by default; as the next */
     CAIRN_BENCH_PARITY = 2
 };
 
@@ -39,7 +38,7 @@ struct cairn_bench_case {
     double floor;
     const char *unit;    /* of both; static */
     const char *command; /* what the floor is; static */
-    double bound;        /* what the ratio must reach; 0: nothing is promised of this case */
+    double bound;        /* what the ratio must reach; 0: no promise */
     bool at_most;        /* the bound is an upper one */
     uint64_t bytes;      /* per round */
     uint32_t threads;
@@ -54,8 +53,7 @@ struct cairn_bench_detail {
 
 struct cairn_bench_report {
     const char *stage;   /* static */
-    const char *skipped; /* static; why this machine cannot measure it: then there are no cases. Or
-                          * NULL */
+    const char *skipped; /* static; why this machine cannot measure it: no cases then. Or NULL */
     uint32_t case_count;
     struct cairn_bench_case cases[CAIRN_BENCH_CASES_MAX];
     uint32_t detail_count;
@@ -69,8 +67,8 @@ void cairn_bench_note(struct cairn_bench_report *report, const char *name, doubl
 
 /*
  * The stages, each in its file. They block for seconds, use at most as many threads as the machine
- * has cores or what a case says, and say on stderr why they fail. CAIRN_NOMEM; CAIRN_CORRUPT when
- * what came out is wrong; others as the stage says.
+ * has cores or a case says, and print failures to stderr. CAIRN_NOMEM; CAIRN_CORRUPT if the output
+ * is wrong; others as the stage says.
  */
 CAIRN_MUST_CHECK cairn_err cairn_bench_capture(const struct cairn_bench_options *options,
                                                struct cairn_bench_report *report);

@@ -304,7 +304,7 @@ close_lane(struct lane *lane)
     cairn_bench_unmap(lane->source, lane->bytes);
 }
 
-/* The checksums that the last KERNEL or ENGINE round gave, checked the plain way. */
+/* Compares the checksums of the last KERNEL or ENGINE round with plain checksums. */
 static bool
 lane_is_right(const struct lane *lane)
 {
@@ -339,7 +339,7 @@ add_case(struct cairn_bench_report *report, enum method method, uint32_t threads
     cairn_bench_add(report, &value);
 }
 
-/* What an engine with a look costs beside one without, in their medians. */
+/* The cost of an engine with a look beside one without, in medians. */
 static void
 add_look(struct cairn_bench_report *report, enum method method, uint32_t threads, uint64_t bytes,
          double cpu_s, double without_cpu_s)

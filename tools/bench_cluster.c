@@ -253,7 +253,7 @@ read_log(const struct cairn_bench_cluster *cluster, uint32_t index, struct node 
     (void)fclose(file);
 }
 
-/* What an agent said last, when it did not do what was expected. */
+/* Prints an agent's last log lines after an unexpected outcome. */
 static void
 show_log(const struct cairn_bench_cluster *cluster, uint32_t index)
 {
@@ -590,7 +590,7 @@ cairn_bench_cluster_lose(struct cairn_bench_cluster *cluster, uint64_t lost)
         if ((lost >> i) & 1) {
             kill_process(&cluster->nodes[i].agent);
             path_of(cluster, "state", i, path);
-            remove_tree(path, 3); /* with the keeper's socket: nobody finds its memory again */
+            remove_tree(path, 3); /* with the keeper's socket: its memory cannot be found again */
         }
     (void)nanosleep(&linger, NULL); /* the lost agents' keepers end, and others see them gone */
     for (uint32_t i = 0; !err && i < cluster->options.nodes; i++) {

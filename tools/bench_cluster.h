@@ -1,7 +1,7 @@
 /*
  * tools/bench_cluster.h - real agents on loopback, and one synthetic trainer beside each.
  *
- * Agents are this program's own `cairn agent`, with a configuration each in a temporary directory;
+ * Agents are this program's own `cairn agent`, each with a configuration in a temporary directory;
  * trainers are forked from the caller, use the public API alone, and obey one command at a time.
  * Rank r's state depends on r, the step and the place, so that a restore can be checked bit by bit.
  */
@@ -60,20 +60,19 @@ CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_train(struct cairn_bench_cluster 
  * Has every trainer write the state of the step after *step, begin a snapshot, train on for step_ns
  * and fence; waits until every agent has committed the generation. Agents skip a step that begins
  * before all of them know that they must capture it, so steps are tried until one is captured
- * everywhere: *step is that one, and nothing is counted of earlier steps. *seconds: the longest
- * time of an agent from its trainer's begin to the commit. *cpu: of all processes, from before the
- * first begin to after the last commit. CAIRN_TIMEOUT.
+ * everywhere: *step is that one; earlier steps do not count. *seconds: the longest time of an agent
+ * from its trainer's begin to the commit. *cpu: of all processes, from before the first begin to
+ * after the last commit. CAIRN_TIMEOUT.
  */
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_step(struct cairn_bench_cluster *cluster,
                                                     uint64_t *step, uint64_t step_ns,
                                                     struct cairn_bench_cpu *cpu, double *seconds);
 
 /*
- * Has the trainers write the state of a step and move all tensors that can move from the rank that
- * has them to the other one: CAIRN_BENCH_MOVED_TENSORS of equal size. Each rank has one further
- * tensor of that size, which stays; state_bytes is that of the rank that has all. The answers'
- * `seconds` are the ranks' standstills. *cpu: of all processes. CAIRN_CORRUPT where a byte is
- * wrong afterwards.
+ * Has the trainers write the state of a step and move all movable tensors from their rank to the
+ * other one: CAIRN_BENCH_MOVED_TENSORS of equal size. Each rank has one further tensor of that
+ * size, which stays; state_bytes is that of the rank that has all. The answers' `seconds` are the
+ * ranks' standstills. *cpu: of all processes. CAIRN_CORRUPT if a byte is wrong afterwards.
  */
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_move(struct cairn_bench_cluster *cluster,
                                                     uint64_t step, struct cairn_bench_cpu *cpu);
@@ -90,7 +89,7 @@ CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_restore(struct cairn_bench_cluste
                                                        struct cairn_bench_cpu *cpu, double *seconds,
                                                        uint64_t *rebuilt_bytes);
 
-/* New trainers restore the state of `step` and compare it. CAIRN_CORRUPT where a byte is wrong. */
+/* New trainers restore the state of `step` and compare it. CAIRN_CORRUPT if a byte is wrong. */
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_check(struct cairn_bench_cluster *cluster,
                                                      uint64_t step);
 
@@ -98,8 +97,8 @@ CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_check(struct cairn_bench_cluster 
 const struct cairn_bench_answer *
 cairn_bench_cluster_answer(const struct cairn_bench_cluster *cluster, uint32_t rank);
 
-/* The most resident memory that an agent had so far, its keeper's descriptors included; 0 where it
- * is unknown. */
+/* The most resident memory that an agent had so far, its keeper's descriptors included; 0 if
+ * unknown. */
 uint64_t cairn_bench_cluster_agent_bytes(const struct cairn_bench_cluster *cluster, uint32_t node);
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * tools/bench_detect.c - what detection costs the agents of a running job.
+ * tools/bench_detect.c - the cost of detection for the agents of a running job.
  *
  *   case     reduce: the timing records of a node's 8 ranks, out of their rings, to packed reports;
- *            ns per record analyse: the reports of 256 ranks, step by step, through the whole
- *            analysis; ns per report, which is a rank's step
+ *            ns per record
+ *            analyse: the reports of 256 ranks, step by step, through the whole analysis; ns per
+ *            report, which is a rank's step
  *   floor    reduce: reading the same records out of the rings; analyse: unpacking the same reports
  * Both are CPU time of one thread, medians over the rounds, which alternate. A step has OPERATIONS
  * collectives, half of them of the whole job and half of the node.

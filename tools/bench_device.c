@@ -58,7 +58,7 @@ enum {
     X(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                        \
     X(finish, "cuStreamSynchronize", (void *stream))
 
-/* What goes on beside a step: a capture by one of the paths, the floor's copy, or nothing. */
+/* What runs beside a step: a capture by one of the paths, the floor's copy, or nothing. */
 enum path { ARENA, RING, SMALL, PATHS, DRIVER = PATHS, NOTHING, BESIDE };
 
 enum { NON_BLOCKING = 1 };
@@ -93,7 +93,7 @@ say(void *context, enum cairn_log_level level, const char *line)
         (void)fprintf(stderr, "cairn bench: %s\n", line);
 }
 
-/* Finds the driver and its first device; false, with the reason, where there is none. */
+/* Finds the driver and its first device; false, with the reason, without one. */
 static bool
 find_device(struct bench *bench)
 {

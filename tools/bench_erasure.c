@@ -347,7 +347,7 @@ cairn_bench_decode_cost(uint32_t k, uint32_t m, uint32_t lost, uint64_t bytes, u
 
     if (lost == 0 || lost > m)
         return CAIRN_INVAL;
-    /* Decoding `lost` shards from k others costs what a code of k + lost does. */
+    /* Decoding `lost` shards from k others costs as much as encoding with a code of k + lost. */
     err = measure_cost(OP_REBUILD, k, lost, bytes, rounds, &per_source_gib);
     if (!err)
         *cpu_s_per_gib = per_source_gib * k / lost;

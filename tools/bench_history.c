@@ -1,12 +1,11 @@
 /*
- * tools/bench_history.c - what a node's history and the trace of its last steps cost, in processor
- * time.
+ * tools/bench_history.c - the CPU time of a node's history and of the trace of its last steps.
  *
- *   case   commit: an event of a commit enters the book, and the range that it extends is packed,
- *          as for the store; operation: a timed operation enters the recording of its rank; merge:
- *          the histories of NODES nodes, each full, become one
+ *   case   commit: an event of a commit enters the book, and its range is packed for the store;
+ *          operation: a timed operation enters the recording of its rank; merge: the histories of
+ *          NODES nodes, each full, become one
  *   floor  copying as many packed bytes once
- * Nothing is promised of these: ratios show how much more than a copy they are.
+ * There is no promise: ratios show how much more than a copy they cost.
  */
 #include "tools/bench.h"
 #include "tools/bench_measure.h"

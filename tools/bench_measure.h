@@ -16,7 +16,7 @@ double cairn_bench_cpu_s(void);
 /* CPU time of this thread. */
 double cairn_bench_thread_cpu_s(void);
 
-/* CPU time of another process, all of its threads that live or have ended; negative where it is
+/* CPU time of another process, all of its threads that live or have ended; negative if it is
  * gone. */
 double cairn_bench_process_cpu_s(pid_t pid);
 
@@ -26,8 +26,8 @@ double cairn_bench_median(double *values, uint32_t count);
 /* The value below which `share` (0 … 1) of the sorted values lie. */
 double cairn_bench_share(double *values, uint32_t count, double share);
 
-/* Anonymous memory in huge pages where the system gives them, filled with a pattern; NULL when
- * there is none. Ended by cairn_bench_unmap. */
+/* Anonymous memory, in huge pages if the system gives them, filled with a pattern; NULL if short.
+ * Ended by cairn_bench_unmap. */
 uint8_t *cairn_bench_map(uint64_t bytes);
 void cairn_bench_unmap(uint8_t *memory, uint64_t bytes);
 

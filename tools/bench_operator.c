@@ -73,7 +73,7 @@ await_frame(struct connection *connection, enum cairn_session_type type,
     return err;
 }
 
-/* The number after "rebuilt_bytes": in the answer; the rest of it is for people. */
+/* The number after "rebuilt_bytes": in the answer; the rest is for people. */
 static bool
 read_rebuilt(const char *text, uint64_t *out)
 {

@@ -18,7 +18,7 @@
 #include <stdio.h>
 
 enum { STATE_DEFAULT = 128 << 20, ROUNDS_DEFAULT = 5 };
-static const uint64_t step_ns = 500000000; /* a trainer that fences at once skips what is not
+static const uint64_t step_ns = 500000000; /* a trainer that fences at once skips steps that are not
                                             * granted yet */
 static const double gib = 1073741824.0;
 
@@ -45,7 +45,7 @@ struct loss {
     struct floors floors;
 };
 
-/* Nodes 1, 4, 7 … are lost, never node 0, which is asked for the restore. */
+/* Nodes 1, 4, 7 … are lost; node 0 stays, because it is asked for the restore. */
 static uint64_t
 lost_nodes(const struct loss *loss)
 {

@@ -176,7 +176,7 @@ run_operation(struct callee *callee, uint64_t seq, bool timed)
     return calls;
 }
 
-/* ns of BATCH operations. The floor does what the plugin is made to do. */
+/* ns of BATCH operations. The floor does the plugin's minimum. */
 static double
 run_batch(struct bench *bench, struct callee *callee, enum kind kind, struct figures *figures)
 {
@@ -184,8 +184,8 @@ run_batch(struct bench *bench, struct callee *callee, enum kind kind, struct fig
     double ns;
 
     cairn_ring_set_wish(&bench->ring, kind == TIMED ? now_ns() + UINT64_C(30000000000) : 0);
-    if (callee == &bench->plugin) /* which looks at the wish when an operation begins, and uses up
-                                   * what it may do besides */
+    if (callee == &bench->plugin) /* checks the wish when an operation begins, and uses up its
+                                   * allowance */
         for (uint64_t i = 0; i < 200; i++)
             (void)run_operation(callee, QUIET_SEQ + i, false);
     else
@@ -295,7 +295,7 @@ add_case(struct cairn_bench_report *report, enum kind kind, double value_ns, dou
     cairn_bench_add(report, &value);
 }
 
-/* The share of operations that are timed as they come, over whole periods; false when records were
+/* The share of operations that are timed by default, over whole periods; false if records were
  * dropped. */
 static bool
 count_share(struct bench *bench, double *share)

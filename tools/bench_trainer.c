@@ -83,7 +83,7 @@ describe(struct state *state, const struct cairn_bench_trainer *trainer)
     }
 }
 
-/* Whole tensors: those that can move, if they are here, and behind them one that stays. */
+/* Whole tensors: those that can move, if they are here, and after them one that stays. */
 static void
 describe_movable(struct state *state, const struct cairn_bench_trainer *trainer, bool has_moving)
 {

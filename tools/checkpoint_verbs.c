@@ -20,7 +20,7 @@ cairn_words_parse(const struct cairn_usage *usage, int argc, char **argv, const 
 {
     int found = 0, at = 0;
 
-    for (;;) { /* the parser stops at each word, and goes on after it as if it were the verb */
+    for (;;) { /* the parser stops at each word; go on after it as if it were the verb */
         int operand = 0;
 
         if (!cairn_usage_parse(usage, argc - at, argv + at, &operand, exit_code))

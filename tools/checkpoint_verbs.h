@@ -1,6 +1,6 @@
 /*
- * tools/checkpoint_verbs.h - what the verbs on checkpoints share: words among options, threads and
- * memory, one message for an error, JSON that is printed as it grows.
+ * tools/checkpoint_verbs.h - shared by the verbs on checkpoints: words among options, threads and
+ * memory, one message for an error, JSON printed as it grows.
  */
 #ifndef CAIRN_TOOLS_CHECKPOINT_VERBS_H
 #define CAIRN_TOOLS_CHECKPOINT_VERBS_H
@@ -13,15 +13,15 @@
 enum { CAIRN_MEMORY_LIMIT_MIN_BYTES = 64 << 20 };
 
 /*
- * Parses argv with exactly `count` words, which may stand before, between and behind the options.
- * `what` says which they are ("SRC and DST"). False: the command ends with *exit_code, and the
- * error is printed.
+ * Parses argv with exactly `count` words, which may come before, between and after the options.
+ * `what` names them ("SRC and DST"). False: the command ends with *exit_code, and the error is
+ * printed.
  */
 bool cairn_words_parse(const struct cairn_usage *usage, int argc, char **argv, const char **words,
                        int count, const char *what, int *exit_code);
 
-/* "--threads" (NULL: the cores of the machine) and "--memory-limit" (NULL: 1 GiB); false, and said,
- * where they are wrong. */
+/* "--threads" (NULL: the machine's cores) and "--memory-limit" (NULL: 1 GiB); false, with a
+ * message, if they are wrong. */
 bool cairn_resources_parse(const struct cairn_usage *usage, const char *threads, const char *memory,
                            uint32_t *thread_count, uint64_t *memory_limit_bytes, int *exit_code);
 
@@ -41,9 +41,10 @@ const char *cairn_show_shape(const struct cairn_tensor *tensor, char *out, size_
 /* "param", "optimizer", "buffer", "opaque". */
 const char *cairn_kind_name(enum cairn_kind kind);
 
-/* Prints what a writer has so far and forgets it, so that long answers need little memory. */
+/* Prints the writer's text so far and forgets it, so that long answers need little memory. */
 void cairn_json_print_part(struct cairn_json_writer *writer);
-/* Ends a writer, prints the rest and a newline. False, and said, where stdout or memory failed. */
+/* Ends a writer, prints the rest and a newline. False, with a message, if stdout or memory
+ * failed. */
 bool cairn_json_print_rest(const char *verb, struct cairn_json_writer *writer);
 
 /* A progress function for executions: `context` is a struct cairn_progress with `what` set. */

@@ -1,6 +1,6 @@
 /*
- * tools/common.h - what the verbs share: exit codes of errors, one style of message, sizes and
- * times for people, colour and progress on terminals.
+ * tools/common.h - shared by the verbs: exit codes of errors, one style of message, sizes and times
+ * for people, colour and progress on terminals.
  */
 #ifndef CAIRN_TOOLS_COMMON_H
 #define CAIRN_TOOLS_COMMON_H
@@ -31,36 +31,33 @@ void cairn_json_begin(struct cairn_json_writer *writer);
 CAIRN_MUST_CHECK cairn_err cairn_json_print(struct cairn_json_writer *writer);
 int cairn_json_finish(const char *verb, struct cairn_json_writer *writer);
 
-/* The path of this program, for starting it again; false, and said, where the system does not tell.
- */
+/* The path of this program, for starting it again; false, with a message, if it is unknown. */
 bool cairn_own_path(char *path, size_t path_bytes);
 
 enum { CAIRN_PLACES_MAX = 4, CAIRN_PLACED_PATH_BYTES = 4096 + 64 };
 
-/* The first of these folders, relative to that of this program and ended by NULL where there are
- * fewer, that has a file of this name. */
+/* The first of these folders, relative to this program's and ended by NULL, that has a file of this
+ * name. */
 bool cairn_find_beside(const char *const places[CAIRN_PLACES_MAX], const char *name,
                        char path[CAIRN_PLACED_PATH_BYTES]);
 
 /* A library of ours: beside this program, or in the tree's or the installation's lib folder. */
 bool cairn_find_library(const char *name, char path[CAIRN_PLACED_PATH_BYTES]);
 
-/* A path from the root, resolved against the working directory as it is (links are kept); false
- * where it does not fit or is empty. */
+/* An absolute path, resolved against the working directory (links are kept); false if it does not
+ * fit or is empty. */
 bool cairn_absolute_path(const char *path, char *out, size_t out_bytes);
 
-/* A port of 127.0.0.1 that is free now, 0 where there is none. Another process may take it before
- * it is used. */
+/* A port of 127.0.0.1 that is free now, 0 without one. Another process may take it first. */
 uint16_t cairn_free_port(void);
 
-/* "-o table" (or NULL) and "-o json"; false for anything else. */
+/* "-o table" (or NULL) and "-o json"; else false. */
 bool cairn_output_parse(const char *text, bool *json);
 
-/* "E:S" as `cairn snapshots` prints it; false for anything else. The epoch is the number shown to
- * people. */
+/* "E:S" as `cairn snapshots` prints it; else false. The epoch is the number shown to people. */
 bool cairn_generation_parse(const char *text, struct cairn_generation_id *out);
 
-/* "90s", "30m", "24h" or "7d", at most a year; false for anything else. */
+/* "90s", "30m", "24h" or "7d", at most a year; else false. */
 bool cairn_duration_parse(const char *text, uint64_t *out_ns);
 
 /* "850 ns", "12.5 us", "3.20 ms", "4.1 s", "2 min 5 s", "3 h 4 min", "2 d 3 h". Returns out. */
@@ -68,7 +65,7 @@ const char *cairn_show_duration(uint64_t duration_ns, char out[CAIRN_SHOWN_BYTES
 
 /* True where colour may be used on a stream: a terminal, NO_COLOR not set, TERM not "dumb". */
 bool cairn_colour(FILE *stream);
-/* A text in a colour ("1;31" bold red) where that is allowed, else plain. */
+/* A text in a colour ("1;31" bold red) if allowed, else plain. */
 void cairn_print_coloured(FILE *stream, const char *colour, const char *text);
 
 /*

@@ -89,7 +89,7 @@ take_zero(const char *text, enum cairn_zero *out)
     return false;
 }
 
-/* Splits "a,b" in place; false where there are more than parts_max. */
+/* Splits "a,b" in place; false if there are more than parts_max. */
 static bool
 split_list(char *text, const char **parts, size_t parts_max, size_t *count)
 {
@@ -381,8 +381,8 @@ run(const struct cairn_conversion_options *wanted, const struct request *request
     return printed && fflush(stdout) == 0 ? CAIRN_EXIT_OK : CAIRN_EXIT_IO;
 }
 
-/* Turns the command's options into those of the conversion. Returns 0, or says what is wrong with
- * them and returns the exit code. */
+/* Turns the command's options into those of the conversion. Returns 0, or reports what is wrong and
+ * returns the exit code. */
 static int
 take_options(const struct cairn_usage *usage, struct request *request,
              struct cairn_conversion_options *options)

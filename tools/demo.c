@@ -65,7 +65,7 @@ struct turns {
     int code;
 };
 
-/* Where devices are emulated, a pause would look like a slow one: the reference comes last. */
+/* With emulated devices a pause would look like a slow device: the reference comes last. */
 static uint64_t
 end_of_turn(const struct demo *demo, uint64_t step)
 {
@@ -176,8 +176,8 @@ train(struct demo *demo)
     }
 }
 
-/* The last generation is committed soon after the last step, if the trainers waited for it; and
- * what the agents occupy. */
+/* Waits for the commit soon after the last step, if trainers waited for it, and adds the agents'
+ * memory. */
 static void
 settle(struct demo *demo)
 {

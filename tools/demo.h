@@ -1,5 +1,5 @@
 /*
- * tools/demo.h - what the files of `cairn demo` share: the options and the story's state.
+ * tools/demo.h - shared by the files of `cairn demo`: the options and the story's state.
  *
  *   demo.c           the story: reference, protected training, faults, recoveries
  *   demo_options.c   the command line
@@ -8,9 +8,9 @@
  *   demo_cluster.c   the nodes: directory, configurations, agents
  *   demo_job.c       a training job: its ranks, their events, its step times
  *   demo_fault.c     what is killed, who notices, and the way back
- *   demo_slow.c      --slow: a device that becomes slow, shares that move, demo_slow_report.c shows
+ *   demo_slow.c      --slow: a device that becomes slow, shares that move; demo_slow_report.c shows
  *   demo_report.c    the figures at the end
- *   demo_view.c      what is told while it happens
+ *   demo_view.c      progress on stderr
  *
  * One thread. Each wait calls demo_tick in a loop with a deadline, until it returns false.
  */
@@ -41,7 +41,7 @@ enum demo_fault_kind { DEMO_FAULT_NODE, DEMO_FAULT_TRAINER, DEMO_FAULT_AGENT };
 struct demo_fault {
     enum demo_fault_kind kind;
     uint32_t target; /* node; one rank runs on each */
-    uint64_t step;   /* as soon as this step is done; where it has happened, the step it was */
+    uint64_t step;   /* as soon as this step is done; once it has happened, that step */
     bool done;
     uint64_t at_ns;
     uint64_t noticed_ns; /* 0: by nobody yet */
@@ -117,8 +117,8 @@ struct demo {
 
 /* ---- demo.c ---- */
 uint64_t demo_now_ns(const struct demo *demo);
-/* Sleeps a few milliseconds, takes in all that the children did and said, redraws. False: a signal
- * asks for the end. */
+/* Sleeps a few milliseconds, takes in the children's output and ends, redraws. False: a signal asks
+ * for the end. */
 bool demo_tick(struct demo *demo);
 
 /* ---- demo_options.c ---- */
@@ -126,8 +126,7 @@ bool demo_tick(struct demo *demo);
 bool demo_options_parse(int argc, char **argv, struct demo_options *out, int *exit_code);
 extern const char *const demo_fault_names[]; /* by enum demo_fault_kind */
 
-/* ---- demo_cluster.c: each function says what went wrong and returns an exit code, 0 for success
- * ---- */
+/* ---- demo_cluster.c: each function reports errors and returns an exit code, 0 for success ---- */
 /* How many replicas of how many stages that many nodes are. */
 void demo_shape(uint32_t nodes, uint32_t *dp, uint32_t *pp);
 int demo_cluster_open(struct demo *demo);
@@ -141,13 +140,13 @@ void demo_agents_look(struct demo *demo);
 /* ---- demo_fault.c ---- */
 /* Does the faults that are due; then recovers. */
 int demo_faults_do(struct demo *demo);
-/* Some are due: their step is done, and there is a generation to restore (in files, where more
+/* True if some are due: their step is done, and there is a generation to restore (in files, if more
  * nodes are killed at once than the parity covers and generations are spilled). */
 bool demo_faults_due(struct demo *demo);
-/* At the end of training: says which faults have not happened, and why; returns an exit code, 0 for
- * none. */
+/* At the end of training: reports faults that have not happened, and why; returns an exit code, 0
+ * for none. */
 int demo_faults_left(struct demo *demo);
-/* A line of a trainer's or agent's log may tell that somebody noticed a fault. */
+/* Checks a line of a trainer's or agent's log for a noticed fault. */
 void demo_fault_notice(struct demo *demo, const char *who, uint32_t number, const char *line);
 /* Runs `cairn …` with its output in *text (freed by the caller, may be NULL on failure); returns
  * its exit code. */

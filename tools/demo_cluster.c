@@ -40,7 +40,7 @@ demo_shape(uint32_t nodes, uint32_t *dp, uint32_t *pp)
     *dp = nodes / *pp;
 }
 
-/* What one rank captures at most, with room for alignment; and the whole state. As examples/gpt
+/* The most that one rank captures, with room for alignment; and the whole state. As examples/gpt
  * divides its model. */
 static void
 size_state(struct demo *demo)

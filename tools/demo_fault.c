@@ -1,11 +1,11 @@
 /*
  * tools/demo_fault.c - what is killed, who notices it, and the way back.
  *
- * After the loss of a node or a trainer: the other ranks leave by themselves (their exit code says
- * "restart me"), blank agents take the places of lost agents, `cairn restore` picks and rebuilds a
+ * After the loss of a node or a trainer: the other ranks leave by themselves (their exit code asks
+ * for a restart), blank agents take the places of lost agents, `cairn restore` picks and rebuilds a
  * generation, all ranks start again with --resume. After the loss of an agent alone training goes
  * on, and a new agent takes the memory over from the keeper. Nothing is killed before there is a
- * generation that the way back leads to: on a busy machine the first one takes many steps.
+ * generation to return to: on a busy machine the first one takes many steps.
  */
 #include "tools/demo.h"
 
@@ -30,7 +30,7 @@ enum {
 
 /* ---- when ---- */
 
-/* Faults of one step happen together, those of a later one after the way back from it, however late
+/* Faults of one step happen together, those of a later one after the recovery from it, however late
  * we look. UINT64_MAX: none is left. */
 static uint64_t
 next_step(const struct demo *demo)
@@ -331,7 +331,7 @@ run_restore(struct demo *demo, struct demo_restore *restore)
     return code;
 }
 
-/* Starts all ranks and waits for a step. CAIRN_EXIT_AGAIN where a rank asks for another start. */
+/* Starts all ranks and waits for a step. CAIRN_EXIT_AGAIN if a rank asks for another start. */
 static int
 resume_once(struct demo *demo)
 {

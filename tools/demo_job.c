@@ -1,6 +1,4 @@
-/*
- * tools/demo_job.c - starts the ranks of a training job and follows what they say.
- */
+/* tools/demo_job.c - starts the ranks of a training job and follows their events. */
 #include "tools/demo_job.h"
 
 #include "tools/demo.h"
@@ -119,7 +117,7 @@ add_number(struct command *command, const char *option, uint64_t value)
     add(command, option, text);
 }
 
-/* The job of --slow; the reference computes the same as fast as it can. */
+/* The job of --slow; the reference computes the same, as fast as it can. */
 static void
 add_emulation(const struct demo *demo, const struct demo_job *job, struct command *command)
 {

@@ -1,11 +1,10 @@
 /*
- * tools/demo_job.h - a training job of `cairn demo`: one gpt process per node, what their events
- * say, its step times.
+ * tools/demo_job.h - a training job of `cairn demo`: one gpt process per node, their events, its
+ * step times.
  *
  * Two jobs run in one demo, in turns: while one trains some steps, the other is stopped (SIGSTOP).
- * So both see the same noise of the machine, and the medians of their step times can be compared.
- * The first step after a pause holds the pause, and what the other job left to do; it does not
- * count.
+ * So both see the same noise of the machine, and the medians of their step times are comparable.
+ * The first step after a pause does not count: it holds the pause, and the other job's leftovers.
  */
 #ifndef CAIRN_TOOLS_DEMO_JOB_H
 #define CAIRN_TOOLS_DEMO_JOB_H
@@ -20,7 +19,7 @@ struct demo;
 
 enum { DEMO_SAMPLES_MAX = 16384, DEMO_SHA256_BYTES = 65 };
 
-/* Times in the order in which they came; what comes when it is full is left out. */
+/* Times in the order of arrival; dropped when it is full. */
 struct demo_samples {
     uint64_t ns[DEMO_SAMPLES_MAX];
     uint32_t count;
@@ -57,8 +56,8 @@ struct demo_job {
 /* Names the job's files; nothing runs yet. */
 void demo_job_init(struct demo *demo, struct demo_job *job, const char *name, bool protect);
 void demo_job_fini(struct demo_job *job);
-/* Starts all ranks, with --resume after the first time. Says what went wrong and returns an exit
- * code, 0 for success. */
+/* Starts all ranks, with --resume after the first time. Reports errors and returns an exit code, 0
+ * for success. */
 int demo_job_start(struct demo *demo, struct demo_job *job, bool resume);
 /* Takes in events and what the ranks say. */
 void demo_job_look(struct demo *demo, struct demo_job *job);
@@ -72,7 +71,7 @@ bool demo_job_done(const struct demo_job *job);    /* all ranks ended well */
 /* A rank that ended otherwise; UINT32_MAX: none. */
 uint32_t demo_job_failed(const struct demo_job *job);
 uint64_t demo_job_step_least(const struct demo_job *job);
-/* The time below which `share` (0 … 1) of them lie, 0 where there are none. */
+/* The time below which `share` (0 … 1) of them are, 0 without any. */
 uint64_t demo_samples_quantile_ns(const struct demo_samples *samples, double share);
 
 /* Free TCP ports on loopback, below those that the system gives to outgoing connections.

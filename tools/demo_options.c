@@ -59,7 +59,7 @@ parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
     return read_number(&text, max, out) && *text == '\0' && *out >= min;
 }
 
-/* "1,4@30", "trainer:2@20", "agent:0@5"; says what is wrong. */
+/* "1,4@30", "trainer:2@20", "agent:0@5"; reports errors. */
 static bool
 parse_kill(const struct cairn_usage *usage, const char *text, struct demo_options *options)
 {

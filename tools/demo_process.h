@@ -2,7 +2,7 @@
  * tools/demo_process.h - child processes of `cairn demo`, and the guard that ends what is left of
  * them.
  *
- * Children die with their parent (PR_SET_PDEATHSIG). A keeper is nobody's child, and a killed
+ * Children die with their parent (PR_SET_PDEATHSIG). But keepers have no parent, and a killed
  * parent removes no files: so a guard process waits for the end of the demo, then kills those of
  * our two programs that still run with a path below the demo's directory in their arguments, and
  * removes the directory if it is temporary.
@@ -26,11 +26,11 @@ struct demo_process {
 
 /*
  * Starts argv[0] in a process group of its own, stdin closed; stdout goes to out_path (NULL: with
- * stderr), stderr is appended to log_path. CAIRN_IO, said.
+ * stderr), stderr is appended to log_path. CAIRN_IO, with a message.
  */
 CAIRN_MUST_CHECK cairn_err demo_process_start(struct demo_process *process, char *const argv[],
                                               const char *out_path, const char *log_path);
-/* Looks whether it has ended; true where it runs no more. Never waits. */
+/* True if it has ended. Never waits. */
 bool demo_process_ended(struct demo_process *process);
 /* A signal to one that runs; others are left alone. */
 void demo_process_signal(const struct demo_process *process, int number);
@@ -40,7 +40,7 @@ void demo_process_kill(struct demo_process *process);
 /* Kills every process that runs one of programs[2] with an argument below `dir`; returns how many
  * there were. */
 uint32_t demo_kill_below(const char *const programs[2], const char *dir);
-/* Removes a directory with all that is in it; what is not there is a success. */
+/* Removes a directory with its contents; succeeds if it is missing. */
 cairn_err demo_remove(const char *dir);
 
 struct demo_guard {

@@ -286,7 +286,7 @@ demo_slow_take_shares(struct demo *demo, const char *line)
         add_change(demo, &change);
 }
 
-/* Each rank tells of a move; the first to do so makes the change. */
+/* Each rank reports a move; the first report makes the change. */
 void
 demo_slow_take_move(struct demo *demo, const char *line)
 {

@@ -49,7 +49,7 @@ struct demo_change {
     uint64_t remote_bytes;  /* those from other nodes */
 };
 
-/* What the agents offered, as the analyst's log has it. */
+/* The agents' offers, from the analyst's log. */
 struct demo_shares_offer {
     char shares[DEMO_SHARES_BYTES]; /* as demo_shares_text shows them */
     char why[DEMO_WHY_BYTES];
@@ -96,7 +96,7 @@ uint32_t demo_slow_layers(const struct demo *demo);
 /* Options of the model; ended by NULL. */
 extern const char *const demo_slow_model[];
 
-/* Makes the problem, writes its file into the demo's directory, and plans: says what went wrong and
+/* Makes the problem, writes its file into the demo's directory, and plans: reports errors and
  * returns an exit code, 0 for success. */
 int demo_slow_open(struct demo *demo);
 void demo_slow_fini(struct demo_slow *slow);

@@ -59,7 +59,7 @@ demo_tail_line(struct demo_tail *tail)
     return tail->bytes;
 }
 
-/* What follows "key": in the text, without white space; NULL where there is no such key. */
+/* The text after "key":, without white space; NULL without the key. */
 static const char *
 find_value(const char *text, const char *key)
 {
@@ -100,7 +100,8 @@ demo_json_double(const char *text, const char *key, double *out)
     return true;
 }
 
-/* Copies a string from its opening quote on; returns what follows it, NULL where there is none. */
+/* Copies a string from its opening quote on; returns what follows it, NULL if there is no
+ * string. */
 static const char *
 take_text(const char *at, char *out, size_t out_bytes)
 {

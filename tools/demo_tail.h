@@ -33,18 +33,18 @@ const char *demo_tail_line(struct demo_tail *tail);
 /* "key": value in JSON. */
 bool demo_json_u64(const char *text, const char *key, uint64_t *out);
 bool demo_json_double(const char *text, const char *key, double *out);
-/* A string, unescaped as far as ASCII goes; cut at out_bytes - 1. */
+/* A string, with ASCII escapes decoded; cut at out_bytes - 1. */
 bool demo_json_text(const char *text, const char *key, char *out, size_t out_bytes);
 /* The strings of an array, each followed by a newline. */
 bool demo_json_lines(const char *text, const char *key, char *out, size_t out_bytes);
-/* The whole numbers of an array, also of arrays within it, up to numbers_max; returns how many, or
- * numbers_max + 1 if there are more, or 0 where it is not such an array. */
+/* The whole numbers of an array, also of nested arrays, up to numbers_max; returns their count,
+ * numbers_max + 1 if there are more, or 0 if it is not such an array. */
 uint32_t demo_json_numbers(const char *text, const char *key, uint32_t *numbers,
                            uint32_t numbers_max);
 /* key=123 after a space. */
 bool demo_log_u64(const char *line, const char *key, uint64_t *out);
 
-/* A whole file as text; NULL where it cannot be read. Freed by the caller. */
+/* A whole file as text; NULL if unreadable. Freed by the caller. */
 char *demo_file_text(const char *path);
 
 #endif

@@ -1,6 +1,5 @@
 /*
- * tools/demo_view.h - what `cairn demo` tells on stderr while it happens: lines with a time, and
- * progress.
+ * tools/demo_view.h - progress of `cairn demo` on stderr: lines with a time.
  *
  * On a terminal the last line shows the progress with rate and time left, elsewhere there is a line
  * per 10 %.

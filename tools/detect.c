@@ -1,4 +1,4 @@
-/* tools/detect.c - `cairn detect`: who is slow, who hangs, and why, from a trace of collective
+/* tools/detect.c - `cairn detect`: what is slow or hangs, and why, from a trace of collective
  * timing. */
 #include "base/json.h"
 #include "replan/detect/detect.h"

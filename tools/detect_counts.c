@@ -1,6 +1,6 @@
 /*
- * tools/detect_counts.c - `cairn detect --ras` and `--flight-recorder`: who hangs, from counts
- * alone, and said to be no more than that.
+ * tools/detect_counts.c - `cairn detect --ras` and `--flight-recorder`: what hangs, from
+ * counts alone, as the output states.
  */
 #include "tools/detect_counts.h"
 
@@ -120,7 +120,7 @@ print(const struct cairn_verdicts *verdicts, const char *source, uint32_t ranks_
     return CAIRN_EXIT_OK;
 }
 
-/* The most ranks that any communicator shows; of dumps, how many ranks there are. */
+/* The most ranks that any communicator shows; of dumps, the number of ranks. */
 static uint32_t
 ranks_of(const struct counts *counts)
 {
@@ -212,7 +212,7 @@ cairn_detect_ras(const char *address, uint32_t seconds, bool json)
 
 /* ---- dumps ---- */
 
-/* The number at the end of a name, before ".json"; false where there is none. */
+/* The number at the end of a name, before ".json"; false without one. */
 static bool
 rank_of_name(const char *name, uint32_t *rank)
 {

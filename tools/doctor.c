@@ -1,10 +1,9 @@
 /*
  * tools/doctor.c - `cairn doctor`: preflight of this node, each finding with its fix.
  *
- * Findings are collected in a list and printed at the end, so that table and JSON say the same. The
- * probes of the machine stand in doctor_probe.c, those of the network between agents in
- * doctor_wire.c; here are the others that compare a configuration with the machine, and the
- * command.
+ * Findings are collected in a list and printed at the end, so that table and JSON agree.
+ * doctor_probe.c probes the machine, doctor_wire.c the network between agents; here are the command
+ * and the checks of a configuration against the machine.
  */
 #include "tools/doctor.h"
 
@@ -122,7 +121,7 @@ try_write(const char *directory)
     return failed;
 }
 
-/* `spills`: it is spill_dir, without which an agent still starts and protects. */
+/* `spills`: it is spill_dir; the agent also starts and protects without it. */
 static void
 check_directory(struct doctor *doctor, const char *code, const char *path, bool spills)
 {
@@ -161,8 +160,8 @@ check_directory(struct doctor *doctor, const char *code, const char *path, bool 
                     "%s does not exist%s", path, spills ? "" : " and cannot be made");
 }
 
-/* What only the agent that runs knows: that spills fail where a small file can be written, and that
- * the job's newest state was poisoned. */
+/* What only the running agent knows: failing spills where a small file can be written, and a
+ * poisoned newest state. */
 static void
 check_running(struct doctor *doctor, const char *socket)
 {
@@ -233,8 +232,7 @@ check_copy(struct doctor *doctor, const struct cairn_config *config)
                     text[0] ? ")" : "");
 }
 
-/* What an agent looks at beside the configuration before it starts: a file that is wrong stops
- * it. */
+/* The files that an agent reads beside the configuration: a wrong one keeps it from starting. */
 static void
 check_files(struct doctor *doctor, const struct cairn_config *config)
 {
@@ -277,7 +275,7 @@ check_agent(struct doctor *doctor, const char *socket_path)
     return answers;
 }
 
-/* False where the file is wrong: then only the machine is looked at. */
+/* False if the file is wrong: then only the machine is checked. */
 static bool
 check_config(struct doctor *doctor, const char *path, struct cairn_config *config)
 {

@@ -1,5 +1,5 @@
-/* tools/doctor_peers.c - what `cairn doctor` finds out about the other agents, by the agent that
- * runs here: who answers, how fast, and which options differ. */
+/* tools/doctor_peers.c - what the agent that runs here tells `cairn doctor` about the other agents:
+ * who answers, how fast, and which options differ. */
 #include "tools/doctor.h"
 
 #include "agent/service/probe.h"
@@ -38,7 +38,7 @@ smaller_first(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* One peer: says what is wrong with it alone, and keeps its numbers. */
+/* One peer: reports what is wrong with it alone, and keeps its numbers. */
 static void
 look_at(struct doctor *doctor, const struct cairn_tree *tree, const struct cairn_tree_value *peer,
         struct peers *peers)

@@ -1,5 +1,5 @@
-/* tools/doctor_probe.c - what `cairn doctor` finds out about the machine itself. Every probe undoes
- * what it did. */
+/* tools/doctor_probe.c - `cairn doctor`'s probes of the machine itself. Every probe undoes its
+ * changes. */
 #include "tools/doctor.h"
 
 #include "base/clock.h"
@@ -126,7 +126,7 @@ probe_kernel(struct doctor *doctor)
         close(fd);
 }
 
-/* The chosen word of a file such as "always [madvise] never"; false where it cannot be read. */
+/* The chosen word of a file such as "always [madvise] never"; false if it is unreadable. */
 static bool
 read_choice(const char *path, char *word, size_t word_bytes)
 {
@@ -251,7 +251,7 @@ probe_code(struct doctor *doctor)
     cairn_code_destroy(code);
 }
 
-/* No decision compares clocks of two nodes; a wrong one only misleads who reads the logs. */
+/* No decision compares clocks of two nodes; a wrong one only misleads readers of the logs. */
 static void
 probe_clock(struct doctor *doctor)
 {

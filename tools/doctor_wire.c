@@ -1,5 +1,5 @@
-/* tools/doctor_wire.c - what `cairn doctor` finds out about what goes between agents: key and
- * certificate, provider, port, cipher. Nobody is connected to. */
+/* tools/doctor_wire.c - `cairn doctor`'s checks of the traffic between agents: key and certificate,
+ * provider, port, cipher. Connects to nobody. */
 #include "tools/doctor.h"
 
 #include "agent/process/credentials.h"
@@ -68,7 +68,7 @@ check_credentials(struct doctor *doctor, const struct cairn_config *config,
         check_certificate(doctor, config, credentials);
 }
 
-/* Keeps the last line that the transport logged: it says why, and lists the providers. */
+/* Keeps the transport's last log line: it gives the reason, and lists the providers. */
 static void
 keep_line(void *context, enum cairn_log_level level, const char *line)
 {
@@ -144,7 +144,7 @@ check_network(struct doctor *doctor, const struct cairn_config *config,
     cairn_transport_close(transport);
 }
 
-/* Which library protects the state on its way, and how fast each of them is here. */
+/* Which library protects the state on its way, and the speed of each here. */
 static void
 check_cipher(struct doctor *doctor, const struct cairn_config *config)
 {

@@ -5,9 +5,9 @@
  * not a link), under a name made from the socket's path: NAME.yaml is the configuration, NAME.log
  * the log, NAME.lock is held while the agent starts, NAME/ is its state.
  *
- * What `cairn run --grace` keeps must outlive the machine's memory, and these places often do not:
- * it goes to NAME/ in $XDG_STATE_HOME/cairn or $HOME/.local/state/cairn. Nothing else is written
- * there, for a home may be small.
+ * Files of `cairn run --grace` must survive a reboot, and these places often do not: they go to
+ * NAME/ in $XDG_STATE_HOME/cairn or $HOME/.local/state/cairn. Nothing else is written there,
+ * because a home may be small.
  */
 #include "tools/embedded.h"
 
@@ -78,7 +78,7 @@ cairn_embedded_socket(char *path, size_t path_bytes)
     return len > 0 && (size_t)len < path_bytes;
 }
 
-/* The path of all that belongs to the agent of a socket, without what tells them apart. */
+/* The common beginning of the paths of a socket's agent. */
 static void
 base_of(const char *directory, const char *socket_path, char base[CAIRN_EMBEDDED_PATH_BYTES])
 {
@@ -102,7 +102,7 @@ cairn_embedded_is(const char *socket_path, const char *config_path)
            ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
 }
 
-/* The pid in the lock file of the agent's keeper, 0 where there is none. */
+/* The pid in the lock file of the agent's keeper, 0 without one. */
 static uint32_t
 keeper_pid(const char *base)
 {
@@ -119,7 +119,7 @@ keeper_pid(const char *base)
     return pid;
 }
 
-/* Text that stands between double quotes in YAML as it is. */
+/* True for text that needs no escape between double quotes in YAML. */
 static bool
 is_plain(const char *text)
 {
@@ -129,7 +129,7 @@ is_plain(const char *text)
     return true;
 }
 
-/* Makes the folders above a local_dir and writes its path; "" where there is no home. */
+/* Makes the folders above a local_dir and writes its path; "" without a home. */
 static void
 local_directory(const char *base, char *path, size_t path_bytes)
 {

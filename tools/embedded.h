@@ -19,8 +19,8 @@ struct cairn_embedded {
     const char *state; /* state_bytes; NULL: the default */
 };
 
-/* The socket of an agent that nobody named: <private directory>/agent.sock. False, with a message,
- * if there is no private directory. */
+/* The socket of an agent without a name: <private directory>/agent.sock. False, with a message,
+ * without a private directory. */
 bool cairn_embedded_socket(char *path, size_t path_bytes);
 
 /* Whether a configuration is that of an agent that cairn_embedded_start starts for this socket. */
@@ -34,7 +34,7 @@ struct cairn_embedded_started {
 /*
  * Starts the agent in its own session, with a log file beside its configuration, and waits until it
  * answers. Two callers at once get one agent. CAIRN_OK: it answers, even if another caller was
- * faster. All other results come with a message on stderr. Blocks for at most half a minute.
+ * faster. All other results print a message to stderr. Blocks for at most half a minute.
  */
 CAIRN_MUST_CHECK cairn_err cairn_embedded_start(const struct cairn_embedded *embedded,
                                                 const char *socket,

@@ -1,9 +1,9 @@
 /*
  * tools/explain.c - `cairn explain`: a verdict as a story in seconds, with its evidence.
  *
- * Seconds are those of the clock of the first rank in the trace that names its steps; where none
- * does, steps times the period. What a verdict costs is how much longer steps take while it lasts
- * than steps without a verdict.
+ * Seconds are on the clock of the first rank in the trace that names its steps; without one, steps
+ * times the period. The cost of a verdict is how much longer steps take while it lasts than steps
+ * without a verdict.
  */
 #include "base/array.h"
 #include "base/json.h"
@@ -397,7 +397,7 @@ read_all(struct cairn_trace_source *source, struct cairn_detector **detector, st
     return err || *exit_code != CAIRN_EXIT_OK ? err : cairn_detector_finish(*detector);
 }
 
-/* False: there is no such verdict, and that is printed. */
+/* False, with a message: unknown verdict. */
 static bool
 check_number(uint32_t number, uint32_t count)
 {

@@ -1,10 +1,10 @@
 /*
  * tools/explain_event.c - `cairn explain EVENT`: what the agents know of one event of the history,
- * what led to it, and what came after.
+ * its causes, and what came after.
  *
- * Causes are found by what events are about: a repair answers deaths and starts without memory, an
- * epoch those or an operator's restore, trainers resume in an epoch. The newest such event before
- * it is taken for the cause.
+ * The kinds of events give the causes: a repair answers deaths and starts without memory, an epoch
+ * those or an operator's restore, trainers resume in an epoch. The newest such event before it
+ * counts as the cause.
  */
 #include "tools/ask.h"
 #include "tools/common.h"

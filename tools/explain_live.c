@@ -2,7 +2,7 @@
  * tools/explain_live.c - `cairn explain VERDICT` of a running job: what the agents have kept of one
  * of their verdicts, as a story.
  *
- * Seconds are those since the agents knew, and before that steps times the length of a step now.
+ * Seconds count from when the agents knew; before that, steps times the present length of a step.
  */
 #include "replan/detect/verdict.h"
 #include "tools/ask.h"
@@ -55,7 +55,7 @@ text_of(const struct story *story, const char *key, char out[TEXT_BYTES])
     return cairn_tree_text(story->tree, story->verdict, key, out, TEXT_BYTES);
 }
 
-/* How long ago; clocks of nodes may be some way apart, and what is yet to come is now. */
+/* How long ago; clocks of nodes may differ, so a future time counts as now. */
 static const char *
 ago(const struct story *story, uint64_t then_ns, char out[CAIRN_SHOWN_BYTES])
 {
@@ -117,7 +117,7 @@ say_evidence(struct story *story)
     add_line(story, "Evidence (%s): %s.", kinds, text_of(story, "evidence", evidence));
 }
 
-/* What the operator's command did, where it was run for this verdict. */
+/* The outcome of the operator's command, if it ran for this verdict. */
 static void
 say_command(struct story *story)
 {
@@ -142,7 +142,7 @@ tell(struct story *story)
     story->known_ns = number_of(story, "opened_wall_ns", 0);
     story->closed_ns = number_of(story, "closed_wall_ns", 0);
     text_of(story, "kind", kind);
-    /* in a hang steps stand still: how long others have waited is in the evidence */
+    /* in a hang steps stand still: the evidence has the waiting times */
     story->length_s =
         step_ns > 0 && known >= since && strncmp(kind, "hang", 4) != 0 && strcmp(kind, "crash") != 0
             ? (double)(known - since + 1) * (double)step_ns / 1e9
@@ -161,7 +161,7 @@ tell(struct story *story)
                         "(verdict_policy: advise says what to do).");
 }
 
-/* What the nodes say about why, beside the verdict. */
+/* What the nodes know about the cause, beside the verdict. */
 static void
 say_causes(struct story *story)
 {
@@ -175,7 +175,7 @@ say_causes(struct story *story)
                  cairn_tree_text(story->tree, item, "what", what, sizeof what));
 }
 
-/* Where the ranks are that hang, and those that wait. */
+/* Where the hanging and the waiting ranks are. */
 static void
 say_stacks(struct story *story)
 {
@@ -191,7 +191,7 @@ say_stacks(struct story *story)
                  cairn_stack_describe(story->tree, item, text, sizeof text));
 }
 
-/* What is advised about the plan: it counts all that is slow, not this verdict alone. */
+/* The advice about the plan: it counts everything slow, not this verdict alone. */
 static void
 say_plan(struct story *story)
 {

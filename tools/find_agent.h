@@ -2,13 +2,13 @@
  * tools/find_agent.h - which agent a verb talks to: one rule for all verbs.
  *
  *   1. `--agent SOCKET`, or else $CAIRN_AGENT, names an agent: that one and no other.
- *   2. Otherwise all agents are found that live on this node and that this user may reach: those
- *      in the list that agents keep (agent/process/listing.h), and the agent of the default socket.
- *      An agent lives if it holds the lock beside its socket, or answers.
- *   3. One agent is found: it is used. Several are found: if --job, or else $CAIRN_JOB, names a job
- *      that exactly one of them serves, that one is used; otherwise they are printed and the verb
- *      ends with exit code 64. None is found: `cairn run` starts one (tools/embedded.h), other
- *      verbs end with exit code 69.
+ *   2. Otherwise all live agents are found on this node that this user may reach: those in the
+ *      list that agents keep (agent/process/listing.h), and the agent of the default socket. An
+ *      agent lives if it holds the lock beside its socket, or answers.
+ *   3. If one is found, it is used. If several are found, and --job, or else $CAIRN_JOB, names a
+ *      job that exactly one of them serves, that one is used; otherwise they are printed and the
+ *      verb ends with exit code 64. If none is found, `cairn run` starts one (tools/embedded.h),
+ *      other verbs end with exit code 69.
  *
  * The clusters that `cairn demo` and `cairn bench` start for themselves are not in the list.
  */
@@ -27,7 +27,7 @@ enum { CAIRN_FOUND_MAX = 64 };
 #define CAIRN_AGENT_HELP "use this agent (default: $CAIRN_AGENT, or the only agent found)"
 
 enum cairn_find {
-    CAIRN_FIND_NAMED, /* `socket` is what the user named; nobody looked whether it answers */
+    CAIRN_FIND_NAMED, /* `socket` is what the user named; it was not probed */
     CAIRN_FIND_ONE,   /* `socket` is the agent's */
     CAIRN_FIND_SEVERAL,
     CAIRN_FIND_NONE /* `socket` is the default one */
@@ -64,9 +64,8 @@ void cairn_find_print_several(const char *verb, const struct cairn_found *found)
 int cairn_find_agent(const char *verb, const char *given, const char *job, struct cairn_found *out);
 
 /*
- * Finds the agent and asks it; question->socket is set for the call. 0: *answer has what was asked
- * for, and the caller ends it. Otherwise prints what is wrong under the verb's name, and returns
- * the exit code.
+ * Finds the agent and asks it; question->socket is set for the call. 0: *answer has the answer, and
+ * the caller ends it. Otherwise prints the error under the verb's name, and returns the exit code.
  */
 int cairn_find_and_ask(const char *verb, const char *given, struct cairn_question *question,
                        struct cairn_answer *answer);

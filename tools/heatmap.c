@@ -1,4 +1,4 @@
-/* tools/heatmap.c - `cairn heatmap`: who computes how long, as a field of pipeline stages by
+/* tools/heatmap.c - `cairn heatmap`: how long each rank computes, as a field of pipeline stages by
  * pipelines. */
 #include "replan/views/heatmap.h"
 #include "base/json.h"
@@ -44,7 +44,7 @@ static const char examples[] =
 
 /* ---- terminal ---- */
 
-/* The hottest of the cells that one character stands for; NaN where none is known. */
+/* The hottest cell of one character; NaN if none is known. */
 static double
 hottest_of(const struct cairn_heatmap *map, uint32_t row, uint32_t rows, uint32_t column,
            uint32_t columns)

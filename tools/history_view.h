@@ -20,7 +20,7 @@ struct cairn_history_days {
 void cairn_history_print_line(const struct cairn_tree *tree, const struct cairn_tree_value *event,
                               struct cairn_history_days *days);
 
-/* Says on stderr whose history is missing or damaged. True: one is damaged. */
+/* Reports on stderr whose history is missing or damaged. True: one is damaged. */
 bool cairn_history_warn(const char *verb, const struct cairn_tree *tree);
 
 #endif

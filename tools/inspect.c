@@ -1,4 +1,4 @@
-/* tools/inspect.c - `cairn inspect`: what a checkpoint is, from its metadata alone. */
+/* tools/inspect.c - `cairn inspect`: describes a checkpoint from its metadata alone. */
 #include "snapshot/reshard_pieces.h"
 #include "tools/convert/formats.h"
 #include "snapshot/box.h"

@@ -166,7 +166,7 @@ gather(const char *verb, const char *agent, uint32_t steps, struct gathered *gat
 
 /* ---- writing ---- */
 
-/* "nodes" must give a node for every rank: one that is not known gets a number of its own. */
+/* "nodes" must give a node for every rank: an unknown one gets a number of its own. */
 static void
 write_header(const struct cairn_topology *topology, FILE *out)
 {
@@ -233,7 +233,7 @@ print_nodes(const struct gathered *gathered, enum operator_trace_state state)
     fputs(count > LISTED_MAX ? ", …)" : ")", stderr);
 }
 
-/* Says what the trace lacks. CAIRN_EXIT_OK: nothing. */
+/* Reports what the trace lacks. CAIRN_EXIT_OK: nothing. */
 static int
 say_missing(const char *verb, const struct gathered *gathered)
 {

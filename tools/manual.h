@@ -41,7 +41,7 @@ void cairn_manual_print(enum cairn_manual_form form, const struct cairn_usage *u
 
 /* ---- manual_page.c ---- */
 
-/* Page of the command: `verb` is NULL. Page of a verb: what comes before the verb's part. */
+/* Page of the command: `verb` is NULL. Page of a verb: the text before the verb's part. */
 void cairn_page_begin(const struct cairn_verbs *verbs, const struct cairn_verb *verb, FILE *out);
 void cairn_page_print(const struct cairn_usage *usage, FILE *out);
 
@@ -54,7 +54,7 @@ void cairn_shell_end(enum cairn_manual_form form, FILE *out);
 
 /* ---- manual_words.c ---- */
 
-/* Prints what a value can be here, one word a line; nothing if it has no such list. */
+/* Prints the possible values here, one word a line; nothing without such a list. */
 void cairn_words_print(const char *name, FILE *out);
 
 #endif

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A line of roff ends at the first space behind LINE_COLUMNS, and at the first one behind a full
- * stop and half of them. In a verb's text, what stands before TERM_INDENT is a term of a list. */
+/* A line of roff ends at the first space after LINE_COLUMNS, or after a full stop and half of them.
+ * In a verb's text, a term of a list ends before TERM_INDENT. */
 enum { LINE_COLUMNS = 64, TERM_INDENT = 8 };
 
 static const char release_date[] = "2026-11-28";

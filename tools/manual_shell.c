@@ -1,9 +1,9 @@
 /*
  * tools/manual_shell.c - completions for bash, zsh and fish.
  *
- * Every shell completes verbs, options and values. The table's name of a value tells what it is:
- * "table|json" is a choice, FILE and DIR are paths, and what machines differ in (FORMAT, JOB, E:S)
- * the shell asks `cairn manual words` for.
+ * Every shell completes verbs, options and values. The table's name of a value gives its type:
+ * "table|json" is a choice, FILE and DIR are paths; for values that depend on the machine (FORMAT,
+ * JOB, E:S) the shell asks `cairn manual words`.
  */
 #include "tools/manual.h"
 
@@ -89,8 +89,8 @@ static const char bash_begin[] =
     "    1:*) how=choice what='";
 static const char bash_middle[] = "help version' options='--help --version' ;;\n"
                                   "    2:help) how=choice what='";
-/* A verb's part leaves `options` empty where the word before it wants a value. Paths and commands
- * are compared with the word as the shell has it, all else with the whole word. */
+/* A verb's part leaves `options` empty if the word before it wants a value. Paths and commands are
+ * compared with the word as the shell has it, all else with the whole word. */
 static const char bash_end[] =
     "    esac\n"
     "    [[ \" ${words[*]} \" == *' -- '* ]] && options=\n"

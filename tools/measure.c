@@ -1,5 +1,4 @@
-/* tools/measure.c - a problem with the times, rates, links and memory that a trace shows; see
- * measure.h. */
+/* tools/measure.c - a problem with the times, rates, links and memory of a trace; see measure.h. */
 #include "tools/measure.h"
 
 #include "replan/detect/detect.h"
@@ -18,7 +17,7 @@
 
 #define OFF_NOTED 0.05 /* of a device's memory */
 
-/* What a trace says; of the one who asked, who ends it with end_measured. */
+/* A trace's measurements; the caller ends them with end_measured. */
 struct measured {
     struct cairn_trace_source *source; /* has the topology, and what devices held */
     struct cairn_load *loads;
@@ -200,7 +199,8 @@ say_memory(const struct cairn_problem *problem, const struct cairn_profiled_memo
                 : "");
 }
 
-/* Changes the problem to what was measured, and says how well that is known. The exit code. */
+/* Changes the problem to what was measured, and reports how well it is known. Returns the exit
+ * code. */
 static int
 take(const char *verb, struct cairn_problem *problem, const struct measured *measured)
 {

@@ -61,7 +61,7 @@ escape(const char *text, char *out, size_t out_bytes)
     out[used] = '\0';
 }
 
-/* The findings of a check's code, by the first of them: a page that says a sample twice is refused
+/* The findings of a check's code, at the first of them: a page with a duplicate sample is refused
  * as a whole. */
 static void
 put_check(const struct page *page, const struct cairn_tree_value *checks,
@@ -162,7 +162,7 @@ put_numbers(struct page *page)
     }
 }
 
-/* What each node's agent says of itself. One that does not answer has `up` alone. */
+/* Each node's agent about itself. Silent agents have `up` alone. */
 static void
 put_nodes(struct page *page)
 {
@@ -282,7 +282,7 @@ put_coverage(struct page *page)
     }
 }
 
-/* The rate of each rank that a verdict calls slow; once, where several do. */
+/* The rate of each rank that a verdict calls slow; once per rank. */
 static void
 put_rates(struct page *page, const struct cairn_tree_value *list)
 {

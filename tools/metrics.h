@@ -1,6 +1,6 @@
 /*
- * tools/metrics.h - a status as metrics: base units, a name that begins with cairn_, labels of
- * bounded number.
+ * tools/metrics.h - a status as metrics: base units, names that begin with cairn_, a bounded number
+ * of labels.
  */
 #ifndef CAIRN_TOOLS_METRICS_H
 #define CAIRN_TOOLS_METRICS_H

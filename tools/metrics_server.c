@@ -1,9 +1,9 @@
 /*
  * tools/metrics_server.c - `cairn metrics`: a status as OpenMetrics, once or over HTTP.
  *
- * The server is a process of its own beside the agent, so that no byte of HTTP is parsed where
- * training state lies. It listens on the loopback address alone; libmicrohttpd reads the requests.
- * Each scrape asks the agent, and fails while that does not answer.
+ * The server is a process of its own beside the agent, so that no HTTP is parsed in the process
+ * that holds training state. It listens on the loopback address alone; libmicrohttpd reads the
+ * requests. Each scrape asks the agent, and fails if that does not answer.
  */
 #include "tools/ask.h"
 #include "tools/find_agent.h"
@@ -23,7 +23,7 @@
 enum {
     ANSWER_MS = 10000,
     CONNECTIONS_MAX = 16, /* more wait */
-    SILENT_S = 10,        /* a connection that says nothing for so long is closed */
+    SILENT_S = 10,        /* an idle connection is closed after this time */
     REQUEST_BYTES_MAX = 16 << 10
 };
 
@@ -105,7 +105,7 @@ give_page(struct MHD_Connection *connection, const char *socket)
                    text_bytes, MHD_RESPMEM_MUST_FREE);
 }
 
-/* Called once when the head of a request is here, and once when all of it is. */
+/* Called once for the head of a request, and once at its end. */
 static enum MHD_Result
 on_request(void *context, struct MHD_Connection *connection, const char *url, const char *method,
            const char *version, const char *upload, size_t *upload_bytes, void **seen)

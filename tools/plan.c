@@ -1,5 +1,5 @@
-/* tools/plan.c - `cairn plan`: pipelines for the devices that are left, and how good they are at
- * most. */
+/* tools/plan.c - `cairn plan`: pipelines for the remaining devices, and a bound on how good plans
+ * can be. */
 #include "replan/search/answer.h"
 #include "tools/common.h"
 #include "tools/measure.h"
@@ -85,7 +85,7 @@ print_json(const struct cairn_problem *problem, const struct cairn_answer_plan *
     return cairn_json_finish("plan", &writer);
 }
 
-/* What moves, and how long that takes where link_gbps says. */
+/* What moves, and how long that takes if link_gbps tells. */
 static void
 print_move(const struct cairn_answer_plan *answer)
 {
@@ -144,14 +144,14 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
 }
 
 struct options {
-    struct cairn_trace_from from; /* that the problem is measured from; no place: it is not */
+    struct cairn_trace_from from; /* that the problem is measured from; without a place it is not */
     const char *problem;
     const char *svg; /* NULL: no drawing */
     bool json;
     bool explain;
 };
 
-/* What was asked for beside the answer; the exit code. */
+/* Prints what was requested beside the answer; returns the exit code. */
 static int
 show(const struct options *options, const struct cairn_problem *problem,
      const struct cairn_answer_plan *answer)

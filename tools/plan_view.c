@@ -10,8 +10,8 @@
 
 enum {
     BAR_COLUMNS = 40,
-    SHOWN_PIPELINES_MAX = 64, /* of a plan of thousands the first are shown, and that there are
-                               * more */
+    SHOWN_PIPELINES_MAX = 64, /* of a plan of thousands the first are shown, with the count of the
+                               * rest */
     SHOWN_IDLE_MAX = 100,     /* devices in no stage, of each kind */
     BAR_PIXELS = 600,
     ROW_PIXELS = 18,

@@ -1,6 +1,4 @@
-/*
- * tools/planning.h - what the verbs of the planner share: reading their files, and a time limit.
- */
+/* tools/planning.h - shared by the planner's verbs: reading their files, and a time limit. */
 #ifndef CAIRN_TOOLS_PLANNING_H
 #define CAIRN_TOOLS_PLANNING_H
 
@@ -9,11 +7,11 @@
 #include "replan/fleet/plan.h"
 #include "tools/usage.h"
 
-/* Reads a file whole; the caller frees *text. False, and said with *exit_code, where that fails. */
+/* Reads a whole file; the caller frees *text. On failure false, with a message and *exit_code. */
 bool cairn_planning_load(const char *verb, const char *path, uint8_t **text, size_t *text_bytes,
                          int *exit_code);
 
-/* Reads a problem; the caller ends *out. False, and said, where that fails. */
+/* Reads a problem; the caller ends *out. On failure false, with a message. */
 bool cairn_planning_problem(const char *verb, const char *path, struct cairn_problem *out,
                             int *exit_code);
 

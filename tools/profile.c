@@ -1,5 +1,5 @@
-/* tools/profile.c - `cairn profile`: a problem with the times, rates, links and memory that a trace
- * shows. */
+/* tools/profile.c - `cairn profile`: a problem with the times, rates, links and memory of a
+ * trace. */
 #include "tools/common.h"
 #include "tools/measure.h"
 #include "tools/planning.h"

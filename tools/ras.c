@@ -1,9 +1,8 @@
 /*
- * tools/ras.c - the text protocol of NCCL's RAS: a line asks, a line answers, and the report runs
- * to the end of the connection.
+ * tools/ras.c - the text protocol of NCCL's RAS: one line asks, one line answers, and the report
+ * runs to the end of the connection.
  *
- * Any program may listen on the port: its answer is bounded in time and size, and not looked into
- * here.
+ * Any program may listen on the port: its answer is bounded in time and size, and not parsed here.
  */
 #include "tools/ras.h"
 

@@ -291,8 +291,8 @@ tell(struct launcher *launcher)
 }
 
 /* The command has ended with success. If its agent is dead, the launcher tells the others at their
- * doors: they would take this node for lost and end their commands. Repeated, as a message may be
- * lost. */
+ * doors: they would otherwise count this node as lost and end their commands. Repeated, because a
+ * message may be lost. */
 static void
 linger(struct launcher *launcher)
 {
@@ -368,8 +368,8 @@ newest_commit(const struct launcher *launcher, uint64_t *epoch, uint64_t *step)
     return true;
 }
 
-/* True if some agent holds a part of what the job has committed: to begin again with nothing is an
- * operator's decision then. */
+/* True if some agent holds a part of the job's committed state: then only an operator may begin
+ * with nothing. */
 static bool
 has_committed(const struct launcher *launcher)
 {
@@ -390,7 +390,7 @@ has_committed(const struct launcher *launcher)
     return found;
 }
 
-/* True if a node that joins holds no part, as one that has come back: a restore gives it one. */
+/* True if a joining node holds no part, such as one that has returned: a restore gives it one. */
 static bool
 lacks_parts(const struct launcher *launcher)
 {
@@ -404,7 +404,7 @@ lacks_parts(const struct launcher *launcher)
     return false;
 }
 
-/* Has the agents rebuild what is lost: asks, then acts. False, with the reason: not now. */
+/* Has the agents rebuild lost parts: asks, then acts. False, with the reason: not now. */
 static bool
 restore(struct launcher *launcher, char *why, size_t why_bytes)
 {

@@ -1,12 +1,12 @@
 /*
- * tools/relaunch.h - `cairn run --relaunch`: a command that comes back on the nodes that are left.
+ * tools/relaunch.h - `cairn run --relaunch`: a command that starts again on the remaining nodes.
  *
- * The decisions are relaunch_plan.h's. Here they are carried out: notes and looks go over one
- * session with the agent of this node, restores and snapshots are asked for, the words of the
- * command are filled in, and it is started and ended.
+ * relaunch_plan.h decides; here the decisions are carried out: exchange notes and views over one
+ * session with this node's agent, ask for restores and snapshots, fill in the words of the command,
+ * start and end it.
  *
- * Each launcher has a *door*: a port at which its host answers while it lives. A node whose agent
- * is silent is asked there, since a dead agent alone must not end a job.
+ * Each launcher has a *door*: a port at which its host answers while it lives. A node with a silent
+ * agent is asked there, since a dead agent alone must not end a job.
  */
 #ifndef CAIRN_TOOLS_RELAUNCH_H
 #define CAIRN_TOOLS_RELAUNCH_H
@@ -23,9 +23,7 @@ struct cairn_relaunch_options {
 /* "1:3" or "2"; false for all but 1 ≤ least ≤ most ≤ CAIRN_NODES_MAX. */
 bool cairn_relaunch_parse_nodes(const char *text, uint64_t *least, uint64_t *most);
 
-/*
- * Checks the words of the command. False: everything has been said, *exit_code is the command's.
- */
+/* Checks the words of the command. False: the errors are printed, *exit_code is the command's. */
 bool cairn_relaunch_check(char *const *command, int *exit_code);
 
 /* Runs the command until it has ended for good; the exit code. `attachment` has an agent. */

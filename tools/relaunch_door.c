@@ -15,12 +15,12 @@
 
 enum {
     ANSWER_MS = 1000,
-    HEAR_MS = 100, /* for what the callers say; one that says nothing uses all of it up */
+    HEAR_MS = 100, /* for what the callers send; a silent one uses all of it */
     PORT_BYTES = 8,
     MESSAGE_BYTES = 16
 };
 
-/* A socket at a free port of all addresses, IPv6 and IPv4 where both are there; -1: none. */
+/* A socket at a free port of all addresses, IPv6 and IPv4 if both exist; -1 without one. */
 static int
 bind_free(uint16_t *port)
 {
@@ -118,7 +118,7 @@ cairn_relaunch_door_release(struct cairn_relaunch_door *door)
     door->reserved = -1;
 }
 
-/* message[message_bytes] is sent where a host answers. */
+/* Sends message[message_bytes] if a host answers. */
 static bool
 answers_at(const struct addrinfo *address, const uint8_t *message, size_t message_bytes)
 {

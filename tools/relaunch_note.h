@@ -2,8 +2,8 @@
  * tools/relaunch_note.h - what the `cairn run --relaunch` of a node tells those of the other nodes.
  *
  * A note travels as a short text through the agents, which show it and do not read it
- * (agent/service/operator_launcher.h). It is a JSON array of numbers behind a word that names the
- * format: launchers of another kind, such as torchrun's backend `cairn`, leave other notes there.
+ * (agent/service/operator_launcher.h). It is a JSON array of numbers after a word that names the
+ * format: launchers of another kind, such as torchrun's backend `cairn`, leave other notes.
  */
 #ifndef CAIRN_TOOLS_RELAUNCH_NOTE_H
 #define CAIRN_TOOLS_RELAUNCH_NOTE_H
@@ -27,7 +27,7 @@ struct cairn_relaunch_note {
     uint64_t least, most;  /* nodes of a round; most 0: as many as the job has without spares */
     uint64_t job;          /* which start of the job it has taken part in; 0: none */
     uint64_t term, rank;   /* of the newest round that it took part in; 0, 0: none */
-    uint64_t port;         /* of its host, free for what the command needs in the next round */
+    uint64_t port;         /* of its host, free for the command of the next round */
     uint64_t door;         /* port at which its host answers while it lives */
     uint64_t offers, size; /* of a leader: the name of its round, and how many nodes that has */
     uint64_t begins;       /* of a leader: 1: all have accepted what it offers */

@@ -38,7 +38,7 @@ say(struct cairn_relaunch *relaunch, enum cairn_relaunch_action action, const ch
 typedef bool (*is_it)(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
                       uint32_t node);
 
-/* Counts the nodes for which it is so; "nodes 1, 4" in text[NODES_TEXT_BYTES]. */
+/* Counts the nodes with this property; "nodes 1, 4" in text[NODES_TEXT_BYTES]. */
 static uint32_t
 list(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view, is_it is,
      char *text)
@@ -194,8 +194,8 @@ lead_of(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view 
 
 /* ---- a round ---- */
 
-/* A joining node whose agent holds a part of the state, or of an epoch without one: on another
- * node nothing can be restored, nor captured. */
+/* A joining node whose agent holds a part of the state, or of an epoch without one: on other nodes
+ * nothing can be restored or captured. */
 struct wish {
     bool is_new, is_spare;
     uint32_t node;
@@ -222,8 +222,8 @@ compare_nodes(const void *a, const void *b)
     return x->node < y->node ? -1 : x->node > y->node;
 }
 
-/* Those that trained in the newest round keep their ranks where these are still there, since their
- * agents hold the state of those ranks; the others get what is left, in the order of nodes. */
+/* Nodes of the newest round keep their ranks if these still exist, since their agents hold the
+ * state of those ranks; the others get the rest, in the order of nodes. */
 static void
 seat_all(const struct cairn_relaunch_view *view, const struct cairn_relaunch *relaunch,
          const struct wish *wishes, uint32_t count, struct cairn_relaunch_seat *seats)
@@ -388,7 +388,7 @@ leave(struct cairn_relaunch *relaunch, int exit_code)
     return CAIRN_RELAUNCH_EXIT;
 }
 
-/* A node that says that the job, which this launcher knows, has come to this end; UINT32_MAX. */
+/* A node that reports this end of the launcher's own job; UINT32_MAX: none. */
 static uint32_t
 find_end(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
          enum cairn_relaunch_state state)
@@ -404,7 +404,7 @@ find_end(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view
 }
 
 /* A node that has told this launcher that the command of its round ended with success there;
- * UINT32_MAX: none has. */
+ * UINT32_MAX: none. */
 static uint32_t
 find_done_seat(const struct cairn_relaunch *relaunch)
 {
@@ -444,7 +444,7 @@ is_over(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
     return done != UINT32_MAX || stopped != UINT32_MAX;
 }
 
-/* True if this launcher was started in another way than the one that leads, or those that run. */
+/* True if this launcher was started differently from the leader, or from those that run. */
 static bool
 differs(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
         enum cairn_relaunch_action *out)
@@ -468,7 +468,7 @@ differs(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
     return true;
 }
 
-/* What a leader has to wait for before it offers a round; false: for nothing. */
+/* What a leader waits for before it offers a round; false: for nothing. */
 static bool
 has_to_wait(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view, uint64_t least,
             uint64_t most)

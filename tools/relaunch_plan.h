@@ -112,7 +112,7 @@ struct cairn_relaunch {
 enum cairn_relaunch_action {
     CAIRN_RELAUNCH_WAIT = 1, /* look again, for the reason `why` */
     CAIRN_RELAUNCH_STAND_BY, /* the same; without a limit in time */
-    CAIRN_RELAUNCH_RESTORE,  /* have the agents restore, then tell with cairn_relaunch_restored */
+    CAIRN_RELAUNCH_RESTORE,  /* have the agents restore, then call cairn_relaunch_restored */
     CAIRN_RELAUNCH_START,    /* start the command in round.seats */
     CAIRN_RELAUNCH_KEEP,     /* the command goes on */
     CAIRN_RELAUNCH_END,      /* end the command, for the reason `why` */
@@ -125,8 +125,8 @@ void cairn_relaunch_init(struct cairn_relaunch *relaunch, uint32_t self, uint64_
                          uint64_t least, uint64_t most);
 void cairn_relaunch_fini(struct cairn_relaunch *relaunch);
 
-/* The launcher looks at the others: what it does now. Its note may change. CAIRN_NOMEM;
- * CAIRN_INVAL: the view has no such node. */
+/* The launcher has looked at the others: returns its next action. Its note may change. CAIRN_NOMEM;
+ * CAIRN_INVAL: the view does not have the node. */
 CAIRN_MUST_CHECK cairn_err cairn_relaunch_look(struct cairn_relaunch *relaunch,
                                                const struct cairn_relaunch_view *view,
                                                enum cairn_relaunch_action *out);
@@ -134,13 +134,12 @@ CAIRN_MUST_CHECK cairn_err cairn_relaunch_look(struct cairn_relaunch *relaunch,
 /* The agents have restored for the round that this launcher leads. */
 void cairn_relaunch_restored(struct cairn_relaunch *relaunch);
 
-/* The launcher of another node tells this one that the command of a round ended with success
- * there. */
+/* The launcher of another node reports that the command of a round ended with success there. */
 void cairn_relaunch_heard(struct cairn_relaunch *relaunch, uint64_t name, uint64_t node);
 
 /*
- * The command has ended: by itself with this exit code, or ended by the launcher (was_ended).
- * `view` is the newest. JOINS follows (WAIT), or EXIT. refusal: why its state cannot be restored in
+ * The command has ended: by itself with this exit code, or by the launcher (was_ended). `view` is
+ * the newest. The result is JOINS (WAIT), or EXIT. refusal: why its state cannot be restored in
  * this shape; "": unknown.
  */
 enum cairn_relaunch_action cairn_relaunch_ended(struct cairn_relaunch *relaunch,

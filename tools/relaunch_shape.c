@@ -78,8 +78,8 @@ read_problem(struct cairn_relaunch_shapes *shapes, const char *path)
     free(bytes);
 }
 
-/* Numbers of a list; returns how many, 0 where there are more than `max`, or one is 0 or too large
- * and `is_part` is set. */
+/* Numbers of a list; returns how many, 0 if there are more than `max`, or one is 0 or too large and
+ * `is_part` is set. */
 static uint32_t
 read_list(const struct cairn_tree *tree, const struct cairn_tree_value *from, const char *key,
           uint32_t *out, uint32_t max, bool is_part)

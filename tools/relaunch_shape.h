@@ -2,9 +2,9 @@
  * tools/relaunch_shape.h - the shape that a relaunch gives to the words of a command: {dp}, {pp},
  * {tp}, {micro_batches}, {stage_layers} and {megatron_layout}.
  *
- * On the nodes of an approved relaunch the shape is that of the proposal. On those of the current
- * plan in the agents' problem file it is that plan's. On any others the planner's formula chooses.
- * All launchers have to read the same problem file: the name of a round contains its checksum.
+ * On the nodes of an approved relaunch the shape is the proposal's. On those of the current plan in
+ * the agents' problem file it is that plan's. On any others the planner's formula chooses. All
+ * launchers must read the same problem file: the name of a round contains its checksum.
  */
 #ifndef CAIRN_TOOLS_RELAUNCH_SHAPE_H
 #define CAIRN_TOOLS_RELAUNCH_SHAPE_H
@@ -27,7 +27,7 @@ struct cairn_relaunch_shapes {
     struct cairn_shape_rules rules;
     bool is_named; /* the command has one of the words */
     struct cairn_problem problem;
-    uint64_t problem_name; /* checksum of the file; 0: there is none, or it cannot be read */
+    uint64_t problem_name; /* checksum of the file; 0: missing or unreadable */
     char path[CAIRN_RELAUNCH_PROBLEM_BYTES];
     struct cairn_relaunch_offer offer; /* number 0: none is approved */
     struct cairn_shape offered;
@@ -48,7 +48,7 @@ void cairn_relaunch_shapes_read(struct cairn_relaunch_shapes *shapes,
 /* Why no round can have a shape, and what to do; NULL: it can, or the command needs none. */
 const char *cairn_relaunch_shapes_fault(const struct cairn_relaunch_shapes *shapes);
 
-/* The shape of a round; CAIRN_INVAL: there is no usable problem file; else as cairn_shape_find. */
+/* The shape of a round; CAIRN_INVAL: no usable problem file; else as cairn_shape_find. */
 CAIRN_MUST_CHECK cairn_err cairn_relaunch_shapes_find(const struct cairn_relaunch_shapes *shapes,
                                                       const struct cairn_relaunch_round *round,
                                                       struct cairn_shape *out);
@@ -56,7 +56,7 @@ CAIRN_MUST_CHECK cairn_err cairn_relaunch_shapes_find(const struct cairn_relaunc
 void cairn_relaunch_shapes_write(const struct cairn_shape *shape,
                                  struct cairn_relaunch_shape_texts *out);
 
-/* What the agent needs to know for proposals: the bits of its operator_launcher.h. */
+/* What the agent needs for proposals: the bits of its operator_launcher.h. */
 uint64_t cairn_relaunch_shapes_reads(const struct cairn_relaunch_shapes *shapes, bool keeps_size);
 
 #endif

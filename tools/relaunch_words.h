@@ -1,9 +1,9 @@
 /*
- * tools/relaunch_words.h - placeholders in the words of a command, such as {nodes}, that each
- * relaunch fills in again. Pure.
+ * tools/relaunch_words.h - placeholders in the words of a command, such as {nodes}, filled in by
+ * each relaunch. Pure.
  *
- * A placeholder is a name of lower-case letters and underscores in braces. {{name}} stands for the
- * word {name} itself; other braces, and ${name} of a shell, are left alone.
+ * A placeholder is a name of lower-case letters and underscores in braces. {{name}} means the word
+ * {name} itself; other braces, and ${name} of a shell, are left alone.
  */
 #ifndef CAIRN_TOOLS_RELAUNCH_WORDS_H
 #define CAIRN_TOOLS_RELAUNCH_WORDS_H
@@ -23,9 +23,9 @@ struct cairn_word {
 };
 
 /*
- * Looks for placeholders. CAIRN_OK: *is_shape is set where one of them names the shape, *count is
- * how many there are. CAIRN_NOT_FOUND: unknown[CAIRN_WORD_NAME_BYTES] is none of `known`, cut
- * short if it is long.
+ * Looks for placeholders. CAIRN_OK: *is_shape is set if one of them names the shape, *count is
+ * their number. CAIRN_NOT_FOUND: unknown[CAIRN_WORD_NAME_BYTES] is not in `known`; cut if it is
+ * long.
  */
 CAIRN_MUST_CHECK cairn_err cairn_words_check(char *const *words, const struct cairn_word *known,
                                              size_t known_count, size_t *count, bool *is_shape,

@@ -1,4 +1,4 @@
-/* tools/replan.c - `cairn replan`: what is proposed and offered about the plan, and an operator's
+/* tools/replan.c - `cairn replan`: proposals and offers about the plan, and an operator's
  * decision. */
 #include "agent/service/proposal.h"
 #include "tools/ask.h"

@@ -17,8 +17,7 @@
 
 enum { RESTORE_SECONDS = 3600, COMMIT_SECONDS = 600, POLL_MS = 200, SNAPSHOT_ANSWER_MS = 10000 };
 
-/* "--timeout 90s" or "5m" as milliseconds; `fallback_s` where it is not given; false where it is
- * not a duration. */
+/* "--timeout 90s" or "5m" as milliseconds; `fallback_s` if it is missing; false if malformed. */
 static bool
 parse_timeout(const char *text, uint32_t fallback_s, uint32_t *timeout_ms)
 {

@@ -46,7 +46,7 @@ enum {
     TRIES_MAX = 120,
     WAIT_SECONDS = 600,
     RELAUNCHES_MAX = 1000,
-    STATE_BYTES_MIN = 64 << 10 /* as the configuration's state_bytes, which is what it becomes */
+    STATE_BYTES_MIN = 64 << 10 /* as the configuration's state_bytes, which it sets */
 };
 static const uint64_t STATE_BYTES_MAX = UINT64_C(64) << 40;
 
@@ -95,7 +95,7 @@ resume(const char *socket_path)
         exit_code = answer.exit_code;
         ready = exit_code == 0 && cairn_tree_bool(&answer.tree, NULL, "ready", false);
         if (exit_code == 0 && cairn_tree_find(&answer.tree, NULL, "decided")) {
-            ready = true; /* the last restore took an older generation: that decision stands */
+            ready = true; /* the last restore took an older generation: that decision holds */
             fprintf(stderr,
                     "cairn run: resumes from epoch %" PRIu64 " step %" PRIu64
                     ", which the last restore chose\n",
@@ -224,7 +224,7 @@ static const char about[] =
     "If the agent fails, the command runs unprotected. The exit code is the command's, or 128 + "
     "the signal that ended it.";
 
-/* What the user asked for: the options' texts, and what they mean. */
+/* The user's options, as texts and parsed. */
 struct options {
     const char *agent, *every, *state, *grace, *relaunch, *nodes, *wait;
     bool resumed, dry_run, verbose;

@@ -18,7 +18,7 @@ enum {
     SHOWN_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX
 };
 
-/* Options for a new agent change nothing about one that runs. */
+/* Options for a new agent do not change a running one. */
 static void
 say_configured(const struct cairn_embedded *embedded, const char *socket_path)
 {
@@ -29,8 +29,8 @@ say_configured(const struct cairn_embedded *embedded, const char *socket_path)
                 socket_path);
 }
 
-/* True if the agent that served the socket was not started by `cairn run`, which therefore must not
- * replace it. `text` tells who it was and what to do. */
+/* True if `cairn run` did not start the agent that served the socket, and therefore must not
+ * replace it. `text` tells who did and what to do. */
 static bool
 is_of_another(const char *socket_path, char *text, size_t text_bytes)
 {
@@ -88,7 +88,7 @@ await_starting(const char *socket_path)
     return false;
 }
 
-/* Tells how to end the agent that was started, and what it does not protect against. */
+/* Tells how to end the new agent, and what it does not protect against. */
 static void
 say_started(const char *socket_path, const struct cairn_embedded_started *started)
 {

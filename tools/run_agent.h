@@ -13,11 +13,10 @@ enum cairn_run_agent {
 };
 
 /*
- * Finds the agent by the rule of tools/find_agent.h, or starts one if there is none.
- * socket_path[socket_bytes] gets its socket. If the user named the socket of an agent that has
- * ended, a new one takes its place only if `cairn run` had started that one too. *started: this is
- * a new one, and what it protects against is reported. Everything but success is reported on
- * stderr.
+ * Finds the agent by the rule of tools/find_agent.h, or starts one. socket_path[socket_bytes] gets
+ * its socket. If the user named the socket of an agent that has ended, a new one takes its place
+ * only if `cairn run` had started that one too. *started: it is new, and what it protects against
+ * is reported. All failures are reported on stderr.
  */
 enum cairn_run_agent cairn_run_agent_attach(const char *given,
                                             const struct cairn_embedded *embedded,

@@ -158,7 +158,7 @@ end_command(pid_t child, const sigset_t *held, uint64_t grace_ns, int *status)
     }
 }
 
-/* Kills what the command has left: its orphans are our children. Each may leave us some more. */
+/* Kills the command's leftovers: its orphans are our children. Each may leave us some more. */
 static void
 end_orphans(void)
 {
@@ -196,8 +196,8 @@ ends_us(int number)
     return number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
 }
 
-/* Waits for the command while the signals in `held` are blocked, and reports once if it is not
- * protected. `attachment` NULL: that was reported. */
+/* Waits for the command with the signals in `held` blocked, and reports once if it is not
+ * protected. `attachment` NULL: already reported. */
 static bool
 wait_command(pid_t child, const sigset_t *held, const struct cairn_run_attachment *attachment,
              const struct cairn_run_watch *watch, struct cairn_run_end *out)

@@ -1,6 +1,6 @@
 /*
  * tools/run_command.h - the command of `cairn run` as a process: it gets our signals, and is ended
- * in order where somebody asks for that.
+ * in order on request.
  */
 #ifndef CAIRN_TOOLS_RUN_COMMAND_H
 #define CAIRN_TOOLS_RUN_COMMAND_H
@@ -19,7 +19,7 @@ struct cairn_run_attachment {
     uint64_t attached_before; /* UINT64_MAX: unknown */
     bool has_binding;         /* Python finds our hooks */
     const char *named;        /* the socket that the user gave; NULL: none */
-    uint64_t grace_ns;        /* to end in after SIGTERM; 0: SIGTERM is handed on at once */
+    uint64_t grace_ns;        /* to end in after SIGTERM; 0: SIGTERM is passed on at once */
     const char *relaunch;     /* as the user gave it; NULL: the command is not relaunched */
     char *const *command;     /* as it was given, to tell how to go on */
 };
@@ -43,9 +43,8 @@ struct cairn_run_end {
 
 /*
  * Runs the command until it has ended. `attachment` NULL: it runs without an agent. `watch` NULL:
- * nobody ends it but signals. With a watch nothing that the command has started outlives it: we
- * adopt its orphans, and kill them. False, and reported: it cannot be told how it ended, or no
- * process can be started.
+ * only signals end it. With a watch nothing that the command has started outlives it: we adopt its
+ * orphans, and kill them. False, with a message: its end is unknown, or no process can be started.
  */
 bool cairn_run_command(char **command, const struct cairn_run_attachment *attachment,
                        const struct cairn_run_watch *watch, struct cairn_run_end *out);

@@ -109,8 +109,8 @@ end_command(struct preemption *preemption)
     preemption->ended = true;
 }
 
-/* True if all nodes that hold a part have the same step, this or a later one, on their disks, or if
- * it is in the spill directory. */
+/* True if this step or the same later one is on the disks of all nodes that hold a part, or in the
+ * spill directory. */
 static bool
 is_on_disks(const struct preemption *preemption, uint64_t *step, bool *has_local, bool *has_spill)
 {

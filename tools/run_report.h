@@ -1,5 +1,5 @@
 /*
- * tools/run_report.h - what `cairn run` tells about a job: what protects it and where, who runs it
+ * tools/run_report.h - `cairn run`'s reports about a job: what protects it and where, who runs it
  * already, and what was kept at the end.
  */
 #ifndef CAIRN_TOOLS_RUN_REPORT_H
@@ -27,17 +27,17 @@ struct cairn_run_look cairn_run_look(const char *socket_path, uint32_t timeout_m
 /* True if all ranks of the job are attached, some of them here: another launch has no place. */
 bool cairn_run_is_taken(const struct cairn_run_look *look);
 
-/* True if all ranks of the job are attached, on other nodes. This node may be one that joins: then
- * their trainers end first. Until that its trainers are refused. */
+/* True if all ranks of the job are attached, on other nodes. This node may be joining: then its
+ * trainers are refused until those end. */
 bool cairn_run_is_elsewhere(const struct cairn_run_look *look);
 
-/* Reports on stderr that another launch runs the job, and who that is; `so` follows. */
+/* Reports on stderr that another launch runs the job, and which one; `so` follows. */
 void cairn_run_say_taken(const struct cairn_run_look *look, const char *so);
 
-/* One line on stderr: what protects the job and where. verbose: what is wrong with it, too. */
+/* One line on stderr: what protects the job and where. verbose: problems too. */
 void cairn_run_say_protection(const char *socket_path, uint32_t timeout_ms, bool verbose);
 
-/* One line on stderr: the newest generation, and the command that goes on with it. `named`: the
+/* One line on stderr: the newest generation, and the command that continues with it. `named`: the
  * socket that the user gave, or NULL; `relaunch`: how often it is relaunched, or NULL. Silent if
  * the agent does not answer. */
 void cairn_run_say_kept(const char *socket_path, uint32_t timeout_ms, const char *named,

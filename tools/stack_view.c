@@ -42,7 +42,8 @@ add_ranks(struct text *text, const struct cairn_tree *tree, const struct cairn_t
         add(text, " and %" PRIu64 " more", count - shown);
 }
 
-/* A frame as faulthandler prints it: `  File "/a/train.py", line 40 in step`. False: it is none. */
+/* A frame as faulthandler prints it: ` File "/a/train.py", line 40 in step`. False for other
+ * lines. */
 static bool
 add_frame(struct text *text, const char *line, bool first)
 {

@@ -9,8 +9,7 @@
 #include <stddef.h>
 
 /* Describes an item of the status' "detection.stacks": "ranks 0, 2: step (train.py:40) < main
- * (train.py:90)", the innermost frames of the first thread. Cut short where it does not fit.
- * Returns out. */
+ * (train.py:90)", the innermost frames of the first thread. Cut if it does not fit. Returns out. */
 const char *cairn_stack_describe(const struct cairn_tree *tree, const struct cairn_tree_value *item,
                                  char *out, size_t out_bytes);
 

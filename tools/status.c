@@ -170,8 +170,8 @@ print_uncovered_item(const struct cairn_tree *tree, const struct cairn_tree_valu
                cairn_tree_text(tree, item, "name", name, sizeof name), where, reason);
 }
 
-/* What the job's snapshots hold and what not, in at most `room` (3 or more) lines; returns how many
- * they are. */
+/* What the job's snapshots hold and lack, in at most `room` (3 or more) lines; returns their
+ * number. */
 static uint32_t
 print_coverage(const struct cairn_tree *tree, uint32_t room)
 {
@@ -206,7 +206,7 @@ print_coverage(const struct cairn_tree *tree, uint32_t room)
     return 2;
 }
 
-/* How fast the job goes and who sees it; returns how many lines that is. */
+/* How fast the job goes, by which node; returns the number of lines. */
 static uint32_t
 print_speed(const struct cairn_tree *tree)
 {
@@ -235,8 +235,7 @@ print_speed(const struct cairn_tree *tree)
     return 1;
 }
 
-/* Where the ranks of a job that hangs are, by their Python stacks; returns how many lines that
- * is. */
+/* Where the ranks of a hanging job are, by their Python stacks; returns the number of lines. */
 static uint32_t
 print_stacks(const struct cairn_tree *tree)
 {
@@ -253,7 +252,7 @@ print_stacks(const struct cairn_tree *tree)
     return lines;
 }
 
-/* What is advised about the plan; returns how many lines that is. */
+/* The advice about the plan; returns the number of lines. */
 static uint32_t
 print_advice(const struct cairn_tree *tree)
 {
@@ -266,8 +265,7 @@ print_advice(const struct cairn_tree *tree)
     return 1;
 }
 
-/* The placement that was offered last, and the one that waits for approval; returns how many lines
- * that is. */
+/* The last offered placement, and the one that waits for approval; returns the number of lines. */
 static uint32_t
 print_offer(const struct cairn_tree *tree)
 {
@@ -294,7 +292,7 @@ print_offer(const struct cairn_tree *tree)
     return (offer ? 1u : 0u) + (waiting ? 1u : 0u);
 }
 
-/* What the scrubs of all nodes found; returns how many lines that is. */
+/* What the scrubs of all nodes found; returns the number of lines. */
 static uint32_t
 print_scrub(const struct cairn_tree *tree)
 {

@@ -3,11 +3,11 @@
  * viewer.
  *
  * With --agent the output is the running job's trace, in lines that all verbs read. With --trace it
- * is the JSON of trace events that Perfetto and chrome://tracing read. A node is a
- * process; a rank has one track of what it did and, below it, one of what it would do with nothing
- * slow. Slices of one track must not overlap but nest, so sends that go on by themselves, and other
- * operations that begin inside of one, have tracks of their own. The parts of a collective, or of a
- * pair, are joined by arrows from the first that arrived to the last, for whom the others wait.
+ * is the JSON of trace events that Perfetto and chrome://tracing read. A node is a process; a rank
+ * has one track of what it did and, below it, one of what it would do with nothing slow. Slices of
+ * one track must nest or not overlap, so sends that go on by themselves, and other operations that
+ * begin inside another, have tracks of their own. Arrows join the parts of a collective, or of a
+ * pair, from the first that arrived to the last, for which the others wait.
  */
 #include "replan/views/timeline.h"
 #include "tools/common.h"
@@ -31,8 +31,8 @@ static const char *const op_names[CAIRN_OPS] = {
     CAIRN_COLLECTIVE_LIST(OP_NAME)
 #undef OP_NAME
 };
-static const double rounding_ns = 1; /* by which a gap may seem to begin before what it follows
-                                      * ends */
+static const double rounding_ns = 1; /* by which a gap may seem to begin before the end of what it
+                                      * follows */
 
 static const char about[] =
     "With --agent, prints the trace of the running job's last steps: the lines that --trace of all "
@@ -79,8 +79,8 @@ end_of(const struct cairn_span *span, bool ideal)
 
 /* ---- lanes ---- */
 
-/* Puts each span where it does not overlap the one before in its lane; what fits nowhere (three at
- * a time) stays in the overlap lane, cut where the viewer cuts it. */
+/* Puts each span into a lane where it does not overlap the one before. A span that fits nowhere
+ * (three at a time) stays in the overlap lane, where the viewer cuts it. */
 static void
 choose_lanes(struct view *view, bool ideal)
 {

@@ -18,7 +18,8 @@ enum { MESSAGE_BYTES = 320, READ_BYTES = 1 << 20, BATCH_RECORDS = 4096 };
 struct batch {
     struct cairn_record records[BATCH_RECORDS];
     uint32_t count;
-    bool full; /* the user's turn; guarded by the lock, the rest belongs to whose turn it is */
+    bool full; /* the user's turn; guarded by the lock, the rest belongs to the side whose turn it
+                * is */
     bool last;
 };
 
@@ -173,8 +174,8 @@ read_header(struct cairn_trace_source *source)
     }
 }
 
-/* The file, or NULL, said: a folder opens too, and is found out by its first read, which would be
- * called a disk's failure. */
+/* The file, or NULL with a message. A folder opens too; its first read fails, which would be
+ * reported as a disk's failure. */
 static FILE *
 open_file(const char *verb, const char *path, int *exit_code)
 {

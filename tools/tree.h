@@ -1,7 +1,6 @@
 /*
- * tools/tree.h - a JSON text as a tree of values, for what an agent answered: fields that a version
- * does not know are there and ignored, fields that are missing have the value that the reader
- * names.
+ * tools/tree.h - a JSON text as a tree of values, for an agent's answers: unknown fields are
+ * ignored, missing fields have the value that the reader names.
  *
  * Bounded: TREE_VALUES_MAX values, CAIRN_JSON_DEPTH_MAX deep. Values borrow from the text.
  */
@@ -44,17 +43,17 @@ CAIRN_MUST_CHECK cairn_err cairn_tree_parse(const char *text, size_t text_len,
                                             struct cairn_tree *out);
 void cairn_tree_fini(struct cairn_tree *tree); /* all zero is allowed */
 
-/* The member of an object, by a path such as "newest.step"; NULL where it is not or is null. `from`
- * NULL: the root. */
+/* The member of an object, by a path such as "newest.step"; NULL if missing or null. `from` NULL:
+ * the root. */
 const struct cairn_tree_value *cairn_tree_find(const struct cairn_tree *tree,
                                                const struct cairn_tree_value *from,
                                                const char *path);
-/* The next element after `at`; NULL starts. NULL at the end, or where `array` is none. */
+/* The next element after `at`; NULL starts. NULL at the end, or if `array` is not an array. */
 const struct cairn_tree_value *cairn_tree_next(const struct cairn_tree *tree,
                                                const struct cairn_tree_value *array,
                                                const struct cairn_tree_value *at);
 
-/* Values by path; `fallback` where there is none of that kind. */
+/* Values by path; `fallback` if there is none of that type. */
 uint64_t cairn_tree_u64(const struct cairn_tree *tree, const struct cairn_tree_value *from,
                         const char *path, uint64_t fallback);
 int64_t cairn_tree_i64(const struct cairn_tree *tree, const struct cairn_tree_value *from,
@@ -63,8 +62,8 @@ double cairn_tree_double(const struct cairn_tree *tree, const struct cairn_tree_
                          const char *path, double fallback);
 bool cairn_tree_bool(const struct cairn_tree *tree, const struct cairn_tree_value *from,
                      const char *path, bool fallback);
-/* Unescaped into out[out_bytes], cut short where it does not fit; "" where there is none. Returns
- * out. path "": `from` itself. */
+/* Unescaped into out[out_bytes], cut if it does not fit; "" if missing. Returns out. path "":
+ * `from` itself. */
 const char *cairn_tree_text(const struct cairn_tree *tree, const struct cairn_tree_value *from,
                             const char *path, char *out, size_t out_bytes);
 

@@ -35,15 +35,15 @@ struct cairn_usage {
     const struct cairn_flag *flags;
     size_t flag_count;
     const char
-        *operand; /* what a word that is not an option is, named as a value is: "FILE"; NULL: no
-                          * such words are allowed. They start at *operand */
+        *operand; /* the name of the words that are not options, as a value's: "FILE"; NULL: no such
+                   * words are allowed. They start at *operand */
     void (*more)(FILE *out); /* prints what the help ends with; NULL: nothing */
 };
 
 /*
  * Parses argv[1 …]. True: go on; *operand (may be NULL) is the index of the first word that is not
- * an option, argc where there is none. Parsing stops there. False: the command ends with
- * *exit_code, and the error is printed.
+ * an option, argc without one. Parsing stops there. False: the command ends with *exit_code, and
+ * the error is printed.
  */
 bool cairn_usage_parse(const struct cairn_usage *usage, int argc, char **argv, int *operand,
                        int *exit_code);
@@ -51,12 +51,12 @@ bool cairn_usage_parse(const struct cairn_usage *usage, int argc, char **argv, i
 /* The help text of a verb. */
 void cairn_usage_print(const struct cairn_usage *usage, FILE *out);
 
-/* Says a usage error on stderr, with the verb's synopsis; returns 64. */
+/* Prints a usage error to stderr, with the verb's synopsis; returns 64. */
 int cairn_usage_error(const struct cairn_usage *usage, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The name that is nearest to a word, NULL where none is near (at most a third of its letters, and
- * at least one, differ). */
+/* The name nearest to a word, NULL if none is near (at most a third of its letters, and at least
+ * one, differ). */
 const char *cairn_nearest(const char *word, const char *const *names, size_t count);
 
 #endif

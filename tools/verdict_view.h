@@ -11,13 +11,12 @@
 /* An object with the fields of the contract. */
 void cairn_verdict_write(struct cairn_json_writer *writer, const struct cairn_verdict *verdict);
 
-/* What a person would do next, as the end of a sentence; nothing here is done by itself. pattern:
- * of structural, else NULL or "". An exchange is only spoken of where two kinds of evidence
- * agree. */
+/* What a person would do next, as the end of a sentence; nothing here acts by itself. pattern: of
+ * structural, else NULL or "". Mentions an exchange only if two kinds of evidence agree. */
 const char *cairn_verdict_advice(enum cairn_verdict_kind kind, const char *pattern,
                                  bool two_kinds_agree);
 
-/* " ranks 1, 2, 3" with the first `shown_max` items and how many more there are; nothing for an
+/* " ranks 1, 2, 3" with the first `shown_max` items and the number of the rest; nothing for an
  * empty list. */
 void cairn_verdict_print_list(FILE *out, const char *what, const struct cairn_u32_list *list,
                               uint32_t shown_max);
