@@ -113,19 +113,15 @@ static void
 put_capture(uint64_t *hash, const struct part *part)
 {
     const struct capture *capture = &part->capture;
-    uint32_t flows = part->geometry.k;
 
     put(hash, capture->blocks);
     put_set(hash, capture->captured, (uint32_t)capture->blocks);
     put_words(hash, capture->crcs, capture->blocks);
     put(hash, capture->done);
     put(hash, capture->seal_request != 0);
-    for (uint32_t i = 0; capture->data_flows && i < flows; i++) {
-        put_flow(hash, &capture->data_flows[i]);
-    }
-    for (uint32_t p = 0; p < part->geometry.n; p++) {
-        put_flow(hash, &capture->seal_flows[p]);
-    }
+    for (uint32_t kind = 0; kind < FLOW_KINDS; kind++)
+        for (uint32_t p = 0; p < part->geometry.n; p++)
+            put_flow(hash, &part->flows[kind][p]);
 }
 
 static void
@@ -158,8 +154,6 @@ put_part(uint64_t *hash, const struct part *part)
     put_words(hash, part->folding.taken, (uint64_t)g.m * g.n);
     put_words(hash, part->folding.chain, (uint64_t)g.m * g.n);
     put(hash, part->folding.touched);
-    for (uint32_t row = 1; row < g.m; row++)
-        put_flow(hash, &part->folding.forward[row]);
     put_words(hash, part->folding.until, g.n);
     put(hash, part->folding.corrupt_in_row);
     put(hash, part->mending.missing ? part->mending.missing[0] : UINT64_MAX);

@@ -25,8 +25,6 @@
 
 enum folded { FOLDED_NOT_YET, FOLDED_ALL, FOLDED_WRONG };
 
-/* Sets how far everyone may send, of a part that is prepared for a save. */
-void encode_prepare(const struct env *env, struct part *part);
 /* Whether all of a member's chunk in the own stripe is folded and equals its seal. */
 enum folded encode_compare(const struct part *part, uint32_t position);
 /* Adds the blocks of a DATA message from `skip` on. */
@@ -34,21 +32,14 @@ void encode_fold(struct env *env, struct part *part, const struct cairn_message 
                  uint32_t position, uint32_t skip);
 /* How far a member may send of its chunk now. */
 uint64_t encode_until(const struct env *env, const struct part *part, uint32_t position);
+/* Lines that every owner of a row has reported: their places in the ring are free. */
+uint64_t encode_released(const struct part *part);
+/* Lines whose parity is finished and may leave, of all rows but row 0. */
+uint64_t encode_finished_lines(const struct env *env, const struct part *part);
 /* Tells the sender of a chunk of the own stripe (row 0), or the encoder of a row, how far it has
  * arrived, and how far it may send. again: send again from there on. */
 void encode_answer(struct env *env, struct part *part, uint32_t position, uint32_t row, bool again);
-/* Sends finished lines, as far as the owners have room. */
-void encode_forward(struct env *env, struct part *part);
-/* The position of an owner that has not reported all lines, UINT32_MAX: there is none. Needs the
- * lengths. */
-uint32_t encode_waits_for(const struct part *part);
-/*
- * Takes an owner's RECEIVED, sends more, and lets members go on. False: it asks for lines that have
- * left the ring.
- */
-CAIRN_MUST_CHECK bool encode_received(struct env *env, struct part *part,
-                                      const struct cairn_message_received *received);
-/* A session with a member of the group begins. */
-void encode_peer_up(struct env *env, struct part *part, uint32_t agent);
+/* Lets members go on that the ring has held back. Others are answered when they send. */
+void encode_let_go_on(struct env *env, struct part *part);
 
 #endif

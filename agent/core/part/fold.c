@@ -2,7 +2,7 @@
  * agent/core/part/fold.c - what arrives for the own part: chunks of the own stripe, rows that other
  * encoders have finished, and seals; and when the part is complete. See save.h and encode.h.
  */
-#include "agent/core/part/encode.h"
+#include "agent/core/part/outflow.h"
 
 #include "base/log.h"
 
@@ -24,23 +24,6 @@ rows_taken(const struct part *part, uint32_t *encoder)
     return FOLDED_ALL;
 }
 
-/* True if a member of the group has reported the own seal and the chunk that it encodes. */
-static bool
-has_acknowledged(const struct part *part, uint32_t position)
-{
-    const struct cairn_geometry *geometry = &part->geometry;
-    const struct capture *capture = &part->capture;
-    uint32_t chunk = geometry->m > 0 ? cairn_stripe_chunk(geometry, position, part->position)
-                                     : CAIRN_STRIPE_NONE;
-
-    if (position == part->position)
-        return true;
-    if (chunk != CAIRN_STRIPE_NONE &&
-        capture->data_flows[chunk].acked < cairn_chunk_blocks(geometry, capture->blocks, chunk))
-        return false;
-    return capture->seal_flows[position].acked >= part->seals[part->position].len;
-}
-
 /* Whether everything is here and right, and nobody needs anything from this part any more. Else
  * *position is who is waited for, and *wait for what. */
 static enum folded
@@ -60,13 +43,8 @@ everything(const struct env *env, struct part *part, uint32_t *position, enum ca
     if (folded != FOLDED_ALL && !CAIRN_PLANTED(env, BUG_ROWS_UNSEEN))
         return folded;
     *wait = CAIRN_WAIT_PARITY;
-    *position = encode_waits_for(part);
-    if (*position != UINT32_MAX)
-        return FOLDED_NOT_YET;
-    for (*position = 0; *position < part->geometry.n; ++*position)
-        if (!has_acknowledged(part, *position))
-            return FOLDED_NOT_YET;
-    return FOLDED_ALL;
+    *position = outflow_waits_for(part);
+    return *position == UINT32_MAX ? FOLDED_ALL : FOLDED_NOT_YET;
 }
 
 struct outcome
@@ -79,7 +57,7 @@ save_try_finish(struct env *env, struct part *part)
 
     if (part->state != CAIRN_PART_OPEN)
         return outcome;
-    encode_forward(env, part);
+    outflow_send(env, part, FLOW_ROW);
     if (!part->seals[part->position].whole)
         return outcome;
     outcome.complete = CAIRN_PLANTED(env, BUG_DONE_BEFORE_FINISH);
@@ -258,10 +236,25 @@ save_seal(struct env *env, struct part *part, const struct cairn_message *messag
     return outcome;
 }
 
+struct outcome
+save_received(struct env *env, struct part *part, const struct cairn_message *message)
+{
+    const struct cairn_message_received *received = &message->as.received;
+    struct outcome outcome = {.generation = part->generation};
+
+    if (part->state != CAIRN_PART_OPEN || received->member != part->member ||
+        !comes_from(part, received->for_member, message->from))
+        return outcome;
+    part->progress_ns = env->now_ns;
+    if (outflow_received(env, part, part->roster->members[received->for_member].position, received))
+        return save_try_finish(env, part);
+    outcome.abort = CAIRN_ABORT_FORGOTTEN;
+    return outcome;
+}
+
 enum cairn_wait
 save_waits_for(const struct env *env, struct part *part, uint64_t everyone, uint32_t *for_agent)
 {
-    const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
     enum cairn_wait wait;
     uint32_t position;
 
@@ -273,6 +266,6 @@ save_waits_for(const struct env *env, struct part *part, uint64_t everyone, uint
     if (part->state == CAIRN_PART_FINISHING || !part->seals[part->position].whole ||
         everything(env, part, &position, &wait) != FOLDED_NOT_YET)
         return CAIRN_WAIT_HERE;
-    *for_agent = part->roster->members[group->members[position]].agent;
+    *for_agent = part_agent(part, position);
     return wait;
 }

@@ -1,58 +1,49 @@
 /*
- * agent/core/part/outflow.c - the own part of a generation goes out: captured blocks to the
- * encoders of their stripes, the seal to the group; see save.h.
+ * agent/core/part/outflow.c - the flows of the own part to the other members of its group; see
+ * outflow.h.
  */
-#include "agent/core/part/encode.h"
+#include "agent/core/part/outflow.h"
 
-#include "base/log.h"
+/* Where the blocks of a flow lie. */
+struct lane {
+    uint32_t stripe;
+    uint32_t row;
+    uint64_t start;  /* DATA: in the shard */
+    uint64_t length; /* of all that is known to come: blocks, or bytes of the seal */
+};
 
-#include <inttypes.h>
-#include <stdlib.h>
-
-cairn_err
-save_prepare(const struct env *env, struct part *part, uint64_t blocks)
+/* False if nothing flows to that position. */
+static bool
+find_lane(const struct part *part, enum flow_kind kind, uint32_t position, struct lane *out)
 {
-    struct capture *capture = &part->capture;
+    const struct cairn_geometry *geometry = &part->geometry;
+    const struct cairn_shard_seal *seal = &part->seals[part->position];
+    uint32_t self = part->position, chunk = part_chunk(part, position, self);
+    uint64_t blocks = part->capture.blocks;
 
-    capture->captured = calloc(blocks / 64 + 1, sizeof(uint64_t));
-    capture->crcs = calloc(blocks + 1, sizeof(uint64_t));
-    capture->data_flows = calloc(part->geometry.k, sizeof *capture->data_flows);
-    if (!capture->captured || !capture->crcs || !capture->data_flows)
-        return CAIRN_NOMEM;
-    capture->blocks = blocks;
-    encode_prepare(env, part);
-    part->progress_ns = env->now_ns;
-    return CAIRN_OK;
+    *out = (struct lane){.stripe = position};
+    switch (kind) {
+    case FLOW_DATA:
+        if (chunk == CAIRN_STRIPE_NONE)
+            return false;
+        out->start = chunk * cairn_shard_chunk_blocks(geometry, blocks);
+        out->length = cairn_chunk_blocks(geometry, blocks, chunk);
+        break;
+    case FLOW_ROW:
+        out->stripe = self;
+        out->row = cairn_stripe_parity_row(geometry, self, position);
+        out->length = part->folding.touched;
+        return position != self && out->row < geometry->m;
+    default:
+        out->row = CAIRN_ROW_SEAL;
+        out->length = seal->whole ? seal->len : 0;
+    }
+    return position != self;
 }
 
-bool
-save_parity_fits(const struct cairn_core_options *options, const struct cairn_roster_group *group,
-                 uint64_t blocks)
-{
-    uint64_t m = group->parity, k = group->count - m;
+/* ---- sending ---- */
 
-    return m * ((blocks + k - 1) / k) <= options->parity_blocks;
-}
-
-/* ---- flows ---- */
-
-static uint32_t
-agent_at(const struct part *part, uint32_t position)
-{
-    return part->roster
-        ->members[cairn_roster_group_of(part->roster, part->member)->members[position]]
-        .agent;
-}
-
-/* The position that encodes the stripe of a chunk of the own shard. */
-static uint32_t
-encoder_of(const struct part *part, uint32_t chunk)
-{
-    return cairn_stripe_parity_position(
-        &part->geometry, cairn_chunk_stripe(&part->geometry, part->position, chunk), 0);
-}
-
-/* The captured blocks that follow in a chunk, as many as a message may carry; their checksums. */
+/* The captured blocks that follow, as many as a message may carry; their checksums. */
 static uint32_t
 next_blocks(const struct capture *capture, uint64_t first, uint64_t end, struct cairn_writer *crcs)
 {
@@ -64,227 +55,158 @@ next_blocks(const struct capture *capture, uint64_t first, uint64_t end, struct 
     return count;
 }
 
-static void
-pump_chunk(struct env *env, struct part *part, uint32_t chunk)
+/* Sends blocks from `line` on; returns how many, 0 if the next is not captured yet. */
+static uint32_t
+send_blocks(struct env *env, const struct part *part, uint32_t to, const struct lane *lane,
+            uint64_t line, uint64_t end)
 {
-    const struct cairn_geometry *geometry = &part->geometry;
-    struct flow *flow = &part->capture.data_flows[chunk];
-    uint64_t start = chunk * cairn_shard_chunk_blocks(geometry, part->capture.blocks);
-    uint64_t end = min_u64(cairn_chunk_blocks(geometry, part->capture.blocks, chunk), flow->until);
-    uint32_t encoder = agent_at(part, encoder_of(part, chunk));
+    struct cairn_message message = env_message(env, CAIRN_MSG_DATA, part->generation.epoch);
+    struct cairn_blocks blocks = {.part = part_index(env, part), .row = lane->row};
+    uint64_t ring = env->options->ring_lines;
+    uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
+    struct cairn_writer writer;
 
-    while (env_is_level(env, encoder) && flow->next < end) {
-        struct cairn_message message = env_message(env, CAIRN_MSG_DATA, part->generation.epoch);
-        struct cairn_blocks blocks = {.area = CAIRN_AREA_DATA, .part = part_index(env, part)};
-        uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
-        struct cairn_writer writer;
-
+    if (lane->row == 0) {
         cairn_writer_init(&writer, crcs, sizeof crcs);
-        blocks.first_block = start + flow->next;
-        blocks.count = next_blocks(&part->capture, blocks.first_block, start + end, &writer);
-        if (blocks.count == 0)
-            return;
-        message.as.data = (struct cairn_message_data){
-            .decision = *env->decision,
-            .generation = part->generation,
-            .member = part->member,
-            .stripe = cairn_chunk_stripe(geometry, part->position, chunk),
-            .line = flow->next,
-            .count = blocks.count};
+        blocks.area = CAIRN_AREA_DATA;
+        blocks.first_block = lane->start + line;
+        blocks.count = next_blocks(&part->capture, lane->start + line, lane->start + end, &writer);
         message.bytes = crcs;
         message.bytes_len = 8 * blocks.count;
-        env_send_blocks(env, encoder, &message, &blocks);
-        flow->next += blocks.count;
+    } else { /* not across the end of the ring; the process adds the checksums */
+        blocks.area = CAIRN_AREA_RING;
+        blocks.first_block = line;
+        blocks.count =
+            (uint32_t)min_u64(min_u64(end - line, ring - line % ring), CAIRN_MESSAGE_BLOCKS_MAX);
     }
+    message.as.data = (struct cairn_message_data){.decision = *env->decision,
+                                                  .generation = part->generation,
+                                                  .member = part->member,
+                                                  .stripe = lane->stripe,
+                                                  .row = lane->row,
+                                                  .line = line,
+                                                  .count = blocks.count};
+    if (blocks.count > 0)
+        env_send_blocks(env, to, &message, &blocks);
+    return blocks.count;
 }
 
-static void
-pump_seal(struct env *env, struct part *part, uint32_t position)
+uint32_t
+outflow_send_seal(struct env *env, const struct part *part, uint32_t to,
+                  struct cairn_message_seal piece)
 {
-    const struct cairn_shard_seal *seal = &part->seals[part->position];
-    struct flow *flow = &part->capture.seal_flows[position];
+    const struct cairn_shard_seal *seal =
+        &part->seals[part->roster->members[piece.member].position];
     struct cairn_message message = env_message(env, CAIRN_MSG_SEAL, part->generation.epoch);
 
-    if (position == part->position || !seal->whole)
+    if (!seal->whole || piece.offset >= seal->len)
+        return 0;
+    message.as.seal = piece;
+    message.as.seal.decision = *env->decision;
+    message.as.seal.generation = part->generation;
+    message.as.seal.total = seal->len;
+    message.bytes = seal->bytes + piece.offset;
+    message.bytes_len = (uint32_t)min_u64(SEAL_PART_BYTES, seal->len - piece.offset);
+    env_send(env, to, &message);
+    return message.bytes_len;
+}
+
+/* Sends what is ready to one position. lines: of the own stripe, that are finished. */
+static void
+pump(struct env *env, struct part *part, enum flow_kind kind, uint32_t position, uint64_t lines)
+{
+    struct flow *flow = &part->flows[kind][position];
+    uint32_t to = part_agent(part, position), sent;
+    struct lane lane;
+    uint64_t end;
+
+    if (!find_lane(part, kind, position, &lane))
         return;
-    message.as.seal = (struct cairn_message_seal){
-        .decision = *env->decision,
-        .generation = part->generation,
-        .member = part->member,
-        .for_member = cairn_roster_group_of(part->roster, part->member)->members[position],
-        .total = seal->len};
-    while (env_is_level(env, agent_at(part, position)) && flow->next < seal->len &&
-           flow->next < flow->until) {
-        message.as.seal.offset = flow->next;
-        message.bytes = seal->bytes + flow->next;
-        message.bytes_len = (uint32_t)min_u64(SEAL_PART_BYTES, seal->len - flow->next);
-        env_send(env, agent_at(part, position), &message);
-        flow->next += message.bytes_len;
+    end = min_u64(kind == FLOW_ROW ? lines : lane.length, flow->until);
+    while (env_is_level(env, to) && flow->next < end) {
+        sent = kind == FLOW_SEAL ? outflow_send_seal(env, part, to,
+                                                     (struct cairn_message_seal){
+                                                         .member = part->member,
+                                                         .for_member = part_member(part, position),
+                                                         .offset = flow->next})
+                                 : send_blocks(env, part, to, &lane, flow->next, end);
+        if (sent == 0)
+            return;
+        flow->next += sent;
     }
 }
-
-static void
-pump_chunks(struct env *env, struct part *part)
-{
-    for (uint32_t chunk = 0; part->geometry.m > 0 && chunk < part->geometry.k; chunk++)
-        pump_chunk(env, part, chunk);
-}
-
-static void
-pump_seals(struct env *env, struct part *part)
-{
-    for (uint32_t p = 0; p < part->geometry.n; p++)
-        pump_seal(env, part, p);
-}
-
-/* ---- the local trainers ---- */
 
 void
-save_blocks(struct env *env, struct part *part, const struct cairn_event_blocks *blocks)
+outflow_send(struct env *env, struct part *part, enum flow_kind kind)
 {
-    struct capture *capture = &part->capture;
+    uint64_t lines = kind == FLOW_ROW ? encode_finished_lines(env, part) : 0;
 
-    if (part->state != CAIRN_PART_OPEN || capture->seal_request != 0 ||
-        blocks->first_block > capture->blocks ||
-        blocks->count > capture->blocks - blocks->first_block)
-        return;
-    for (uint64_t i = 0; i < blocks->count; i++) {
-        cairn_bitset_add(capture->captured, (uint32_t)(blocks->first_block + i));
-        capture->crcs[blocks->first_block + i] = blocks->crcs[i];
-    }
-    part->progress_ns = env->now_ns;
-    pump_chunks(env, part);
+    for (uint32_t p = 0; p < part->geometry.n; p++)
+        pump(env, part, kind, p, lines);
 }
 
-struct outcome
-save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyone)
-{
-    struct capture *capture = &part->capture;
-    struct outcome outcome = {.generation = part->generation};
-    struct cairn_action *action;
+/* ---- what the group says ---- */
 
-    if (part->state != CAIRN_PART_OPEN || capture->seal_request != 0)
-        return outcome;
-    if (rank < CAIRN_RANKS_PER_NODE_MAX)
-        capture->done |= UINT64_C(1) << rank;
-    part->progress_ns = env->now_ns;
-    if (capture->done != everyone)
-        return outcome;
-    if (cairn_bitset_count(capture->captured, (uint32_t)capture->blocks) != capture->blocks) {
-        outcome.abort = CAIRN_ABORT_CANCELLED; /* the ranks are done, but blocks are missing */
-        return outcome;
+void
+outflow_prepare(const struct env *env, struct part *part)
+{
+    uint64_t until =
+        part->geometry.m > 1 ? min_u64(WINDOW_BLOCKS, env->options->ring_lines) : WINDOW_BLOCKS;
+
+    for (uint32_t p = 0; p < part->geometry.n; p++) {
+        part->flows[FLOW_DATA][p].until = part->folding.until[p] = until;
+        part->flows[FLOW_ROW][p].until = WINDOW_BLOCKS;
+        part->flows[FLOW_SEAL][p].until = SEAL_WINDOW_BYTES;
     }
-    action = env_act(env, CAIRN_ACTION_SEAL);
-    capture->seal_request = env_request(env);
-    action->as.part = (struct cairn_action_part){
-        .part = part_index(env, part),
-        .request = capture->seal_request,
-        .generation = part->generation,
-        .member = part->member,
-        .blocks = capture->blocks,
-        .crcs = env_keep(env, action, capture->crcs, 8 * capture->blocks)};
-    return outcome;
 }
 
-struct outcome
-save_sealed(struct env *env, struct part *part, const struct cairn_event_answer *answer)
+uint32_t
+outflow_waits_for(const struct part *part)
 {
-    struct cairn_shard_seal *seal = &part->seals[part->position];
-    struct outcome outcome = {.generation = part->generation};
-    cairn_err err = answer->err;
+    struct lane lane;
 
-    if (part->state != CAIRN_PART_OPEN || part->capture.seal_request == 0 ||
-        answer->request != part->capture.seal_request || seal->whole)
-        return outcome;
-    if (!err)
-        err = cairn_shard_seal_pack(part->generation, part->member, part->capture.blocks,
-                                    part->capture.crcs, answer->bytes, answer->bytes_len, seal);
-    if (err) {
-        CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be sealed: %s", part->generation.step,
-                     cairn_err_text(err));
-        outcome.abort = CAIRN_ABORT_MEMORY;
-        return outcome;
-    }
-    part->progress_ns = env->now_ns;
-    pump_seals(env, part);
-    return save_try_finish(env, part);
+    for (uint32_t p = 0; p < part->geometry.n; p++)
+        for (enum flow_kind kind = FLOW_DATA; kind < FLOW_KINDS; kind++)
+            if (find_lane(part, kind, p, &lane) && part->flows[kind][p].acked < lane.length)
+                return p;
+    return UINT32_MAX;
 }
 
-/* ---- the group ---- */
-
-/* The chunk, or the seal, was received at a position. */
-static void
-take_own(struct env *env, struct part *part, uint32_t position,
-         const struct cairn_message_received *received)
+bool
+outflow_received(struct env *env, struct part *part, uint32_t position,
+                 const struct cairn_message_received *received)
 {
-    uint32_t chunk;
+    enum flow_kind kind = received->row == CAIRN_ROW_SEAL ? FLOW_SEAL
+                          : received->row == 0            ? FLOW_DATA
+                                                          : FLOW_ROW;
+    struct lane lane;
 
-    if (received->row == CAIRN_ROW_SEAL) {
-        if (!part->seals[part->position].whole || received->count > part->seals[part->position].len)
-            return;
-        flow_received(&part->capture.seal_flows[position], received->count, received->again,
-                      received->until);
-        pump_seal(env, part, position);
-        return;
-    }
-    if (received->row != 0 || received->stripe >= part->geometry.n)
-        return;
-    chunk = cairn_stripe_chunk(&part->geometry, received->stripe, part->position);
-    if (chunk == CAIRN_STRIPE_NONE || encoder_of(part, chunk) != position ||
-        received->count > cairn_chunk_blocks(&part->geometry, part->capture.blocks, chunk))
-        return;
-    flow_received(&part->capture.data_flows[chunk], received->count, received->again,
-                  received->until);
-    pump_chunk(env, part, chunk);
-}
-
-struct outcome
-save_received(struct env *env, struct part *part, const struct cairn_message *message)
-{
-    const struct cairn_message_received *received = &message->as.received;
-    const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
-    struct outcome outcome = {.generation = part->generation};
-    uint32_t position;
-
-    if (part->state != CAIRN_PART_OPEN || received->member != part->member ||
-        received->for_member >= part->roster->member_count ||
-        part->roster->members[received->for_member].agent != message->from)
-        return outcome;
-    position = part->roster->members[received->for_member].position;
-    if (position >= group->count || group->members[position] != received->for_member)
-        return outcome; /* of another group */
-    part->progress_ns = env->now_ns;
-    if (received->row == 0 || received->row >= part->geometry.m) {
-        take_own(env, part, position, received);
-        return save_try_finish(env, part);
-    }
-    if (received->stripe >= part->geometry.n ||
-        cairn_stripe_parity_position(&part->geometry, received->stripe, 0) != part->position ||
-        cairn_stripe_parity_position(&part->geometry, received->stripe, received->row) != position)
-        return outcome;
-    if (!encode_received(env, part, received)) {
-        outcome.abort = CAIRN_ABORT_FORGOTTEN;
-        return outcome;
-    }
-    return save_try_finish(env, part);
+    if (!find_lane(part, kind, position, &lane) || received->row != lane.row ||
+        (kind != FLOW_SEAL && received->stripe != lane.stripe) || received->count > lane.length)
+        return true; /* it cannot have what does not exist */
+    if (kind == FLOW_ROW && received->again && received->count < encode_released(part))
+        return false;
+    flow_received(&part->flows[kind][position], received->count, received->again, received->until);
+    if (kind == FLOW_ROW)
+        encode_let_go_on(env, part); /* save_try_finish sends more rows */
+    else
+        pump(env, part, kind, position, 0);
+    return true;
 }
 
 void
 save_peer_up(struct env *env, struct part *part, uint32_t agent)
 {
-    struct capture *capture = &part->capture;
-
     if (part->state != CAIRN_PART_OPEN)
         return;
-    for (uint32_t chunk = 0; part->geometry.m > 0 && chunk < part->geometry.k; chunk++)
-        if (agent_at(part, encoder_of(part, chunk)) == agent) {
-            capture->data_flows[chunk].next = capture->data_flows[chunk].acked;
-            pump_chunk(env, part, chunk);
-        }
-    for (uint32_t p = 0; p < part->geometry.n; p++)
-        if (agent_at(part, p) == agent) {
-            capture->seal_flows[p].next = capture->seal_flows[p].acked;
-            pump_seal(env, part, p);
-        }
-    encode_peer_up(env, part, agent);
+    for (uint32_t p = 0; p < part->geometry.n; p++) {
+        if (part_agent(part, p) != agent)
+            continue;
+        for (enum flow_kind kind = FLOW_DATA; kind < FLOW_KINDS; kind++)
+            part->flows[kind][p].next = part->flows[kind][p].acked;
+        if (part_chunk(part, part->position, p) != CAIRN_STRIPE_NONE)
+            encode_answer(env, part, p, 0, false); /* what let it go on may be lost */
+    }
+    for (enum flow_kind kind = FLOW_DATA; kind < FLOW_KINDS; kind++)
+        outflow_send(env, part, kind);
 }

@@ -59,7 +59,6 @@ part_fini(struct part *part)
     }
     free(part->capture.captured);
     free(part->capture.crcs);
-    free(part->capture.data_flows);
     free(part->folding.taken);
     free(part->folding.chain);
     free(part->mending.missing);

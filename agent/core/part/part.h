@@ -24,6 +24,14 @@ enum {
     BAD_BLOCKS_MAX = 256 /* listed per part; more make the part lost */
 };
 
+/* What goes from a part to the other members of its group while it is OPEN. */
+enum flow_kind {
+    FLOW_DATA, /* the own chunk of a stripe, to the member that encodes it */
+    FLOW_ROW,  /* a finished parity row of the own stripe, to the member that keeps it */
+    FLOW_SEAL, /* the own seal, to each member */
+    FLOW_KINDS
+};
+
 /* Blocks, or bytes of a seal, on their way to one member. */
 struct flow {
     uint64_t next;  /* first that was not sent */
@@ -57,15 +65,13 @@ flow_asks(uint64_t *asked, uint32_t position, bool gap)
     return asks;
 }
 
-/* Capture of the own part, and its way to the encoders of its stripes. */
+/* Capture of the own part. */
 struct capture {
     uint64_t *captured; /* bitset [blocks] */
     uint64_t *crcs;     /* [blocks] */
     uint64_t blocks;
-    uint64_t done;                            /* local ranks whose region is captured, as a set */
-    uint64_t seal_request;                    /* of the SEAL; 0: not asked for yet */
-    struct flow *data_flows;                  /* [k]: by chunk */
-    struct flow seal_flows[CAIRN_SHARDS_MAX]; /* by position */
+    uint64_t done;         /* local ranks whose region is captured, as a set */
+    uint64_t seal_request; /* of the SEAL; 0: not asked for yet */
 };
 
 /*
@@ -73,13 +79,12 @@ struct capture {
  * data chunks of the own stripe are folded, into slot i the encoder of that stripe sends row i.
  */
 struct folding {
-    uint64_t *taken;                       /* blocks folded in or written, in order */
-    uint64_t *chain;                       /* CRC-64 over the checksums of the folded blocks */
-    uint64_t touched;                      /* lines below were written in this generation */
-    struct flow forward[CAIRN_SHARDS_MAX]; /* by row >= 1: finished parity to its owner */
-    uint64_t until[CAIRN_SHARDS_MAX];      /* by position: what its data flow may send up to */
-    uint64_t asked[CAIRN_SHARDS_MAX];      /* by slot: positions that were asked to send again */
-    uint64_t seals_asked;                  /* the same for seals */
+    uint64_t *taken;                  /* blocks folded in or written, in order */
+    uint64_t *chain;                  /* CRC-64 over the checksums of the folded blocks */
+    uint64_t touched;                 /* lines below were written in this generation */
+    uint64_t until[CAIRN_SHARDS_MAX]; /* by position: what its data flow may send up to */
+    uint64_t asked[CAIRN_SHARDS_MAX]; /* by slot: positions that were asked to send again */
+    uint64_t seals_asked;             /* the same for seals */
     uint32_t corrupt_in_row;
 };
 
@@ -114,6 +119,7 @@ struct part {
     uint64_t progress_ns; /* when something arrived or was captured last */
     struct cairn_shard_seal seals[CAIRN_SHARDS_MAX]; /* by position; own included */
     uint64_t *parity_crcs[CAIRN_SHARDS_MAX];         /* by slot; [parity blocks] */
+    struct flow flows[FLOW_KINDS][CAIRN_SHARDS_MAX]; /* by position of the receiver */
     struct capture capture;
     struct folding folding;
     struct mending mending;
@@ -132,6 +138,28 @@ static inline uint32_t
 part_index(const struct env *env, const struct part *part)
 {
     return (uint32_t)(part - env->parts->list);
+}
+
+/* The member, and its agent, at a position of the part's group. */
+static inline uint32_t
+part_member(const struct part *part, uint32_t position)
+{
+    return cairn_roster_group_of(part->roster, part->member)->members[position];
+}
+
+static inline uint32_t
+part_agent(const struct part *part, uint32_t position)
+{
+    return part->roster->members[part_member(part, position)].agent;
+}
+
+/* A position's chunk of the stripe that the position `encoder` encodes, which has its number;
+ * CAIRN_STRIPE_NONE: it has none. */
+static inline uint32_t
+part_chunk(const struct part *part, uint32_t encoder, uint32_t position)
+{
+    return part->geometry.m > 0 ? cairn_stripe_chunk(&part->geometry, encoder, position)
+                                : CAIRN_STRIPE_NONE;
 }
 
 /* Blocks of a parity slot. Needs the lengths. */

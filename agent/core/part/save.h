@@ -3,18 +3,13 @@
  * group; the parity that this agent keeps for the group is folded, compared and finished.
  *
  *   capture   blocks arrive in order per rank; each is sent at once to the encoder of its stripe
- *             (outflow.c)
+ *             (capture.c, outflow.h)
  *   seal      when all local ranks are done: checksums and manifest go to every member of the group
  *   encode    the blocks of the own stripe are folded into all its parity rows, and the rows that
  *             others keep are forwarded (encode.c)
  *   finish    own part sealed, all seals here, the own stripe equal to them, all other rows here;
  *             own blocks, seal and rows reported by all that need them: checksum the parity, store
  *             the record (fold.c). So nobody needs anything from a complete part any more.
- *
- * A flow is one chunk, row or seal on its way to one member, who says how far it may be sent. Its
- * session keeps order and loses nothing; when a new session begins, the flow goes back
- * to what was acknowledged, and the receiver skips what it has. Where blocks arrive damaged, or a
- * piece is missing, the receiver says from where it wants them again.
  */
 #ifndef CAIRN_AGENT_CORE_PART_SAVE_H
 #define CAIRN_AGENT_CORE_PART_SAVE_H
@@ -35,7 +30,7 @@ struct outcome {
     enum cairn_abort abort; /* it cannot be completed; 0: it can. The caller drops it. */
 };
 
-/* ---- outflow.c: the own part goes out ---- */
+/* ---- capture.c: the local trainers ---- */
 /* Prepares a part opened for capture. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err save_prepare(const struct env *env, struct part *part, uint64_t blocks);
 /* Whether the group's members have memory for the parity of a part of that many blocks. */
@@ -49,9 +44,7 @@ struct outcome save_captured(struct env *env, struct part *part, uint32_t rank, 
 /* Takes SEALED, and sends the seal. */
 struct outcome save_sealed(struct env *env, struct part *part,
                            const struct cairn_event_answer *answer);
-/* Takes RECEIVED of the own part or of a row that it encodes, and sends more. */
-struct outcome save_received(struct env *env, struct part *part,
-                             const struct cairn_message *message);
+/* ---- outflow.c: what goes out ---- */
 /* A session with a member of the group begins, and it is level: goes back to what it has
  * acknowledged, and sends. */
 void save_peer_up(struct env *env, struct part *part, uint32_t agent);
@@ -66,6 +59,9 @@ struct outcome save_seal(struct env *env, struct part *part, const struct cairn_
  * damaged or did not follow what is here. */
 bool save_take_seal(struct env *env, struct part *part, const struct cairn_message *message,
                     bool *damaged);
+/* Takes RECEIVED of the own part or of a row that it encodes, and sends more. */
+struct outcome save_received(struct env *env, struct part *part,
+                             const struct cairn_message *message);
 /* Asks for the parity's checksums once everything is folded and equals the seals. */
 struct outcome save_try_finish(struct env *env, struct part *part);
 /* Takes FINISHED: stores the record. */

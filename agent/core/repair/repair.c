@@ -1,6 +1,8 @@
 /* agent/core/repair/repair.c - begins and ends this agent's part in a repair; see repair.h. */
 #include "agent/core/repair/repair.h"
 
+#include "agent/core/part/outflow.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -189,24 +191,14 @@ static void
 answer_received(struct env *env, const struct cairn_message *message)
 {
     const struct cairn_message_received *received = &message->as.received;
-    struct cairn_message piece = env_message(env, CAIRN_MSG_SEAL, message->epoch);
     const struct part *part = parts_of_group(env->parts, received->generation, received->member);
-    const struct cairn_shard_seal *seal;
 
-    if (!part)
-        return;
-    seal = &part->seals[part->roster->members[received->member].position];
-    if (!seal->whole || received->count >= seal->len)
-        return;
-    piece.as.seal = (struct cairn_message_seal){.generation = received->generation,
-                                                .member = received->member,
-                                                .for_member = received->for_member,
-                                                .attempt = received->attempt,
-                                                .offset = received->count,
-                                                .total = seal->len};
-    piece.bytes = seal->bytes + received->count;
-    piece.bytes_len = (uint32_t)min_u64(SEAL_PART_BYTES, seal->len - received->count);
-    env_send(env, message->from, &piece);
+    if (part)
+        (void)outflow_send_seal(env, part, message->from,
+                                (struct cairn_message_seal){.member = received->member,
+                                                            .for_member = received->for_member,
+                                                            .attempt = received->attempt,
+                                                            .offset = received->count});
 }
 
 void

@@ -149,9 +149,9 @@ the_ring_holds_members_back(void **state)
                                              own_part(group, 0)->position) != CAIRN_STRIPE_NONE;
 
             if (with_0)
-                assert_int_equal(part->capture.data_flows[chunk].next, RING_LINES);
+                assert_int_equal(part->flows[FLOW_DATA][stripe].next, RING_LINES);
             else /* all but the last line are forwarded, which waits for the seals */
-                assert_int_equal(part->capture.data_flows[chunk].next, 150);
+                assert_int_equal(part->flows[FLOW_DATA][stripe].next, 150);
         }
     capture(group, 0, 0, 300);
     (void)captured(group, 0);
@@ -175,14 +175,14 @@ a_forgotten_row_aborts(void **state)
     for (uint32_t m = 0; m < 4; m++)
         capture(group, m, 0, 300);
     encoder = own_part(group, e);
-    while (encoder->folding.forward[1].acked < RING_LINES)
-        deliver(group);
     for (uint32_t m = 1; m < 4; m++)
         if (own_part(group, m)->position ==
             cairn_stripe_parity_position(&encoder->geometry, encoder->position, 1))
             o = m;
     assert_int_not_equal(o, e);
     owner = own_part(group, o);
+    while (encoder->flows[FLOW_ROW][owner->position].acked < RING_LINES)
+        deliver(group);
     part_drop(&group->agents[o].env, owner, false);
     carry_out(group, &group->agents[o], NULL);
     (void)open_part(group, o);
@@ -204,10 +204,9 @@ nothing_is_sent_without_a_session(void **state)
     capture(group, 0, 0, 300);
     (void)captured(group, 0);
     assert_true(group->head == group->tail);
-    for (uint32_t f = 0; f < 3; f++)
-        assert_true(own_part(group, 0)->capture.data_flows[f].next == 0);
-    for (uint32_t p = 0; p < 4; p++)
-        assert_true(own_part(group, 0)->capture.seal_flows[p].next == 0);
+    for (uint32_t kind = 0; kind < FLOW_KINDS; kind++)
+        for (uint32_t p = 0; p < 4; p++)
+            assert_true(own_part(group, 0)->flows[kind][p].next == 0);
     group_free(group);
 }
 

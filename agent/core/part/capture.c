@@ -1,0 +1,105 @@
+/*
+ * agent/core/part/capture.c - the own part of a generation on its way from the local trainers: the
+ * blocks that they have copied, and the seal; see save.h.
+ */
+#include "agent/core/part/outflow.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+cairn_err
+save_prepare(const struct env *env, struct part *part, uint64_t blocks)
+{
+    struct capture *capture = &part->capture;
+
+    capture->captured = calloc(blocks / 64 + 1, sizeof(uint64_t));
+    capture->crcs = calloc(blocks + 1, sizeof(uint64_t));
+    if (!capture->captured || !capture->crcs)
+        return CAIRN_NOMEM;
+    capture->blocks = blocks;
+    outflow_prepare(env, part);
+    part->progress_ns = env->now_ns;
+    return CAIRN_OK;
+}
+
+bool
+save_parity_fits(const struct cairn_core_options *options, const struct cairn_roster_group *group,
+                 uint64_t blocks)
+{
+    uint64_t m = group->parity, k = group->count - m;
+
+    return m * ((blocks + k - 1) / k) <= options->parity_blocks;
+}
+
+void
+save_blocks(struct env *env, struct part *part, const struct cairn_event_blocks *blocks)
+{
+    struct capture *capture = &part->capture;
+
+    if (part->state != CAIRN_PART_OPEN || capture->seal_request != 0 ||
+        blocks->first_block > capture->blocks ||
+        blocks->count > capture->blocks - blocks->first_block)
+        return;
+    for (uint64_t i = 0; i < blocks->count; i++) {
+        cairn_bitset_add(capture->captured, (uint32_t)(blocks->first_block + i));
+        capture->crcs[blocks->first_block + i] = blocks->crcs[i];
+    }
+    part->progress_ns = env->now_ns;
+    outflow_send(env, part, FLOW_DATA);
+}
+
+struct outcome
+save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyone)
+{
+    struct capture *capture = &part->capture;
+    struct outcome outcome = {.generation = part->generation};
+    struct cairn_action *action;
+
+    if (part->state != CAIRN_PART_OPEN || capture->seal_request != 0)
+        return outcome;
+    if (rank < CAIRN_RANKS_PER_NODE_MAX)
+        capture->done |= UINT64_C(1) << rank;
+    part->progress_ns = env->now_ns;
+    if (capture->done != everyone)
+        return outcome;
+    if (cairn_bitset_count(capture->captured, (uint32_t)capture->blocks) != capture->blocks) {
+        outcome.abort = CAIRN_ABORT_CANCELLED; /* the ranks are done, but blocks are missing */
+        return outcome;
+    }
+    action = env_act(env, CAIRN_ACTION_SEAL);
+    capture->seal_request = env_request(env);
+    action->as.part = (struct cairn_action_part){
+        .part = part_index(env, part),
+        .request = capture->seal_request,
+        .generation = part->generation,
+        .member = part->member,
+        .blocks = capture->blocks,
+        .crcs = env_keep(env, action, capture->crcs, 8 * capture->blocks)};
+    return outcome;
+}
+
+struct outcome
+save_sealed(struct env *env, struct part *part, const struct cairn_event_answer *answer)
+{
+    struct cairn_shard_seal *seal = &part->seals[part->position];
+    struct outcome outcome = {.generation = part->generation};
+    cairn_err err = answer->err;
+
+    if (part->state != CAIRN_PART_OPEN || part->capture.seal_request == 0 ||
+        answer->request != part->capture.seal_request || seal->whole)
+        return outcome;
+    if (!err)
+        err = cairn_shard_seal_pack(part->generation, part->member, part->capture.blocks,
+                                    part->capture.crcs, answer->bytes, answer->bytes_len, seal);
+    if (err) {
+        CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be sealed: %s", part->generation.step,
+                     cairn_err_text(err));
+        outcome.abort = CAIRN_ABORT_MEMORY;
+        return outcome;
+    }
+    part->progress_ns = env->now_ns;
+    outflow_send(env, part, FLOW_SEAL);
+    return save_try_finish(env, part);
+}
