@@ -78,7 +78,7 @@ cairn_core_destroy(struct cairn_core *core)
     if (!core)
         return;
     core->env.actions = &nowhere;
-    repair_stop(&core->env, &core->repair, true);
+    repair_stop(&core->env, &core->repair);
     cairn_actions_fini(&nowhere);
     restore_fini(&core->restore);
     answer_fini(&core->answering);

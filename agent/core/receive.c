@@ -185,7 +185,7 @@ take_activate(struct cairn_core *core, const struct cairn_message *message)
     core->parts
         .version++; /* R9: claims from before this epoch are void, though no part has changed */
     answer_unpin(&core->env, &core->answering);
-    repair_stop(&core->env, &core->repair, true);
+    repair_stop(&core->env, &core->repair);
     conduct_enter(core, activation == ACTIVATION_RESTART);
     env_act(&core->env, CAIRN_ACTION_ACTIVATED)->as.activated = (struct cairn_action_activated){
         .ready = membership_ready(&core->membership), .restart = activation == ACTIVATION_RESTART};
@@ -195,8 +195,8 @@ take_activate(struct cairn_core *core, const struct cairn_message *message)
 static void
 take_claim(struct cairn_core *core, const struct cairn_message *message)
 {
-    if (membership_claim(&core->env, &core->membership, core->parts.version, message))
-        repair_stop(&core->env, &core->repair, true); /* what is open in the old epoch ends */
+    if (membership_claim(&core->env, &core->membership, &core->peers, core->parts.version, message))
+        repair_stop(&core->env, &core->repair); /* what is open in the old epoch ends */
 }
 
 static void
@@ -206,10 +206,9 @@ take_ask(struct cairn_core *core, const struct cairn_message *message)
 
     if (message->from != core->options.self)
         watch_asked(&core->watch);
-    if (message->as.ask.mode == CAIRN_ASK_RELEASE && core->repair.coordinator == message->from &&
-        core->repair.attempt <= message->as.ask.attempt)
-        repair_stop(&core->env, &core->repair, true);
-    answer_ask(&core->env, &core->answering, &core->peers, &self, message);
+    if (message->as.ask.mode == CAIRN_ASK_RELEASE)
+        repair_end(&core->env, &core->repair, message->from);
+    answer_ask(&core->env, &core->answering, &self, message);
 }
 
 static void
@@ -222,10 +221,8 @@ take_rebuild(struct cairn_core *core, const struct cairn_message *message)
         repair_begin(&core->env, &core->repair, message);
         return;
     }
-    answer.as.rebuilt = (struct cairn_message_rebuilt){.attempt = rebuild->attempt,
-                                                       .plan = rebuild->plan,
-                                                       .member = UINT32_MAX,
-                                                       .err = CAIRN_AGAIN};
+    answer.as.rebuilt = (struct cairn_message_rebuilt){
+        .attempt = rebuild->attempt, .member = UINT32_MAX, .err = CAIRN_AGAIN};
     env_send(&core->env, message->from, &answer);
 }
 
@@ -333,8 +330,7 @@ receive_peer_down(struct cairn_core *core, const struct cairn_event_peer *peer)
     peers_down(&core->peers, peer->agent);
     if (core->membership.record.epoch != 0)
         forget_report(core, peer->agent);
-    if (core->repair.active && core->repair.coordinator == peer->agent)
-        repair_stop(&core->env, &core->repair, true);
-    answer_peer_down(&core->env, &core->answering, peer->agent);
+    repair_end(&core->env, &core->repair, peer->agent);
+    answer_end(&core->env, &core->answering, peer->agent);
     restore_peer_down(&core->env, &core->restore, peer->agent);
 }

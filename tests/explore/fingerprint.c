@@ -237,7 +237,6 @@ put_repair(uint64_t *hash, const struct repair *repair)
         return;
     put(hash, repair->coordinator);
     put(hash, repair->attempt);
-    put(hash, repair->number);
     put_generation(hash, repair->generation);
     put(hash, repair->failed);
     for (uint32_t m = 0; repair->plan.roster && m < repair->plan.roster->member_count; m++)
@@ -276,7 +275,6 @@ put_restore(uint64_t *hash, const struct restore *restore, uint32_t n)
                   (uint64_t)restore->request.joining << 33);
     put(hash, restore->request.op.request);
     put(hash, restore->attempts);
-    put(hash, restore->pinned != 0);
     for (uint32_t a = 0; a < n; a++) {
         const struct party *party = &restore->parties[a];
         const struct inventory *inventory = &restore->inventories[a];

@@ -46,10 +46,9 @@ judge_plan(struct world *world, struct node *coordinator, const struct cairn_mes
     const struct cairn_message_rebuild *rebuild = &message->as.rebuild;
     struct plan plan;
 
-    if (coordinator->plan_attempt == rebuild->attempt && coordinator->plan_judged == rebuild->plan)
+    if (coordinator->plan_judged == rebuild->attempt)
         return; /* said to each that takes part */
-    coordinator->plan_attempt = rebuild->attempt;
-    coordinator->plan_judged = rebuild->plan;
+    coordinator->plan_judged = rebuild->attempt;
     if (!judge_is_calm(world) || world->now_ns < coordinator->started_ns + 60 * SECOND_NS ||
         /* newer reports wait in its queue */
         world->now_ns < coordinator->paused_until_ns + 5 * SECOND_NS ||

@@ -226,9 +226,8 @@ say_got(struct world *world, const struct cairn_message *message)
                  (unsigned long long)message->as.inventory.attempt);
         break;
     case CAIRN_MSG_REBUILT:
-        snprintf(text, sizeof text, "attempt %llx plan %llx member %u finished %u err %u",
-                 (unsigned long long)message->as.rebuilt.attempt,
-                 (unsigned long long)message->as.rebuilt.plan, message->as.rebuilt.member,
+        snprintf(text, sizeof text, "attempt %llx member %u finished %u err %u",
+                 (unsigned long long)message->as.rebuilt.attempt, message->as.rebuilt.member,
                  message->as.rebuilt.finished, message->as.rebuilt.err);
         break;
     case CAIRN_MSG_PROMISE:

@@ -387,9 +387,9 @@ struct node {
     uint64_t fresh_asked_ns;
     uint64_t open_request; /* RESTORE or FRESH that this start has not answered; 0: none */
     uint64_t open_since_ns;
-    uint64_t plan_attempt, plan_judged; /* the newest plan of a rebuild that it made */
-    uint64_t promised, active;          /* as stored */
-    uint64_t claim_incarnation;         /* of this agent, in the newest claim that it got */
+    uint64_t plan_judged;       /* attempt of the newest plan of a rebuild that it made */
+    uint64_t promised, active;  /* as stored */
+    uint64_t claim_incarnation; /* of this agent, in the newest claim that it got */
     uint64_t claim_epoch;
     uint64_t clock_offset_ns;
     uint32_t clock_rate; /* thousandths */

@@ -120,8 +120,7 @@ struct cairn_decision {
     F(GENERATION, generation)                                                                      \
     F(U64, begun) /* newest step begun in the subtree */
 
-/* ASK: a coordinator wants an inventory. bytes: agents that forgot their promises, as (u32 agent,
- * u64 incarnation); see membership.h. */
+/* ASK: a coordinator wants an inventory. Never long, so a RELEASE overtakes none of them. */
 #define CAIRN_FIELDS_ASK(F)                                                                        \
     F(U64, attempt) /* names the coordinator's try; ends with its session */                       \
     F(ASK, mode)    /* enum cairn_ask */                                                           \
@@ -132,14 +131,12 @@ struct cairn_decision {
 
 /* REBUILD: bytes: who holds what, and who gets what (plan.c). */
 #define CAIRN_FIELDS_REBUILD(F)                                                                    \
-    F(U64, attempt)                                                                                \
-    F(U64, plan)                                                                                   \
+    F(U64, attempt) /* of the VERIFY before it */                                                  \
     F(GENERATION, generation)
 
 /* REBUILT: a target's progress, or why an agent cannot take part. */
 #define CAIRN_FIELDS_REBUILT(F)                                                                    \
     F(U64, attempt)                                                                                \
-    F(U64, plan)                                                                                   \
     F(U32, member)                                                                                 \
     F(BOOL, finished)                                                                              \
     F(BOOL, proved) /* err LOST is proved from the checksums: trying again cannot help */          \

@@ -154,8 +154,8 @@ judge_claim(const struct env *env, const struct membership *membership, uint64_t
 }
 
 bool
-membership_claim(struct env *env, struct membership *membership, uint64_t version,
-                 const struct cairn_message *message)
+membership_claim(struct env *env, struct membership *membership, struct peers *peers,
+                 uint64_t version, const struct cairn_message *message)
 {
     struct cairn_message answer = env_message(env, CAIRN_MSG_PROMISE, message->epoch);
     struct record record = {0};
@@ -167,6 +167,8 @@ membership_claim(struct env *env, struct membership *membership, uint64_t versio
         cairn_roster_drop(membership->promised_roster);
         membership->promised_roster = cairn_roster_hold(record.roster);
         membership_store(env);
+        for (uint32_t a = 0; a < record.agent_count; a++)
+            peers_meet(peers, a, record.seen[a].incarnation);
     }
     answer.as.promise.attempt = message->as.claim.attempt;
     answer.as.promise.err = (uint32_t)err;

@@ -65,8 +65,8 @@ bool membership_believes(const struct membership *membership, uint64_t epoch);
  * Takes a CLAIM, stores and answers. Returns true if it was promised: what is open under the old
  * epoch must be dropped. `version` is that of this agent's parts now.
  */
-bool membership_claim(struct env *env, struct membership *membership, uint64_t version,
-                      const struct cairn_message *message);
+bool membership_claim(struct env *env, struct membership *membership, struct peers *peers,
+                      uint64_t version, const struct cairn_message *message);
 
 enum activation {
     ACTIVATION_NONE = 0, /* old, known, or not a record */

@@ -96,11 +96,10 @@ crcs_match(const uint64_t *crcs, uint32_t count, const uint8_t *packed)
 void
 repair_report(struct env *env, const struct repair *repair, const struct part *part)
 {
-    struct cairn_message message = env_message(env, CAIRN_MSG_REBUILT, repair->epoch);
+    struct cairn_message message = epoch_message(env, CAIRN_MSG_REBUILT);
 
     message.as.rebuilt = (struct cairn_message_rebuilt){
         .attempt = repair->attempt,
-        .plan = repair->number,
         .member = part->member,
         .finished = part->state == CAIRN_PART_COMPLETE && !part->mending.missing,
         .blocks = part->mending.written_blocks};
@@ -110,15 +109,12 @@ repair_report(struct env *env, const struct repair *repair, const struct part *p
 void
 repair_fail(struct env *env, struct repair *repair, uint32_t member, cairn_err err, bool proved)
 {
-    struct cairn_message message = env_message(env, CAIRN_MSG_REBUILT, repair->epoch);
+    struct cairn_message message = epoch_message(env, CAIRN_MSG_REBUILT);
 
     if (repair->failed)
         return; /* it knows */
-    message.as.rebuilt = (struct cairn_message_rebuilt){.attempt = repair->attempt,
-                                                        .plan = repair->number,
-                                                        .member = member,
-                                                        .proved = proved,
-                                                        .err = (uint32_t)err};
+    message.as.rebuilt = (struct cairn_message_rebuilt){
+        .attempt = repair->attempt, .member = member, .proved = proved, .err = (uint32_t)err};
     env_send(env, repair->coordinator, &message);
     repair->failed = true;
 }

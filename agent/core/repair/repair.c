@@ -6,23 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Drops REBUILDING parts, except those that the plan still wants here. */
-static void
-drop_unwanted(struct env *env, const struct repair *repair)
-{
-    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        struct part *part = &env->parts->list[i];
-        bool wanted = repair->active && cairn_generation_is(part->generation, repair->generation) &&
-                      part->member < repair->plan.roster->member_count &&
-                      repair->plan.targets[part->member] == env->options->self;
-
-        if (part->state == CAIRN_PART_REBUILDING && !wanted)
-            part_drop(env, part, false);
-    }
-}
-
 void
-repair_stop(struct env *env, struct repair *repair, bool drop_parts)
+repair_stop(struct env *env, struct repair *repair)
 {
     worker_stop(env, repair);
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
@@ -33,13 +18,20 @@ repair_stop(struct env *env, struct repair *repair, bool drop_parts)
             free(part->mending.missing);
             part->mending.missing = NULL;
             part->mending.missing_count = 0;
+        } else if (part->state == CAIRN_PART_REBUILDING) {
+            part_drop(env, part, false);
         }
     }
     plan_fini(&repair->plan);
     repair->active = false;
     repair->failed = false;
-    if (drop_parts)
-        drop_unwanted(env, repair);
+}
+
+void
+repair_end(struct env *env, struct repair *repair, uint32_t coordinator)
+{
+    if (repair->active && repair->coordinator == coordinator)
+        repair_stop(env, repair);
 }
 
 /* Opens what this agent gets, and lets what it holds work. */
@@ -102,11 +94,9 @@ repair_begin(struct env *env, struct repair *repair, const struct cairn_message 
         plan_fini(&plan);
         err = CAIRN_CORRUPT; /* no generation */
     }
-    repair_stop(env, repair, false);
+    repair_stop(env, repair);
     repair->coordinator = message->from;
     repair->attempt = message->as.rebuild.attempt;
-    repair->epoch = message->epoch;
-    repair->number = message->as.rebuild.plan;
     repair->generation = message->as.rebuild.generation;
     if (err) {
         repair_fail(env, repair, member, err, false);
@@ -114,7 +104,6 @@ repair_begin(struct env *env, struct repair *repair, const struct cairn_message 
     }
     repair->active = true;
     repair->plan = plan;
-    drop_unwanted(env, repair);
     err = take_roles(env, repair, &member);
     if (err) {
         repair_fail(env, repair, member, err, err == CAIRN_LOST);

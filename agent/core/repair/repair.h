@@ -63,8 +63,6 @@ struct repair {
     bool active;
     uint32_t coordinator;
     uint64_t attempt;
-    uint64_t epoch;  /* in the headers of its messages */
-    uint64_t number; /* of the plan */
     struct cairn_generation_id generation;
     struct plan plan;
     struct repair_worker workers[CAIRN_PARTS_MAX];
@@ -75,9 +73,10 @@ struct repair {
     bool failed;
 };
 
-/* Ends the part that this agent takes. Complete parts stay. REBUILDING parts stay for the next
- * plan of the same generation; drop_parts drops them. */
-void repair_stop(struct env *env, struct repair *repair, bool drop_parts);
+/* Ends the part that this agent takes, and drops what is not complete. */
+void repair_stop(struct env *env, struct repair *repair);
+/* The same if that agent is its coordinator. */
+void repair_end(struct env *env, struct repair *repair, uint32_t coordinator);
 /* Takes REBUILD. */
 void repair_begin(struct env *env, struct repair *repair, const struct cairn_message *message);
 /* Takes READ, BLOCKS, WRITE, WRITTEN, and SEAL and RECEIVED that carry an attempt. READ and

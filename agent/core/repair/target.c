@@ -81,9 +81,7 @@ target_open(struct env *env, struct repair *repair, uint32_t member)
         return CAIRN_OK; /* an earlier plan rebuilt it, or it was never lost */
     if (repair->plan.holders[member] == env->options->self)
         return part && part->state == CAIRN_PART_COMPLETE ? mend(part) : CAIRN_AGAIN;
-    if (part && part->state == CAIRN_PART_REBUILDING)
-        return CAIRN_OK; /* a new plan goes on where the old one was */
-    if (part)            /* too damaged to be counted */
+    if (part) /* too damaged to be counted */
         part_drop(env, part, false);
     part = part_open(env, repair->generation, member, roster, CAIRN_PART_REBUILDING, own);
     return part ? CAIRN_OK : CAIRN_NOMEM;
@@ -134,7 +132,7 @@ ask_for_seals(struct env *env, const struct repair *repair, const struct part *p
         if (plan->holders[group->members[p]] != UINT32_MAX)
             holder = plan->holders[group->members[p]];
     for (uint32_t p = 0; holder != UINT32_MAX && p < part->geometry.n; p++) {
-        struct cairn_message message = env_message(env, CAIRN_MSG_RECEIVED, repair->epoch);
+        struct cairn_message message = epoch_message(env, CAIRN_MSG_RECEIVED);
 
         if (part->seals[p].whole)
             continue;
@@ -164,7 +162,7 @@ ask_for_blocks(struct env *env, const struct repair *repair, const struct part *
 {
     const struct plan *plan = &repair->plan;
     const struct cairn_roster_group *group = cairn_roster_group_of(plan->roster, part->member);
-    struct cairn_message message = env_message(env, CAIRN_MSG_WRITTEN, repair->epoch);
+    struct cairn_message message = epoch_message(env, CAIRN_MSG_WRITTEN);
 
     message.as.written = (struct cairn_message_written){.member = part->member, .again = 1};
     for (uint32_t p = 0; p < group->count; p++)
@@ -327,7 +325,7 @@ target_write(struct env *env, struct repair *repair, const struct cairn_message 
 {
     const struct cairn_message_write *write = &message->as.write;
     struct part *part = part_for(env, repair, write->generation, write->member, write->attempt);
-    struct cairn_message answer = env_message(env, CAIRN_MSG_WRITTEN, repair->epoch);
+    struct cairn_message answer = epoch_message(env, CAIRN_MSG_WRITTEN);
     bool unverified = CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED);
     struct span span;
 

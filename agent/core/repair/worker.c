@@ -129,7 +129,7 @@ static void
 send_read(struct env *env, const struct repair *repair, const struct repair_item *item,
           uint32_t position)
 {
-    struct cairn_message message = env_message(env, CAIRN_MSG_READ, repair->epoch);
+    struct cairn_message message = epoch_message(env, CAIRN_MSG_READ);
 
     message.as.read = blocks_of(repair, item, position);
     env_send(env, repair->plan.holders[message.as.read.member], &message);
@@ -140,7 +140,7 @@ send_write(struct env *env, const struct repair *repair, uint32_t index, uint32_
 {
     const struct repair_item *item = &repair->items[index];
     const struct repair_worker *worker = &repair->workers[item->worker];
-    struct cairn_message message = env_message(env, CAIRN_MSG_WRITE, repair->epoch);
+    struct cairn_message message = epoch_message(env, CAIRN_MSG_WRITE);
     struct cairn_message_read read = blocks_of(repair, item, position);
     struct cairn_blocks blocks = {
         .count = read.count,

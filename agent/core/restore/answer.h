@@ -7,9 +7,6 @@
  * ASK(VERIFY) of any coordinator has it. It ends with RELEASE, the coordinator's session, or an
  * activation. Every coordinator that asked gets its answer, with or without the pin.
  *
- * RELEASE is short and VERIFY may be long, so RELEASE may come first. The attempts of a session
- * grow: the first that is not over is remembered, and a VERIFY below it pins nothing.
- *
  * LIST is answered at once and never touches the pin.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_ANSWER_H
@@ -21,7 +18,6 @@
 /* An agent that coordinates, and the INVENTORY that it has not got yet: parts are being compared
  * for it. */
 struct asker {
-    uint64_t open_from;                    /* first attempt that the agent has not ended */
     uint64_t attempt;                      /* that the INVENTORY answers; 0: none is owed */
     struct cairn_generation_id generation; /* step 0: all parts */
 };
@@ -34,17 +30,14 @@ struct answering {
 
 CAIRN_MUST_CHECK cairn_err answer_init(struct answering *answering, uint32_t agent_count);
 void answer_fini(struct answering *answering);
-/*
- * Takes ASK. Meets the agents that it lists as having forgotten their promises before it answers:
- * the answer then means that this agent refuses older claims that count on such a promise (R9).
- */
-void answer_ask(struct env *env, struct answering *answering, struct peers *peers,
-                const struct inventory_self *self, const struct cairn_message *message);
+/* Takes ASK. */
+void answer_ask(struct env *env, struct answering *answering, const struct inventory_self *self,
+                const struct cairn_message *message);
 /* Sends each INVENTORY that is owed and for which everything is compared. */
 void answer_progress(struct env *env, struct answering *answering,
                      const struct inventory_self *self);
-/* The session with an agent ends. */
-void answer_peer_down(struct env *env, struct answering *answering, uint32_t agent);
+/* The session with a coordinator ends, or it sends RELEASE. */
+void answer_end(struct env *env, struct answering *answering, uint32_t coordinator);
 /* Ends the pin: an epoch is active. */
 void answer_unpin(struct env *env, struct answering *answering);
 /* True if that coordinator's round holds the pin: its RELEASE may overtake its REBUILD, and

@@ -4,9 +4,10 @@
  *
  * Every agent whose inventory is known gets the claim, and all of them must promise it. An agent
  * that forgot its promises may be asked only if no older claim can use what it forgot: half of all
- * agents, rounded up, answered from memory (each older majority includes one of them, and it has
- * met the new incarnation before it answered, or told of that older promise), or a majority has
- * forgotten, which is a first start. Otherwise it is not asked and is missing from the majority.
+ * agents, rounded up, remember theirs and have promised before it is asked (each older majority
+ * includes one of them, and by its promise that one has met the new incarnation, or it had promised
+ * the older claim and refuses this one), or a majority has forgotten, which is a first start.
+ * Otherwise it is not asked and is missing from the majority.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_CLAIM_H
 #define CAIRN_AGENT_CORE_RESTORE_CLAIM_H

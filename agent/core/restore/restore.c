@@ -96,9 +96,8 @@ release_pins(struct env *env, struct restore *restore)
 {
     struct cairn_message message = env_message(env, CAIRN_MSG_ASK, restore->epoch);
 
-    message.as.ask.attempt = restore->pinned;
     message.as.ask.mode = CAIRN_ASK_RELEASE;
-    for (uint32_t a = 0; message.as.ask.attempt && a < restore->agent_count; a++)
+    for (uint32_t a = 0; a < restore->agent_count; a++)
         env_send(env, a, &message);
 }
 
@@ -182,13 +181,30 @@ waits_for(const struct restore *restore, uint32_t agent)
     return restore->parties[agent].asked && !restore->parties[agent].answered;
 }
 
-/* This agent stores its promise before others hear of the claim (R1). */
-static bool
-may_send(const struct env *env, const struct restore *restore, uint32_t agent)
+/*
+ * Who may be asked now. This agent stores its promise before others hear of the claim (R1). Those
+ * that remember their promises come before those that forgot them: the claim tells them that the
+ * others have begun again, and they then refuse an older claim that counts on what was forgotten
+ * (R9, R10).
+ */
+static uint32_t
+turn_of(const struct env *env, const struct restore *restore, uint32_t agent)
 {
-    return waits_for(restore, agent) &&
-           (restore->state != RESTORE_CLAIMING || agent == env->options->self ||
-            !waits_for(restore, env->options->self));
+    if (restore->state != RESTORE_CLAIMING || agent == env->options->self)
+        return 0;
+    return restore->inventories[agent].self.knows ? 1 : 2;
+}
+
+/* The turn of those that have not answered. */
+static uint32_t
+turn_now(const struct env *env, const struct restore *restore)
+{
+    uint32_t turn = 2;
+
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (waits_for(restore, a))
+            turn = (uint32_t)min_u64(turn, turn_of(env, restore, a));
+    return turn;
 }
 
 static void
@@ -201,8 +217,8 @@ send(struct env *env, struct restore *restore, uint32_t agent)
         message.as.claim.attempt = restore->number;
     } else if (restore->state == RESTORE_REBUILDING) {
         message.kind = CAIRN_MSG_REBUILD;
-        message.as.rebuild = (struct cairn_message_rebuild){restore->pinned, restore->number,
-                                                            restore->choice.generation};
+        message.as.rebuild =
+            (struct cairn_message_rebuild){restore->number, restore->choice.generation};
     } else if (restore->state == RESTORE_PREPARING) {
         message.as.ask = (struct cairn_message_ask){restore->number, CAIRN_ASK_VERIFY,
                                                     restore->choice.generation};
@@ -216,12 +232,14 @@ send(struct env *env, struct restore *restore, uint32_t agent)
     env_send(env, agent, &message);
 }
 
-/* Sends to those that are asked and have not answered. */
+/* Sends to those whose turn it is. */
 static void
 send_all(struct env *env, struct restore *restore)
 {
+    uint32_t turn = turn_now(env, restore);
+
     for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (may_send(env, restore, a))
+        if (waits_for(restore, a) && turn_of(env, restore, a) == turn)
             send(env, restore, a);
 }
 
@@ -230,7 +248,8 @@ static void
 begin(struct env *env, struct restore *restore, enum restore_state state, uint64_t timeout_ns)
 {
     restore->state = state;
-    restore->number = env_request(env);
+    if (state == RESTORE_LISTING || state == RESTORE_PREPARING)
+        restore->number = env_request(env);
     restore->deadline_ns = env->now_ns + timeout_ns;
     for (uint32_t a = 0; a < restore->agent_count; a++)
         restore->parties[a].asked = restore->parties[a].answered = false;
@@ -300,6 +319,7 @@ static void
 take_promise(struct env *env, struct restore *restore, const struct cairn_message *message)
 {
     const struct cairn_message_promise *promise = &message->as.promise;
+    uint32_t turn = turn_now(env, restore);
     char text[160];
 
     if (restore->state != RESTORE_CLAIMING || message->epoch != restore->claimed ||
@@ -313,7 +333,7 @@ take_promise(struct env *env, struct restore *restore, const struct cairn_messag
         return;
     }
     restore->parties[message->from].answered = true;
-    if (message->from == env->options->self)
+    if (turn_now(env, restore) > turn)
         send_all(env, restore);
     if (!waits(restore))
         activate(env, restore); /* who misses it gets the record from any POSITION */
@@ -438,8 +458,7 @@ take_rebuilt(struct env *env, struct restore *restore, const struct cairn_messag
 {
     const struct cairn_message_rebuilt *report = &message->as.rebuilt;
 
-    if (restore->state != RESTORE_REBUILDING || report->attempt != restore->pinned ||
-        report->plan != restore->number)
+    if (restore->state != RESTORE_REBUILDING || report->attempt != restore->number)
         return; /* of an earlier plan */
     if (report->err)
         take_failure(env, restore, message->from, report);
@@ -449,32 +468,14 @@ take_rebuilt(struct env *env, struct restore *restore, const struct cairn_messag
 
 /* ---- preparing ---- */
 
-/* The agents that forgot their promises. */
-static void
-code_forgotten(struct cairn_codec *codec, void *value)
-{
-    struct restore *restore = value;
-
-    for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (restore->inventories[a].known && !restore->inventories[a].self.knows) {
-            cairn_codec_u32(codec, &a);
-            cairn_codec_u64(codec, &restore->inventories[a].self.incarnation);
-        }
-}
-
 static void
 begin_preparing(struct env *env, struct restore *restore)
 {
     const struct cairn_core_options *options = env->options;
 
     clear_plan(restore);
-    if (cairn_codec_pack(code_forgotten, restore, &restore->bytes, &restore->len) != CAIRN_OK) {
-        env->actions->failed = true;
-        return;
-    }
     begin(env, restore, RESTORE_PREPARING,
           restore->choice.roster ? options->rebuild_timeout_ns : options->claim_timeout_ns);
-    restore->pinned = restore->number;
     for (uint32_t a = 0; a < restore->agent_count; a++)
         restore->parties[a].asked = restore->inventories[a].known;
     send_all(env, restore);
@@ -805,7 +806,7 @@ restore_peer_up(struct env *env, struct restore *restore, uint32_t agent)
 {
 
     if (!restore_is_idle(restore) && restore->state != RESTORE_REBUILDING &&
-        may_send(env, restore, agent))
+        waits_for(restore, agent) && turn_of(env, restore, agent) == turn_now(env, restore))
         send(env, restore, agent);
 }
 

@@ -14,8 +14,8 @@
  * epoch begins.
  *
  * A claim names what the agents were when they were prepared (R9), and counts the parts that were
- * rebuilt since. What changed otherwise makes an agent refuse it. PREPARING also tells all who has
- * forgotten its promises, before these are asked for one (R10).
+ * rebuilt since. What changed otherwise makes an agent refuse it. Agents that forgot their promises
+ * are asked last: those that promised before know of them (R10).
  *
  * Good news is acted on at once. Bad news (something is lost, or must come from files) is believed
  * only when all agents have answered, or have had time to. A restore that no operator asked for
@@ -57,8 +57,7 @@ struct restore {
     uint8_t *fleet;
     uint32_t attempts;
     uint64_t epoch;            /* in which this attempt asks */
-    uint64_t number;           /* of the round: answers repeat it */
-    uint64_t pinned;           /* number of the newest round that pinned; 0: none */
+    uint64_t number;           /* of the newest ASK: answers repeat it, to REBUILD and CLAIM too */
     uint64_t deadline_ns;      /* of the round */
     uint64_t silence_until_ns; /* then parts of silent agents count as lost */
     uint8_t *bytes;            /* of the round's message; NULL: none */

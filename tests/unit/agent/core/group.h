@@ -130,7 +130,7 @@ group_free(struct group *group)
     for (uint32_t a = 0; a < group->count; a++) {
         struct agent *agent = &group->agents[a];
 
-        repair_stop(&agent->env, &agent->repair, false);
+        repair_stop(&agent->env, &agent->repair);
         for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
             part_fini(&agent->parts.list[i]);
             free(agent->memory[i].record);

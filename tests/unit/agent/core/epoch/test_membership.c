@@ -78,7 +78,7 @@ give(enum cairn_message_kind kind, uint32_t from, struct record *record, uint64_
     message.bytes_len = (uint32_t)len;
     cairn_actions_clear(&actions);
     if (kind == CAIRN_MSG_CLAIM) {
-        (void)membership_claim(&env, &membership, version, &message);
+        (void)membership_claim(&env, &membership, &peers, version, &message);
         assert_true(actions.count > 0);
         err = (cairn_err)actions.list[actions.count - 1].as.send.message.as.promise.err;
     } else {
@@ -160,6 +160,26 @@ claims_that_do_not_match_what_is_known_are_refused(void **unused)
     assert_int_equal(give(CAIRN_MSG_CLAIM, COORDINATOR, &record, 0), CAIRN_OK);
 }
 
+/* An agent that promises has met those that the record names, and refuses an older view (R9). */
+static void
+a_promise_meets_those_that_are_named(void **unused)
+{
+    struct record record;
+
+    (void)unused;
+    make_record(&record, epoch_of(1, COORDINATOR));
+    record.seen[3].incarnation = 12;
+    assert_int_equal(give(CAIRN_MSG_CLAIM, COORDINATOR, &record, 7), CAIRN_AGAIN);
+    assert_true(peers_met(&env, 3) == 10);
+    make_record(&record, epoch_of(1, COORDINATOR));
+    record.seen[3].incarnation = 12;
+    assert_int_equal(give(CAIRN_MSG_CLAIM, COORDINATOR, &record, 0), CAIRN_OK);
+    assert_true(peers_met(&env, 3) == 12);
+    make_record(&record, epoch_of(2, 0));
+    record.seen[3].incarnation = 10;
+    assert_int_equal(give(CAIRN_MSG_CLAIM, 0, &record, 0), CAIRN_AGAIN);
+}
+
 static void
 an_epoch_admits_the_start_that_its_coordinator_saw(void **unused)
 {
@@ -219,6 +239,7 @@ main(void)
         TEST(absurd_epochs_are_refused_and_leave_no_trace),
         TEST(older_and_equal_claims_are_refused),
         TEST(claims_that_do_not_match_what_is_known_are_refused),
+        TEST(a_promise_meets_those_that_are_named),
         TEST(an_epoch_admits_the_start_that_its_coordinator_saw),
         TEST(what_is_stored_comes_back),
     };

@@ -56,7 +56,7 @@ tell(struct group *group, const struct plan *plan, uint32_t to)
     size_t len = 0;
 
     assert_int_equal(plan_pack(plan, &bytes, &len), CAIRN_OK);
-    message.as.rebuild = (struct cairn_message_rebuild){ATTEMPT, 1, group->generation};
+    message.as.rebuild = (struct cairn_message_rebuild){ATTEMPT, group->generation};
     message.bytes = bytes;
     message.bytes_len = (uint32_t)len;
     repair_begin(&agent->env, &agent->repair, &message);
@@ -343,9 +343,9 @@ attempts_are_told_apart(void **state)
     end_repair(group, &plan);
 }
 
-/* The next plan of the same generation goes on with what is there; another one does not. */
+/* A plan ends with all that is not complete; the next one begins from the start. */
 static void
-parts_outlive_a_plan(void **state)
+unfinished_parts_go(void **state)
 {
     struct group *group = group_new(4, 4, 2, sizes);
     struct agent *agent = &group->agents[0];
@@ -360,14 +360,16 @@ parts_outlive_a_plan(void **state)
     run(group, 40);
     part = own_part(group, 0);
     assert_int_equal(part->state, CAIRN_PART_REBUILDING);
-    repair_stop(&agent->env, &agent->repair, false);
-    assert_ptr_equal(own_part(group, 0), part);
+    tell(group, &plan, 0);
+    assert_true(own_part(group, 0)->mending.written_blocks == 0);
     repair_all(group, &plan, 0, 10);
     assert_part_is_right(group, 0, 0);
     lose(group, 0);
     tell(group, &plan, 0);
     assert_non_null(own_part(group, 0));
-    repair_stop(&agent->env, &agent->repair, true);
+    repair_end(&agent->env, &agent->repair, agent->repair.coordinator + 1);
+    assert_non_null(own_part(group, 0));
+    repair_end(&agent->env, &agent->repair, agent->repair.coordinator);
     assert_null(own_part(group, 0));
     cairn_actions_clear(&agent->actions);
     end_repair(group, &plan);
@@ -412,7 +414,7 @@ main(void)
         cmocka_unit_test(bad_blocks_are_mended),
         cmocka_unit_test(too_much_lost_is_proved),
         cmocka_unit_test(attempts_are_told_apart),
-        cmocka_unit_test(parts_outlive_a_plan),
+        cmocka_unit_test(unfinished_parts_go),
         cmocka_unit_test(plans_are_checked),
     };
 

@@ -152,7 +152,6 @@ rebuild(uint32_t a, const struct cairn_message *message)
 
     assert_int_equal(plan_read(message->bytes, message->bytes_len, AGENTS, &plan), CAIRN_OK);
     answer.as.rebuilt.attempt = message->as.rebuild.attempt;
-    answer.as.rebuilt.plan = message->as.rebuild.plan;
     for (uint32_t m = 0; m < plan.roster->member_count && !agents[a].stuck; m++) {
         if (plan.targets[m] != a)
             continue;
@@ -170,6 +169,19 @@ rebuild(uint32_t a, const struct cairn_message *message)
     }
     plan_fini(&plan);
     collect(a, &env);
+}
+
+/* R10: those that know their promises have promised this epoch before one that forgot is asked. */
+static bool
+remembering_promised(const struct cairn_message *claim)
+{
+    const struct restore *restore = &agents[claim->from].restore;
+
+    for (uint32_t a = 0; a < AGENTS; a++)
+        if (restore->inventories[a].self.knows && restore->parties[a].asked &&
+            agents[a].membership.promised < claim->epoch)
+            return false;
+    return true;
 }
 
 static void
@@ -190,7 +202,8 @@ deliver(const struct cairn_message *message)
         return;
     switch (message->kind) {
     case CAIRN_MSG_ASK:
-        answer_ask(&env, &agent->answering, &agent->peers, &self, message);
+        assert_int_equal(message->bytes_len, 0); /* a long one might be overtaken by RELEASE */
+        answer_ask(&env, &agent->answering, &self, message);
         for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
             agent->parts.list[i].checked.request = 0; /* compared at once */
         answer_progress(&env, &agent->answering, &self);
@@ -198,7 +211,9 @@ deliver(const struct cairn_message *message)
     case CAIRN_MSG_CLAIM: /* R1: the claimant itself has stored the number */
         assert_true(message->from == a ||
                     agents[message->from].membership.promised == message->epoch);
-        (void)membership_claim(&env, &agent->membership, agent->parts.version, message);
+        assert_true(agent->membership.knows || message->from == a || remembering_promised(message));
+        (void)membership_claim(&env, &agent->membership, &agent->peers, agent->parts.version,
+                               message);
         break;
     case CAIRN_MSG_ACTIVATE:
         if (membership_activate(&env, &agent->membership, message) == ACTIVATION_NONE)
@@ -237,7 +252,7 @@ kill_agent(uint32_t a)
         if (b == a)
             continue;
         peers_down(&agents[b].peers, a);
-        answer_peer_down(&env, &agents[b].answering, a);
+        answer_end(&env, &agents[b].answering, a);
         restore_peer_down(&env, &agents[b].restore, a);
         collect(b, &env);
     }
