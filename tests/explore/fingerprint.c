@@ -198,16 +198,19 @@ put_report(uint64_t *hash, const struct cairn_message_report *report)
     put(hash, report->incarnation);
     put(hash, report->registration);
     put_generation(hash, report->captured);
+    put_generation(hash, report->stalled);
+    put(hash, report->cause | (uint64_t)report->for_agent << 32);
 }
 
 static void
-put_leader(uint64_t *hash, const struct leader *leader, uint32_t members)
+put_leader(uint64_t *hash, const struct leader *leader)
 {
     put_decision(hash, &leader->decision);
     put(hash, leader->reports.count);
-    put_set(hash, leader->reports.known, leader->reports.count);
-    for (uint32_t m = 0; m < leader->reports.count; m++)
+    for (uint32_t m = 0; m < leader->reports.count; m++) {
+        put(hash, leader->reports.heard_ns[m] != 0);
         put_report(hash, &leader->reports.members[m]);
+    }
     for (uint32_t i = 0; i < leader->reports.late_count; i++)
         put_report(hash, &leader->reports.late[i]);
     put(hash, audit_under_way(&leader->audit));
@@ -223,8 +226,6 @@ put_leader(uint64_t *hash, const struct leader *leader, uint32_t members)
     put(hash, leader->due.passed);
     put(hash, leader->due.asked);
     put(hash, leader->due.margin | (uint64_t)leader->due.aborts_in_row << 32);
-    for (uint32_t m = 0; leader->waiting && m < members; m++)
-        put(hash, leader->waiting[m].cause | (uint64_t)leader->waiting[m].for_agent << 32);
 }
 
 static void
@@ -311,8 +312,6 @@ uint64_t
 core_fingerprint(const struct cairn_core *core)
 {
     uint32_t n = core->options.agent_count;
-    uint32_t members =
-        core->membership.record.roster ? core->membership.record.roster->member_count : 0;
     uint64_t hash = core->options.incarnation;
 
     put_peers(&hash, core);
@@ -323,7 +322,7 @@ core_fingerprint(const struct cairn_core *core)
     put_run(&hash, &core->run);
     put_generation(&hash, core->gather.generation);
     put_set(&hash, core->gather.done, core->gather.count);
-    put_leader(&hash, &core->leader, members);
+    put_leader(&hash, &core->leader);
     put_repair(&hash, &core->repair);
     put(&hash, core->answering.attempt);
     put(&hash, core->answering.coordinator | (uint64_t)core->parts.pinned << 32);

@@ -20,11 +20,7 @@ cairn_err
 leader_init(struct leader *leader, uint32_t count)
 {
     leader_end(leader);
-    leader->waiting = calloc(count + 1u, sizeof *leader->waiting);
-    if (leader->waiting && reports_init(&leader->reports, count) == CAIRN_OK)
-        return CAIRN_OK;
-    leader_end(leader);
-    return CAIRN_NOMEM;
+    return reports_init(&leader->reports, count);
 }
 
 void
@@ -43,7 +39,6 @@ leader_fini(struct leader *leader)
 {
     reports_fini(&leader->reports);
     audit_end(&leader->audit);
-    free(leader->waiting);
     memset(leader, 0, sizeof *leader);
 }
 
@@ -84,7 +79,6 @@ decide(const struct env *env, struct leader *leader)
             .epoch = env->membership->record.epoch, .run = decision->run, .step = decision->next};
     decision->serial = env->options->incarnation + ++leader->counter;
     leader->due.since_ns = env->now_ns;
-    memset(leader->waiting, 0, leader->reports.count * sizeof *leader->waiting);
 }
 
 /* ---- assembling a run ---- */
@@ -156,7 +150,7 @@ call_roll(const struct leader *leader, const struct cairn_roster *roster)
 
     for (uint32_t m = 0; m < roster->member_count; m++) {
         const struct cairn_message_report *report = &leader->reports.members[m];
-        bool known = cairn_bitset_has(leader->reports.known, m);
+        bool known = leader->reports.heard_ns[m] != 0;
 
         roll.unheard += !known;
         roll.without += known && report->ranks == 0;
@@ -268,7 +262,7 @@ static void
 take_trainers(struct env *env, struct leader *leader, const struct cairn_message_report *report)
 {
     const struct cairn_roster *roster = env->membership->record.roster;
-    bool changed = reports_take(&leader->reports, roster, report);
+    bool changed = reports_take(&leader->reports, roster, report, env->now_ns);
     struct roll roll = call_roll(leader, roster);
 
     if (is_complete(&roll) && cairn_roster_member_of(roster, report->agent) == UINT32_MAX) {
@@ -358,10 +352,9 @@ is_due(const struct leader *leader, struct cairn_generation_id generation)
 
 /* What a report says of the generation that is due. */
 static void
-take_progress(struct env *env, struct leader *leader, uint32_t member,
-              const struct cairn_message_report *report)
+take_progress(struct env *env, struct leader *leader, const struct cairn_message_report *report)
 {
-    uint64_t next = leader->decision.next, for_ns = report->for_ms * 1000000;
+    uint64_t next = leader->decision.next;
     bool asks = report->asked > max_u64(leader->due.asked, leader->decision.committed.step);
 
     if (asks)
@@ -371,10 +364,6 @@ take_progress(struct env *env, struct leader *leader, uint32_t member,
                   report->begun);
     else if (asks && leader->assembled && (next == 0 || choose_next(env, leader) < next))
         decide(env, leader);
-    leader->waiting[member] = (struct waiting){
-        .cause = is_due(leader, report->stalled) ? (enum cairn_wait)report->cause : 0,
-        .for_agent = report->for_agent,
-        .since_ns = for_ns < env->now_ns ? env->now_ns - for_ns : 1};
 }
 
 void
@@ -384,18 +373,31 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_message
 
     take_trainers(env, leader, report);
     if (member < leader->reports.count)
-        take_progress(env, leader, member, report);
+        take_progress(env, leader, report);
 }
 
 /* ---- who blocks ---- */
+
+/* What a member waits for with the generation that is due, and in *since_ns since when; NULL:
+ * nothing that is known. */
+static const struct cairn_message_report *
+waits(const struct leader *leader, uint32_t member, uint64_t *since_ns)
+{
+    const struct cairn_message_report *report = &leader->reports.members[member];
+    uint64_t heard_ns = leader->reports.heard_ns[member];
+
+    *since_ns = heard_ns - min_u64(heard_ns, report->for_ms * 1000000);
+    return heard_ns != 0 && report->cause && is_due(leader, report->stalled) ? report : NULL;
+}
 
 void
 leader_tick(struct env *env, struct leader *leader)
 {
     bool under_way = false;
+    uint64_t since_ns;
 
     for (uint32_t m = 0; m < leader->reports.count; m++)
-        under_way |= leader->waiting[m].cause != 0;
+        under_way |= waits(leader, m, &since_ns) != NULL;
     if (!under_way || env->now_ns - leader->due.since_ns < env->options->rebuild_timeout_ns)
         return;
     abort_due(env, leader,
@@ -409,32 +411,32 @@ void
 leader_blocker(const struct env *env, const struct leader *leader, struct cairn_blocker *out)
 {
     const struct cairn_roster *roster = env->membership->record.roster;
-    const struct waiting *first = NULL, *at;
-    uint32_t member = 0;
+    const struct cairn_message_report *at = NULL, *report;
+    uint64_t first_ns = UINT64_MAX, since_ns;
 
     *out = (struct cairn_blocker){.agent = UINT32_MAX, .for_agent = UINT32_MAX};
-    for (uint32_t m = 0; m < leader->reports.count; m++)
-        if (leader->waiting[m].cause != 0 &&
-            (!first || leader->waiting[m].since_ns < first->since_ns)) {
-            first = &leader->waiting[m];
-            member = m;
+    for (uint32_t m = 0; m < leader->reports.count; m++) {
+        report = waits(leader, m, &since_ns);
+        if (report && since_ns < first_ns) {
+            first_ns = since_ns;
+            at = report;
         }
-    if (!first)
+    }
+    if (!at)
         return;
-    at = first;
     for (uint32_t i = 0; i < CHAIN_MAX && at->for_agent != UINT32_MAX; i++) {
         uint32_t next = cairn_roster_member_of(roster, at->for_agent);
 
-        if (next >= leader->reports.count || leader->waiting[next].cause == 0)
+        report = next < leader->reports.count ? waits(leader, next, &since_ns) : NULL;
+        if (!report)
             break;
-        member = next;
-        at = &leader->waiting[next];
+        at = report;
     }
     out->generation = (struct cairn_generation_id){.epoch = env->membership->record.epoch,
                                                    .run = leader->decision.run,
                                                    .step = leader->decision.next};
-    out->agent = roster->members[member].agent;
+    out->agent = at->agent;
     out->for_agent = at->for_agent;
-    out->cause = at->cause;
-    out->for_ms = (env->now_ns - first->since_ns) / 1000000;
+    out->cause = (enum cairn_wait)at->cause;
+    out->for_ms = (env->now_ns - first_ns) / 1000000;
 }

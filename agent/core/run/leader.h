@@ -37,13 +37,6 @@ struct due {
     uint64_t since_ns; /* of the newest decision */
 };
 
-/* What one agent waits for, as it last said. */
-struct waiting {
-    enum cairn_wait cause; /* 0: it has said nothing about this decision */
-    uint32_t for_agent;
-    uint64_t since_ns;
-};
-
 struct leader {
     struct reports reports;
     struct audit audit;
@@ -54,7 +47,6 @@ struct leader {
     bool wants_join;  /* all ranks of the job are attached, and not exactly to the members */
     uint64_t counter; /* of runs and serials, in this start */
     struct due due;
-    struct waiting *waiting; /* [members] */
     struct cairn_given_up given_up;
 };
 

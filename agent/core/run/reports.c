@@ -10,8 +10,8 @@ reports_init(struct reports *reports, uint32_t count)
     memset(reports, 0, sizeof *reports);
     reports->count = count;
     reports->members = calloc(count + 1u, sizeof *reports->members);
-    reports->known = calloc(cairn_bitset_words(count) + 1, sizeof(uint64_t));
-    if (reports->members && reports->known)
+    reports->heard_ns = calloc(count + 1u, sizeof *reports->heard_ns);
+    if (reports->members && reports->heard_ns)
         return CAIRN_OK;
     reports_fini(reports);
     return CAIRN_NOMEM;
@@ -21,7 +21,7 @@ void
 reports_fini(struct reports *reports)
 {
     free(reports->members);
-    free(reports->known);
+    free(reports->heard_ns);
     memset(reports, 0, sizeof *reports);
 }
 
@@ -36,14 +36,14 @@ late_entry(struct reports *reports, uint32_t agent)
 
 bool
 reports_take(struct reports *reports, const struct cairn_roster *roster,
-             const struct cairn_message_report *report)
+             const struct cairn_message_report *report, uint64_t now_ns)
 {
     uint32_t member = cairn_roster_member_of(roster, report->agent);
     struct cairn_message_report *entry;
     bool changed;
 
     if (member < reports->count && report->registration == 0) {
-        cairn_bitset_remove(reports->known, member);
+        reports->heard_ns[member] = 0;
         return false;
     }
     entry =
@@ -51,7 +51,7 @@ reports_take(struct reports *reports, const struct cairn_roster *roster,
     if (!entry)
         return false;
     if (member < reports->count)
-        cairn_bitset_add(reports->known, member);
+        reports->heard_ns[member] = max_u64(now_ns, 1);
     changed = entry->registration != report->registration ||
               entry->incarnation != report->incarnation || entry->ranks != report->ranks;
     *entry = *report;

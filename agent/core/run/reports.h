@@ -11,7 +11,7 @@ enum { REPORTS_LATE_MAX = 64 };
 
 struct reports {
     struct cairn_message_report *members; /* [count] */
-    uint64_t *known; /* bitset of members whose report is of a session that is up */
+    uint64_t *heard_ns; /* [count]: when it came; 0: never, or in a session that has ended */
     uint32_t count;
     struct cairn_message_report late[REPORTS_LATE_MAX];
     uint32_t late_count;
@@ -24,6 +24,6 @@ void reports_fini(struct reports *reports);
  * its trainers have begun again since the last report, also if that came in an earlier session.
  */
 bool reports_take(struct reports *reports, const struct cairn_roster *roster,
-                  const struct cairn_message_report *report);
+                  const struct cairn_message_report *report, uint64_t now_ns);
 
 #endif
