@@ -115,24 +115,30 @@ conduct_report(struct cairn_core *core)
     conduct_to_leader(core, &message);
 }
 
+static void
+send_done(struct cairn_core *core)
+{
+    struct cairn_message done =
+        env_message(&core->env, CAIRN_MSG_DONE, core->gather.generation.epoch);
+
+    done.as.done.generation = core->gather.generation;
+    done.as.done.begun = core->gather.begun;
+    env_send(&core->env, agent_above(core), &done);
+}
+
 void
 conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id generation,
              uint64_t begun)
 {
-    struct cairn_message done = env_message(&core->env, CAIRN_MSG_DONE, generation.epoch);
-
     if (!conduct_acts(core) || /* R4 */
         parts_abort(&core->env, generation) ||
         !gather_add(&core->env, &core->gather, core->membership.self_member, child, generation,
                     begun))
         return;
-    if (conduct_leads(core)) {
+    if (conduct_leads(core))
         leader_done(&core->env, &core->leader, generation, core->gather.begun);
-        return;
-    }
-    done.as.done.generation = generation;
-    done.as.done.begun = core->gather.begun;
-    env_send(&core->env, agent_above(core), &done);
+    else
+        send_done(core);
 }
 
 void
@@ -208,14 +214,10 @@ conduct_settle(struct cairn_core *core)
 static void
 say_again_above(struct cairn_core *core)
 {
-    struct cairn_message done = epoch_message(&core->env, CAIRN_MSG_DONE);
     uint32_t self = core->membership.self_member, n = member_count(core);
 
-    if (gather_is_full(&core->env, &core->gather, core->membership.self_member)) {
-        done.as.done.generation = core->gather.generation;
-        done.as.done.begun = core->gather.begun;
-        env_send(&core->env, agent_above(core), &done);
-    }
+    if (gather_is_full(&core->env, &core->gather, self))
+        send_done(core);
     conduct_report(core);
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))

@@ -15,26 +15,13 @@
 
 /* ---- the door ---- */
 
-/* The agent whose word a message from below is; UINT32_MAX: of the sender's subtree. */
-static uint32_t
-speaker(const struct cairn_message *message)
-{
-    switch (message->kind) {
-    case CAIRN_MSG_REPORT:
-        return message->as.report.agent;
-    case CAIRN_MSG_AUDIT:
-        return message->as.audit.agent;
-    default:
-        return UINT32_MAX;
-    }
-}
-
+/* agent: whose word the message is; UINT32_MAX: that of the sender's subtree. */
 static bool
-is_from_below(const struct cairn_core *core, const struct cairn_message *message)
+is_from_below(const struct cairn_core *core, const struct cairn_message *message, uint32_t agent)
 {
     const struct cairn_roster *roster = core->membership.record.roster;
     uint32_t self = core->membership.self_member, n = roster->member_count;
-    uint32_t sender = cairn_roster_member_of(roster, message->from), agent = speaker(message);
+    uint32_t sender = cairn_roster_member_of(roster, message->from);
     uint32_t member = agent == UINT32_MAX ? sender : cairn_roster_member_of(roster, agent);
 
     if (sender == UINT32_MAX) /* a late agent reports to the leader itself */
@@ -71,8 +58,10 @@ is_from_whom_it_may(const struct cairn_core *core, const struct cairn_message *m
     case CAIRN_MSG_DECISION:
         return is_from_above(core, message);
     case CAIRN_MSG_AUDIT:
-        return message->as.audit.answer ? is_from_below(core, message)
+        return message->as.audit.answer ? is_from_below(core, message, message->as.audit.agent)
                                         : is_from_above(core, message);
+    case CAIRN_MSG_REPORT:
+        return is_from_below(core, message, message->as.report.agent);
     case CAIRN_MSG_DATA:
         return is_from_group(core, message, message->as.data.member);
     case CAIRN_MSG_SEAL:
@@ -80,7 +69,7 @@ is_from_whom_it_may(const struct cairn_core *core, const struct cairn_message *m
     case CAIRN_MSG_RECEIVED:
         return is_from_group(core, message, message->as.received.for_member);
     default:
-        return is_from_below(core, message);
+        return is_from_below(core, message, UINT32_MAX);
     }
 }
 
@@ -318,7 +307,7 @@ forget_report(struct cairn_core *core, uint32_t agent)
     message.as.report.agent = agent;
     message.from = agent;
     message.to = core->options.self;
-    if (core->membership.self_member != UINT32_MAX && is_from_below(core, &message))
+    if (core->membership.self_member != UINT32_MAX && is_from_below(core, &message, agent))
         conduct_to_leader(core, &message);
 }
 

@@ -14,13 +14,10 @@ repair_stop(struct env *env, struct repair *repair)
         struct part *part = &env->parts->list[i];
 
         part->working = false;
-        if (part->state == CAIRN_PART_COMPLETE) { /* bad blocks that were being mended */
-            free(part->mending.missing);
-            part->mending.missing = NULL;
-            part->mending.missing_count = 0;
-        } else if (part->state == CAIRN_PART_REBUILDING) {
+        if (part->state == CAIRN_PART_REBUILDING)
             part_drop(env, part, false);
-        }
+        else
+            target_end(part);
     }
     plan_fini(&repair->plan);
     repair->active = false;

@@ -27,14 +27,19 @@ parity_room(const struct part *part)
     return longest * part->geometry.m;
 }
 
+void
+target_end(struct part *part)
+{
+    free(part->mending.missing);
+    part->mending.missing = NULL;
+    part->mending.missing_count = 0;
+}
+
 static cairn_err
 prepare_missing(struct part *part)
 {
-    uint64_t total = part_blocks(part);
-
-    free(part->mending.missing);
-    part->mending.missing = calloc(total / 64 + 1, sizeof(uint64_t));
-    part->mending.missing_count = 0;
+    target_end(part);
+    part->mending.missing = calloc(part_blocks(part) / 64 + 1, sizeof(uint64_t));
     part->mending.written_blocks = 0;
     return part->mending.missing ? CAIRN_OK : CAIRN_NOMEM;
 }
@@ -151,8 +156,7 @@ void
 target_peer_up(struct env *env, const struct repair *repair)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
-        if (env->parts->list[i].state == CAIRN_PART_REBUILDING &&
-            cairn_generation_is(env->parts->list[i].generation, repair->generation))
+        if (env->parts->list[i].state == CAIRN_PART_REBUILDING)
             ask_for_seals(env, repair, &env->parts->list[i]);
 }
 
@@ -217,8 +221,7 @@ give_up(struct env *env, struct repair *repair, struct part *part, cairn_err err
     uint32_t member = part->member;
 
     part_drop(env, part, false);
-    if (repair->active)
-        repair_fail(env, repair, member, err, false);
+    repair_fail(env, repair, member, err, false);
 }
 
 void
@@ -233,8 +236,7 @@ repair_opened(struct env *env, struct repair *repair, struct part *part,
     }
     part->mending.memory_ready = true;
     part->request = 0;
-    if (repair->active && cairn_generation_is(part->generation, repair->generation))
-        target_run(env, repair, part);
+    target_run(env, repair, part);
 }
 
 void
@@ -253,10 +255,8 @@ repair_finished(struct env *env, struct repair *repair, struct part *part,
         give_up(env, repair, part, err == CAIRN_CORRUPT ? CAIRN_AGAIN : err);
         return;
     }
-    free(part->mending.missing);
-    part->mending.missing = NULL;
-    if (repair->active && cairn_generation_is(part->generation, repair->generation))
-        repair_report(env, repair, part);
+    target_end(part);
+    repair_report(env, repair, part);
 }
 
 /* ---- seals and blocks ---- */
@@ -311,9 +311,8 @@ note_written(struct part *part, uint64_t at, uint32_t count)
 static void
 mended(struct env *env, struct repair *repair, struct part *part)
 {
-    free(part->mending.missing);
+    target_end(part);
     free(part->checked.bad);
-    part->mending.missing = NULL;
     part->checked.bad = NULL;
     part->checked.bad_count = 0;
     repair_report(env, repair, part);

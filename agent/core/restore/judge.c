@@ -134,15 +134,6 @@ judge_is_bad(const struct env *env, const struct choice *choice)
 }
 
 bool
-judge_expects_answers(const struct env *env, const struct restore *restore)
-{
-    for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (!restore->inventories[a].known && !restore->parties[a].slow && !peers_given_up(env, a))
-            return true;
-    return false;
-}
-
-bool
 judge_is_behind(const struct env *env, const struct restore *restore)
 {
     for (uint32_t a = 0; a < restore->agent_count; a++)

@@ -19,8 +19,6 @@ void judge_choose(const struct env *env, struct restore *restore, char *text, si
 /* True if the choice is bad news: nothing, older than what was perhaps committed, or files that the
  * epoch did not begin with. */
 bool judge_is_bad(const struct env *env, const struct choice *choice);
-/* True if an agent that has not answered may still do so. */
-bool judge_expects_answers(const struct env *env, const struct restore *restore);
 /* True if an agent is in a newer epoch than this one. */
 bool judge_is_behind(const struct env *env, const struct restore *restore);
 

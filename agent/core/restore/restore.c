@@ -541,18 +541,20 @@ begin_listing(struct env *env, struct restore *restore)
 }
 
 /*
- * True if an agent that may be alive has not answered. An operator starts the agents of new
+ * True if an agent has not answered that may still do so. An operator starts the agents of new
  * machines and restores at once, and the first epoch is formed while agents start: then all that
- * are configured get until the deadline, even if others take them for dead.
+ * are configured get until the deadline, even if others take them for dead. patient: so do all that
+ * were alive a short time ago.
  */
 static bool
-expects_inventories(struct env *env, struct restore *restore)
+expects_answers(struct env *env, struct restore *restore, bool patient)
 {
     bool newcomers = env->membership->record.epoch == 0 || restore_restarts(restore);
 
     for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (waits_for(restore, a) && !restore->parties[a].slow &&
-            (peers_maybe_alive(env, a) || (newcomers && !env->options->spares[a])))
+        if (!restore->inventories[a].known && !restore->parties[a].slow &&
+            (patient ? !peers_given_up(env, a)
+                     : peers_maybe_alive(env, a) || (newcomers && !env->options->spares[a])))
             return true;
     return false;
 }
@@ -568,7 +570,7 @@ must_wait(struct env *env, struct restore *restore)
         return false;
     return (bad && env->now_ns < restore->deadline_ns) ||
            (env->now_ns < restore->silence_until_ns && !CAIRN_PLANTED(env, BUG_HASTY_REBUILD) &&
-            judge_expects_answers(env, restore));
+            expects_answers(env, restore, true));
 }
 
 /* Ends a restore that cannot go on with its choice. True: it can. */
@@ -692,7 +694,7 @@ share_rosters(struct restore *restore, struct inventory *inventory)
 static void
 answered(struct env *env, struct restore *restore)
 {
-    if (restore->state == RESTORE_LISTING && !expects_inventories(env, restore))
+    if (restore->state == RESTORE_LISTING && !expects_answers(env, restore, false))
         listed(env, restore);
     else if (restore->state == RESTORE_PREPARING && !waits(restore))
         prepared(env, restore);
