@@ -16,7 +16,6 @@
 #include "snapshot/box.h"
 #include "tools/convert/engine/memory_limit.h"
 #include "tools/convert/engine/cast.h"
-#include "tools/convert/engine/clip.h"
 #include "tools/convert/compare/difference_opaque.h"
 #include "tools/convert/engine/gather.h"
 

@@ -74,26 +74,6 @@ struct cairn_deepspeed_make {
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
                                                    const struct cairn_output_options *options);
 
-/* A tensor by name, of those that were there before masters were added; UINT32_MAX. */
-uint32_t cairn_deepspeed_make_find(const struct cairn_deepspeed_make *make, const char *name);
-
-/*
- * deepspeed/moments.c, in the order of their use. CAIRN_CORRUPT and CAIRN_INVAL for what is not
- * there; complained about. Where the source counts parameters, its state gets the names that the
- * job says, as aliases.
- */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_names(struct cairn_deepspeed_make *make);
-/* The keys of state, by those of the first parameter. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make);
-/* That a parameter has state under all keys. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make,
-                                                        uint32_t member);
-/* A parameter's master; an alias if the parameter is float32 itself. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_master(struct cairn_deepspeed_make *make,
-                                                       uint32_t member);
-/* How many steps the job has made, and the optimizer. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_step(struct cairn_deepspeed_make *make);
-
 /* All tensors, sorted by name, freed by the caller; NULL: no memory. */
 uint32_t *cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint);
 
@@ -102,7 +82,7 @@ uint32_t *cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint);
 bool cairn_deepspeed_is_own(const char *name);
 
 /* Puts the source's opaque state that is not DeepSpeed's into a model_states object:
- * deepspeed/carried.c, as the next two. CAIRN_NOMEM. */
+ * deepspeed/rest.c, as the next two. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint,
                                                        struct cairn_pickle *tree,
                                                        struct cairn_pickle_node *root);

@@ -107,7 +107,7 @@ struct cairn_deepspeed_files;
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_deepspeed_files *files);
 
-/* deepspeed/expert_read.c: the layers of a part that have files of experts. CAIRN_CORRUPT,
+/* deepspeed/layers.c: the layers of a part that have files of experts. CAIRN_CORRUPT,
  * CAIRN_VERSION; complained about. The caller ends *layers in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_files(
     struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files, uint32_t part,

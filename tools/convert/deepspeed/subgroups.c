@@ -93,8 +93,9 @@ cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups,
     return alike && *known;
 }
 
-const struct cairn_pickle_node *
-cairn_deepspeed_subgroups_settings(const struct cairn_pickle_node *object)
+/* The optimizer's groups in an object of optim_states; NULL if there are none. */
+static const struct cairn_pickle_node *
+subgroups_settings(const struct cairn_pickle_node *object)
 {
     const struct cairn_pickle_node *optimizer = cairn_pickle_get(object, "optimizer_state_dict");
 
@@ -115,8 +116,7 @@ cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
     if (!state->stage3 || !state->has_groups)
         return CAIRN_OK;
     err = cairn_opaque_tree_open(checkpoint, CAIRN_DEEPSPEED_OPTIM, &optim);
-    if (!err && cairn_deepspeed_subgroups_fit(&state->groups,
-                                              cairn_deepspeed_subgroups_settings(optim.root), size,
+    if (!err && cairn_deepspeed_subgroups_fit(&state->groups, subgroups_settings(optim.root), size,
                                               state->ranks, &known))
         err = cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, &size, 1);
     else if (!err)
@@ -225,7 +225,7 @@ cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
     if (!err)
         err = cairn_deepspeed_target_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS,
                                              CAIRN_DEEPSPEED_RANKS_MAX, ranks, 2, NULL);
-    settings = err ? NULL : cairn_deepspeed_subgroups_settings(object.root);
+    settings = err ? NULL : subgroups_settings(object.root);
     if (!err && has_size)
         size = said;
     if (!err &&

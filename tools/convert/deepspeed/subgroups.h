@@ -22,10 +22,6 @@ struct cairn_deepspeed_splitting {
  * more parameters follow. */
 bool cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64_t elements);
 
-/* The optimizer's groups in an object of optim_states; NULL if there are none. */
-const struct cairn_pickle_node *
-cairn_deepspeed_subgroups_settings(const struct cairn_pickle_node *object);
-
 /* Whether ZeRO 3 makes these buffers of the optimizer's groups (`settings`: its param_groups with
  * the numbers of buffers) if it splits them at `size` elements of one of `ranks`. *known: whether
  * all buffers are in the settings; if not, the answer is false. */

@@ -1,5 +1,5 @@
 /* tools/convert/deepspeed/universal_plan.c - lays a checkpoint out as DeepSpeed's universal one. */
-#include "tools/convert/deepspeed/universal.h"
+#include "tools/convert/deepspeed/target.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "tools/convert/deepspeed/target.h"
 #include "tools/convert/state/param_groups.h"
 
 /* DeepSpeed before this read ZeRO 3's tensors without shapes only. */

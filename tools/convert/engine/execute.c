@@ -14,7 +14,6 @@
 #include <time.h>
 
 #include "base/file.h"
-#include "tools/convert/engine/clip.h"
 #include "tools/convert/engine/gather.h"
 
 enum { PROGRESS_NS = 100000000 };

@@ -1,6 +1,5 @@
 /* tools/convert/engine/target.c - see target.h. */
 #include "tools/convert/core/format.h"
-#include "tools/convert/engine/target_inner.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,9 +9,29 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "tools/convert/engine/target.h"
+
+enum { NAME_BYTES_MAX = 1280 };
+
+struct cairn_target {
+    const struct cairn_output *output;
+    char *directory;
+    char *name; /* of the single file in the directory, NULL: the output's own paths */
+    int dir_fd;
+    mode_t mask;  /* of the process, which the output's permissions follow */
+    bool made;    /* the directory was made here */
+    bool created; /* part files may be there */
+    bool resumed;
+    bool *named; /* [file_count]: a run that was killed while it finished gave the file its final
+                   * name */
+    bool *sized; /* [file_count]: the part file has its length; under the lock of `handles` */
+    struct cairn_journal *journal;
+    struct cairn_handles *handles;
+};
 
 enum {
     /* Of one pwrite: longer writes make the page cache take large folios, which a virtual machine
@@ -20,8 +39,9 @@ enum {
     WRITE_BYTES = 256 * 1024
 };
 
-const char *
-cairn_target_final_name(const struct cairn_target *target, uint32_t file)
+/* The final name of a file below dir_fd. */
+static const char *
+final_name(const struct cairn_target *target, uint32_t file)
 {
     return target->name ? target->name : target->output->files[file].path;
 }
@@ -30,14 +50,15 @@ cairn_err
 cairn_target_part_name(const struct cairn_target *target, uint32_t file, char *name,
                        size_t name_bytes)
 {
-    int used = snprintf(name, name_bytes, "%s%s", cairn_target_final_name(target, file),
+    int used = snprintf(name, name_bytes, "%s%s", final_name(target, file),
                         target->named[file] ? "" : ".cairn-part");
 
     return used > 0 && (size_t)used < name_bytes ? CAIRN_OK : CAIRN_INVAL;
 }
 
-cairn_err
-cairn_target_journal_name(const struct cairn_target *target, char *name, size_t name_bytes)
+/* The journal's name below dir_fd. CAIRN_INVAL: it is too long. */
+static cairn_err
+journal_name(const struct cairn_target *target, char *name, size_t name_bytes)
 {
     int used = snprintf(name, name_bytes, "%s.cairn-journal", target->name ? target->name : "");
 
@@ -66,9 +87,9 @@ cairn_target_journal(struct cairn_target *target)
 static void
 forget(struct cairn_target *target)
 {
-    char journal[CAIRN_TARGET_NAME_BYTES_MAX];
+    char journal[NAME_BYTES_MAX];
 
-    if (cairn_target_journal_name(target, journal, sizeof(journal)) == CAIRN_OK)
+    if (journal_name(target, journal, sizeof(journal)) == CAIRN_OK)
         (void)!cairn_file_unlink(target->dir_fd, journal);
     if (target->made)
         (void)!rmdir(target->directory);
@@ -77,7 +98,7 @@ forget(struct cairn_target *target)
 void
 cairn_target_discard(struct cairn_target *target)
 {
-    char name[CAIRN_TARGET_NAME_BYTES_MAX], *slash;
+    char name[NAME_BYTES_MAX], *slash;
 
     for (uint32_t f = 0; f < target->output->file_count; f++)
         if (target->named[f])
@@ -115,10 +136,11 @@ cairn_target_close(struct cairn_target *target)
 
 /* ---- part files ---- */
 
-cairn_err
-cairn_target_make_directories(const struct cairn_target *target, const char *name)
+/* Makes the directories that a name goes through. They are durable with the commit. */
+static cairn_err
+make_directories(const struct cairn_target *target, const char *name)
 {
-    char path[CAIRN_TARGET_NAME_BYTES_MAX];
+    char path[NAME_BYTES_MAX];
     bool made;
     cairn_err err = CAIRN_OK;
 
@@ -144,7 +166,7 @@ size_part(const struct cairn_target *target, uint32_t file, int fd,
     if (!err)
         err = cairn_file_resize(fd, bytes);
     return cairn_complain_failed(complaint, err, "%s/%s: cannot be made %" PRIu64 " bytes long",
-                                 target->directory, cairn_target_final_name(target, file), bytes);
+                                 target->directory, final_name(target, file), bytes);
 }
 
 /* Opens a part file. Who does so first makes it: while one thread makes a file, another writes, so
@@ -153,13 +175,13 @@ static cairn_err
 open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complaint)
 {
     struct cairn_target *target = context;
-    char name[CAIRN_TARGET_NAME_BYTES_MAX];
+    char name[NAME_BYTES_MAX];
     cairn_err err;
 
     target->created = true;
     err = cairn_target_part_name(target, file, name, sizeof(name));
     if (!err && !target->sized[file])
-        err = cairn_target_make_directories(target, name);
+        err = make_directories(target, name);
     if (!err)
         err = cairn_file_open(target->dir_fd, name, CAIRN_FILE_UPDATE, fd);
     if (err)
@@ -248,7 +270,7 @@ check_free(const struct cairn_target *target, const char *journal,
 static void
 find_named(struct cairn_target *target, const char *journal)
 {
-    char part[CAIRN_TARGET_NAME_BYTES_MAX];
+    char part[NAME_BYTES_MAX];
     struct stat found;
 
     if (fstatat(target->dir_fd, journal, &found, AT_SYMLINK_NOFOLLOW) != 0)
@@ -257,8 +279,7 @@ find_named(struct cairn_target *target, const char *journal)
         target->named[f] =
             cairn_target_part_name(target, f, part, sizeof(part)) == CAIRN_OK &&
             fstatat(target->dir_fd, part, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT &&
-            fstatat(target->dir_fd, cairn_target_final_name(target, f), &found,
-                    AT_SYMLINK_NOFOLLOW) == 0 &&
+            fstatat(target->dir_fd, final_name(target, f), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
             S_ISREG(found.st_mode) && (uint64_t)found.st_size == target->output->files[f].bytes;
 }
 
@@ -269,7 +290,7 @@ check_room(const struct cairn_target *target, struct cairn_complaint *complaint)
     uint64_t wanted = target->output->small_bytes, there = 0, room;
     struct statvfs disk;
     struct stat part;
-    char name[CAIRN_TARGET_NAME_BYTES_MAX];
+    char name[NAME_BYTES_MAX];
 
     for (uint32_t f = 0; f < target->output->file_count; f++) {
         if (target->named[f]) /* it is whole, and not written again */
@@ -298,7 +319,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
                   struct cairn_complaint *complaint)
 {
     struct cairn_target *target = calloc(1, sizeof(*target));
-    char journal[CAIRN_TARGET_NAME_BYTES_MAX];
+    char journal[NAME_BYTES_MAX];
     cairn_err err;
 
     if (!target)
@@ -316,7 +337,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
             output->format->name, path);
     if (!err)
         err = open_directory(target, complaint);
-    if (!err && cairn_target_journal_name(target, journal, sizeof(journal)) != CAIRN_OK)
+    if (!err && journal_name(target, journal, sizeof(journal)) != CAIRN_OK)
         err = cairn_complain(complaint, CAIRN_INVAL, "the name of %s is too long", path);
     if (!err)
         err = check_free(target, journal, complaint);
@@ -371,7 +392,7 @@ cairn_target_read(struct cairn_target *target, uint32_t file, uint64_t at, void 
     err = cairn_file_read_at(fd, at, bytes, bytes_len, got);
     cairn_handles_release(target->handles, file);
     return cairn_complain_failed(complaint, err, "%s/%s: cannot be read at byte %" PRIu64 "",
-                                 target->directory, cairn_target_final_name(target, file), at);
+                                 target->directory, final_name(target, file), at);
 }
 
 cairn_err
@@ -393,6 +414,151 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
     return err ? cairn_complain_failed(complaint, err,
                                        "%s/%s: cannot be written at byte %" PRIu64
                                        " (the same command continues from there)",
-                                       target->directory, cairn_target_final_name(target, file), at)
+                                       target->directory, final_name(target, file), at)
                : CAIRN_OK;
+}
+
+/* ---- what was written becomes final: contents on the disk, then names, then the small files, the
+ * marker last ---- */
+
+/* The last that is done to the contents of a part file, permissions with them. */
+static cairn_err
+end_part(struct cairn_target *target, uint32_t file, bool wait, struct cairn_complaint *complaint)
+{
+    cairn_err err;
+    int fd = -1;
+
+    err = cairn_handles_acquire(target->handles, file, &fd, complaint);
+    if (err)
+        return err;
+    if (wait) {
+        err = cairn_file_sync(fd);
+    } else {
+        cairn_file_share_open(fd, target->mask);
+        cairn_file_start_sync(fd, 0, target->output->files[file].bytes);
+    }
+    cairn_handles_release(target->handles, file);
+    return cairn_complain_failed(complaint, err, "%s/%s: cannot be made durable", target->directory,
+                                 final_name(target, file));
+}
+
+/* The disk gets all that is left to be written at once, before we wait for any. */
+static cairn_err
+end_parts(struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++)
+        err = end_part(target, f, false, complaint);
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++)
+        err = end_part(target, f, true, complaint);
+    return err;
+}
+
+/* Syncs the directories that a name goes through; those that `before` (NULL: none) goes through,
+ * too, are left out. */
+static cairn_err
+sync_directories_of(const struct cairn_target *target, const char *name, const char *before)
+{
+    char path[NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (const char *slash = strchr(name, '/'); slash && !err; slash = strchr(slash + 1, '/')) {
+        size_t bytes = (size_t)(slash - name);
+        cairn_err close_err;
+        int fd = -1;
+
+        if (before && strncmp(name, before, bytes + 1) == 0)
+            continue;
+        if (bytes >= sizeof(path))
+            return CAIRN_INVAL;
+        memcpy(path, name, bytes);
+        path[bytes] = '\0';
+        err = cairn_file_open(target->dir_fd, path, CAIRN_FILE_DIRECTORY, &fd);
+        if (!err)
+            err = cairn_file_sync(fd);
+        close_err = cairn_file_close(fd);
+        err = err ? err : close_err;
+    }
+    return err;
+}
+
+/* Gives all part files their names, and only then syncs directories: the first sync brings most of
+ * the names to the disk. */
+static cairn_err
+rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    char part[NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
+        const char *name = final_name(target, f);
+
+        if (target->named[f])
+            continue;
+        err = cairn_target_part_name(target, f, part, sizeof(part));
+        if (!err)
+            err = cairn_file_rename(target->dir_fd, part, name);
+        if (err)
+            (void)cairn_complain_failed(complaint, err, "%s/%s: cannot be renamed to it",
+                                        target->directory, name);
+    }
+    for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
+        const char *name = final_name(target, f);
+
+        err = sync_directories_of(target, name, f > 0 ? final_name(target, f - 1) : NULL);
+        if (err)
+            (void)cairn_complain_failed(complaint, err, "the name of %s/%s cannot be made durable",
+                                        target->directory, name);
+    }
+    if (!err && (err = cairn_file_sync(target->dir_fd)))
+        (void)cairn_complain_failed(complaint, err, "the names in %s cannot be made durable",
+                                    target->directory);
+    return err;
+}
+
+static cairn_err
+save_smalls(struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; !err && i < target->output->small_count; i++) {
+        const struct cairn_output_small *small = &target->output->smalls[i];
+
+        err = make_directories(target, small->path);
+        if (!err)
+            err = cairn_file_save_shared(target->dir_fd, small->path, small->bytes,
+                                         small->bytes_len, target->mask);
+        if (!err) /* cairn_file_save_shared syncs dir_fd alone */
+            err = sync_directories_of(target, small->path, NULL);
+        if (err)
+            (void)cairn_complain_failed(complaint, err, "%s/%s: cannot be written",
+                                        target->directory, small->path);
+    }
+    return err;
+}
+
+cairn_err
+cairn_target_commit(struct cairn_target *target, struct cairn_complaint *complaint)
+{
+    char journal[NAME_BYTES_MAX];
+    cairn_err err;
+
+    err = end_parts(target, complaint);
+    if (!err) { /* contents before names, names before the marker */
+        err = cairn_handles_destroy(target->handles);
+        target->handles = NULL;
+        if (err)
+            (void)cairn_complain_failed(complaint, err, "%s: a file cannot be closed",
+                                        target->directory);
+    }
+    if (!err)
+        err = rename_parts(target, complaint);
+    if (!err)
+        err = save_smalls(target, complaint);
+    if (!err)
+        err = journal_name(target, journal, sizeof(journal));
+    if (!err)
+        err = cairn_file_unlink(target->dir_fd, journal);
+    return cairn_complain_failed(complaint, err, "%s: cannot be finished", target->directory);
 }

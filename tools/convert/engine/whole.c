@@ -205,9 +205,13 @@ compare_stretches(const void *left, const void *right)
     return a->begin < b->begin ? -1 : a->begin > b->begin;
 }
 
-cairn_err
-cairn_stretches_of(const struct cairn_layout *layout, uint64_t gap_max, struct cairn_stretch **out,
-                   size_t *count)
+/*
+ * The ranges of containers that the pieces of a layout touch, sorted; freed by the caller.
+ * `gap_max`: ranges that are nearer than that are one. CAIRN_NOMEM.
+ */
+static cairn_err
+stretches_of(const struct cairn_layout *layout, uint64_t gap_max, struct cairn_stretch **out,
+             size_t *count)
 {
     size_t pieces = cairn_layout_piece_count(layout), kept = 0;
     struct cairn_stretch *stretches = malloc((pieces + 1) * sizeof(*stretches));
@@ -379,8 +383,7 @@ cairn_whole_compare(const struct cairn_checkpoint *checkpoint, const struct cair
         return CAIRN_OK;
     err = cairn_reshard_plan(whole->layout, whole->replicas, NULL, &moves, report, sizeof(report));
     if (!err)
-        err = cairn_stretches_of(whole->replicas, GAP_BYTES_MAX, &stretches,
-                                 &execution.stretch_count);
+        err = stretches_of(whole->replicas, GAP_BYTES_MAX, &stretches, &execution.stretch_count);
     if (!err) {
         cairn_execute_sort(&moves);
         execution.moves = moves.moves;

@@ -47,11 +47,4 @@ CAIRN_MUST_CHECK cairn_err cairn_whole_compare(const struct cairn_checkpoint *ch
                                                struct cairn_handles *handles,
                                                uint64_t memory_limit_bytes, uint32_t thread_count);
 
-/*
- * The ranges of containers that the pieces of a layout touch, sorted; freed by the caller.
- * `gap_max`: ranges that are nearer than that are one. CAIRN_NOMEM.
- */
-CAIRN_MUST_CHECK cairn_err cairn_stretches_of(const struct cairn_layout *layout, uint64_t gap_max,
-                                              struct cairn_stretch **out, size_t *count);
-
 #endif

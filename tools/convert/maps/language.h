@@ -165,9 +165,6 @@ CAIRN_MUST_CHECK cairn_err cairn_map_load(const char *map, struct cairn_map **ou
                                           struct cairn_complaint *complaint);
 void cairn_map_destroy(struct cairn_map *map); /* NULL is allowed */
 
-/* The index of a symbol, UINT32_MAX where there is none. */
-uint32_t cairn_map_symbol_find(const struct cairn_map *map, const char *name);
-
 /*
  * Whether a tensor's name fits; values[] (by symbol) get the captures, and are kept otherwise.
  */

@@ -6,8 +6,9 @@
 
 /* ---- words ---- */
 
-uint32_t
-cairn_map_symbol_find(const struct cairn_map *map, const char *name)
+/* The index of a symbol, UINT32_MAX where there is none. */
+static uint32_t
+symbol_find(const struct cairn_map *map, const char *name)
 {
     for (uint32_t i = 0; i < map->symbol_count; i++)
         if (strcmp(map->symbols[i].name, name) == 0)
@@ -20,7 +21,7 @@ static uint32_t
 intern(struct cairn_map *map, struct cairn_map_lexer *lexer, const char *text)
 {
     struct cairn_map_symbol *added = &map->symbols[map->symbol_count];
-    uint32_t found = cairn_map_symbol_find(map, text);
+    uint32_t found = symbol_find(map, text);
     size_t digits = strspn(text, "0123456789");
     bool number = digits > 0 && text[digits] == '\0';
 

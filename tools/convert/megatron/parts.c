@@ -6,8 +6,9 @@
 
 enum { ALIGN_ELEMENTS = 64 }; /* where a parameter begins in a buffer */
 
-uint64_t
-cairn_megatron_part_elements(const struct cairn_megatron_part *part)
+/* Elements of the rank's own array. */
+static uint64_t
+part_elements(const struct cairn_megatron_part *part)
 {
     return cairn_shape_elements(part->dims, part->shape);
 }
@@ -121,7 +122,7 @@ cairn_megatron_buffer(const struct cairn_megatron_part *parts, const uint32_t *o
             used = 0;
         }
         begins[i] = saved + used;
-        used += cairn_megatron_part_elements(part);
+        used += part_elements(part);
         empty = false;
         if ((bucket_elements > 0 && used >= bucket_elements) || part->shared_bucket) {
             saved += used;

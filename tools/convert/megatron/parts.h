@@ -29,9 +29,6 @@ struct cairn_megatron_box {
     uint64_t row; /* of the rank's array, where the box begins */
 };
 
-/* Elements of the rank's own array. */
-uint64_t cairn_megatron_part_elements(const struct cairn_megatron_part *part);
-
 /* Sets whole_shape from shape, or shape from whole_shape; false where they cannot be split so.
  * `rows` are the true rows of a vocabulary (0: not known), `multiple` what they are padded to a
  * multiple of. */

@@ -1,5 +1,13 @@
 /*
- * tools/convert/megatron_dist/buckets.c - see megatron_dist/buckets.h.
+ * tools/convert/megatron_dist/buckets.c - the optimizer's state as Megatron-Core's distributed
+ * optimizer holds it (dp_reshardable): flat buckets of parameters that no key names.
+ *
+ * A bucket is an array of one dimension with the key (here in two lines)
+ *
+ *   optimizer.distributed.dp_group_idx_<group>.gbuf_idx_<buffer>.dtype_<dtypes>.
+ *   bucket_idx_<bucket>.<state>
+ *
+ * A group is a pair of tensor and pipeline rank.
  *
  * What is known of the order (Megatron-Core 0.15 and 0.16): a buffer has the parameters of one
  * dtype of a rank in the reverse order of the module, each from a multiple of 64 elements on. A
@@ -8,7 +16,6 @@
  * ranks is told by the chunks of its array. The chunks of a bucket begin and end where parameters
  * do, which is held against what was found.
  */
-#include "tools/convert/megatron_dist/buckets.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +23,223 @@
 
 #include "base/array.h"
 #include "snapshot/box.h"
-#include "tools/convert/megatron_dist/order.h"
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/torch/dtype.h"
+#include "tools/convert/megatron_dist/mdist.h"
+
+struct cairn_mdist_parameter {
+    uint32_t entry;                          /* of the model's array */
+    uint64_t numbers[CAIRN_MDIST_STARS_MAX]; /* which of the tensors in it */
+    bool tied; /* the output layer of a last stage that shares the embedding */
+};
+
+/* Where numbers stand in an array's name: as one of its dimensions, or as themselves. */
+struct cairn_mdist_place {
+    uint32_t dimension[2]; /* of layer and expert; UINT32_MAX: none */
+    uint64_t number[2];    /* where there is no dimension; UINT64_MAX: it has none at all */
+};
+
+/* All zero is the empty value; who uses it allocates and frees the arrays. */
+struct cairn_mdist_order {
+    struct cairn_mdist_reading *reading;
+    struct cairn_mdist_place *places; /* [entry_count] */
+    uint32_t *model;                  /* entries of parameters, in order */
+    uint32_t model_count;
+    uint64_t layers, experts;
+    struct cairn_mdist_parameter *parameters;
+    size_t parameter_count;
+};
+
+/* Where a rank stands, by its numbers in the groups. */
+struct cairn_mdist_rank {
+    uint64_t tensor_rank, tensor_ranks;
+    uint64_t stage, stages;
+    uint64_t expert_begin, expert_end; /* which experts it has */
+    bool dense, expert;                /* which kinds of parameters its buffers hold */
+};
+
+/* Complains that the order cannot be told; CAIRN_INVAL. */
+static cairn_err
+refuse(const struct cairn_mdist_order *order, const char *why)
+{
+    return cairn_refuse(order->reading->checkpoint, CAIRN_INVAL,
+                        "the optimizer is dp_reshardable, and which parameter lies where in its "
+                        "buckets is unknown: %s; load it once with Megatron-Core and save it with "
+                        "--dist-ckpt-optim-fully-reshardable",
+                        why);
+}
+
+static bool
+find_place(const struct cairn_mdist_array *array, struct cairn_mdist_place *place)
+{
+    struct cairn_mdist_name full;
+    uint64_t numbers[CAIRN_MDIST_STARS_MAX];
+    uint32_t dimension = 0, star = 0;
+
+    *place = (struct cairn_mdist_place){{UINT32_MAX, UINT32_MAX}, {UINT64_MAX, UINT64_MAX}};
+    if (!cairn_mdist_pattern_of(array->name.pattern, 0, &full, numbers))
+        return false;
+    for (const char *at = strchr(full.pattern, '*'); at; at = strchr(at + 1, '*'), star++) {
+        size_t before = (size_t)(at - full.pattern);
+        bool expert = before >= 14 && strncmp(at - 14, "local_experts.", 14) == 0;
+
+        if ((!expert && (before != 15 || strncmp(full.pattern, "decoder.layers.", 15) != 0)) ||
+            place->dimension[expert] != UINT32_MAX || place->number[expert] != UINT64_MAX)
+            return false;
+        if (numbers[star] == CAIRN_MDIST_DIMENSION)
+            place->dimension[expert] = dimension++;
+        else
+            place->number[expert] = numbers[star];
+    }
+    return true;
+}
+
+/* Lists the model's arrays; `places` and `model` have room for all entries. Complained about. */
+static cairn_err
+order_model(struct cairn_mdist_order *order)
+{
+    struct cairn_mdist_reading *reading = order->reading;
+    uint32_t tensors;
+
+    for (uint32_t i = 0; i < reading->metadata.entry_count; i++) {
+        const struct cairn_mdist_array *array = &reading->arrays[i];
+        uint64_t *counts[2] = {&order->layers, &order->experts};
+        const char *name = array->name.pattern;
+        size_t bytes = strlen(name);
+
+        if (!array->known || array->name.state[0] || array->half == CAIRN_MDIST_UP ||
+            cairn_layout_tensor(reading->checkpoint->layout, array->first)->kind != CAIRN_PARAM ||
+            (bytes > 12 && strcmp(name + bytes - 12, ".expert_bias") == 0)) /* a buffer */
+            continue;
+        if (!find_place(array, &order->places[i]))
+            return refuse(order, "it has layers outside of the decoder");
+        for (int n = 0; n < 2; n++) {
+            uint64_t count = order->places[i].dimension[n] != UINT32_MAX
+                                 ? array->shape[order->places[i].dimension[n]]
+                                 : order->places[i].number[n] + 1; /* none: 0 */
+
+            if (count > *counts[n])
+                *counts[n] = count;
+        }
+        order->model[order->model_count++] = i;
+    }
+    tensors = cairn_layout_tensor_count(reading->checkpoint->layout);
+    if (order->layers > tensors || order->experts > tensors)
+        return refuse(order, "it has numbers of layers without a layer");
+    return order->layers > 0 ? CAIRN_OK : refuse(order, "it has no layers");
+}
+
+static bool
+has_number(const struct cairn_mdist_order *order, uint32_t entry, int which, uint64_t number)
+{
+    const struct cairn_mdist_place *place = &order->places[entry];
+
+    if (place->dimension[which] != UINT32_MAX)
+        return number < order->reading->arrays[entry].shape[place->dimension[which]];
+    return place->number[which] == number;
+}
+
+static bool
+is_numbered(const struct cairn_mdist_order *order, uint32_t entry, int which)
+{
+    return order->places[entry].dimension[which] != UINT32_MAX ||
+           order->places[entry].number[which] != UINT64_MAX;
+}
+
+static cairn_err
+add_parameter(struct cairn_mdist_order *order, uint32_t entry, uint64_t layer, uint64_t expert,
+              bool tied)
+{
+    const struct cairn_mdist_place *place = &order->places[entry];
+    struct cairn_mdist_parameter *parameter;
+
+    if (!cairn_array_grow(&order->parameters, order->parameter_count, sizeof(*order->parameters)))
+        return CAIRN_NOMEM;
+    parameter = &order->parameters[order->parameter_count++];
+    *parameter = (struct cairn_mdist_parameter){.entry = entry, .tied = tied};
+    if (place->dimension[0] != UINT32_MAX)
+        parameter->numbers[place->dimension[0]] = layer;
+    if (place->dimension[1] != UINT32_MAX)
+        parameter->numbers[place->dimension[1]] = expert;
+    return CAIRN_OK;
+}
+
+/* Experts one after the other; or, where they are multiplied together (moe_grouped_gemm), first
+ * all of one weight and then all of the next. */
+static cairn_err
+add_experts(struct cairn_mdist_order *order, const struct cairn_mdist_rank *rank, uint64_t layer)
+{
+    uint64_t experts = rank->expert_end - rank->expert_begin;
+    uint64_t count = experts * order->model_count;
+    cairn_err err = CAIRN_OK;
+
+    for (uint64_t i = 0; i < count && !err; i++) {
+        bool grouped = order->reading->args.grouped_experts;
+        uint64_t at = grouped ? i / experts : i % order->model_count;
+        uint64_t expert = rank->expert_begin + (grouped ? i % experts : i / order->model_count);
+        uint32_t entry = order->model[at];
+
+        if (is_numbered(order, entry, 1) && has_number(order, entry, 0, layer) &&
+            has_number(order, entry, 1, expert))
+            err = add_parameter(order, entry, layer, expert, false);
+    }
+    return err;
+}
+
+static cairn_err
+add_layer(struct cairn_mdist_order *order, const struct cairn_mdist_rank *rank, uint64_t layer)
+{
+    bool experts_added = false;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t m = 0; m < order->model_count && !err; m++) {
+        uint32_t entry = order->model[m];
+
+        if (!is_numbered(order, entry, 0) || !has_number(order, entry, 0, layer))
+            continue;
+        if (!is_numbered(order, entry, 1)) {
+            if (rank->dense)
+                err = add_parameter(order, entry, layer, 0, false);
+            continue;
+        }
+        if (!rank->expert || experts_added)
+            continue;
+        experts_added = true;
+        err = add_experts(order, rank, layer);
+    }
+    return err;
+}
+
+/* Lists the parameters of a rank again. CAIRN_NOMEM. */
+static cairn_err
+order_rank(struct cairn_mdist_order *order, const struct cairn_mdist_rank *rank)
+{
+    uint64_t layers = order->layers / rank->stages;
+    uint32_t embedding = UINT32_MAX;
+    bool behind = false, output = false;
+    cairn_err err = CAIRN_OK;
+
+    order->parameter_count = 0;
+    for (uint32_t m = 0; m < order->model_count && !err; m++) {
+        uint32_t entry = order->model[m];
+        const char *name = order->reading->arrays[entry].name.pattern;
+
+        if (is_numbered(order, entry, 0)) {
+            for (uint64_t i = 0; i < layers && !behind && !err; i++)
+                err = add_layer(order, rank, rank->stage * layers + i);
+            behind = true;
+            continue;
+        }
+        embedding = strcmp(name, "embedding.word_embeddings.weight") == 0 ? entry : embedding;
+        output = output || strcmp(name, "output_layer.weight") == 0;
+        if (rank->dense && rank->stage == (behind ? rank->stages - 1 : 0))
+            err = add_parameter(order, entry, 0, 0, false);
+    }
+    if (!err && rank->dense && !output && embedding != UINT32_MAX && rank->stages > 1 &&
+        rank->stage == rank->stages - 1)
+        err = add_parameter(order, embedding, 0, 0, true);
+    return err;
+}
 
 enum { PARAM_ALIGN_ELEMENTS = 64 };
 
@@ -112,12 +333,6 @@ struct finding {
     uint32_t bucket_count;
 };
 
-static cairn_err
-refuse(const struct finding *finding, const char *why)
-{
-    return cairn_mdist_order_refuse(&finding->order, why);
-}
-
 /* ---- how a parameter is cut among tensor ranks ---- */
 
 static int
@@ -180,7 +395,7 @@ find_parts(const struct finding *finding, const struct cairn_mdist_parameter *pa
             parts[1].start[0] += array->rows / 2;
             *part_count = 2;
         } else {
-            err = refuse(finding, "a parameter is cut in another way than by tensor ranks");
+            err = refuse(&finding->order, "a parameter is cut in another way than by tensor ranks");
         }
     } else if (!err && (count == 1 || count == ranks)) {
         parts[0] = boxes[count == 1 ? 0 : at];
@@ -190,7 +405,7 @@ find_parts(const struct finding *finding, const struct cairn_mdist_parameter *pa
         parts[1] = boxes[ranks + at];
         *part_count = 2;
     } else if (!err) {
-        err = refuse(finding, "a parameter is cut in another way than by tensor ranks");
+        err = refuse(&finding->order, "a parameter is cut in another way than by tensor ranks");
     }
     free(boxes);
     return err;
@@ -251,7 +466,7 @@ add_state(struct finding *finding, const struct bucket *bucket,
     if (snprintf(name, sizeof(name), "%s.%s",
                  strcmp(bucket->state, "param") == 0 ? "fp32" : bucket->state,
                  model->name) >= (int)sizeof(name))
-        return refuse(finding, "a name is too long");
+        return refuse(&finding->order, "a name is too long");
     for (uint32_t i = 0; i < part_count; i++)
         end += parts[i].elements;
     for (size_t i = bucket->first; i < bucket->first + bucket->count; i++) {
@@ -259,7 +474,8 @@ add_state(struct finding *finding, const struct bucket *bucket,
         ends = ends || reading->bucket_chunks[i].end == end;
     }
     if (!begins || !ends)
-        return refuse(finding, "parameters do not begin and end where the parts of a bucket do");
+        return refuse(&finding->order,
+                      "parameters do not begin and end where the parts of a bucket do");
     if (parameter->tied)
         return CAIRN_OK; /* the first stage has it */
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name,
@@ -306,13 +522,13 @@ fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t coun
             end += parts[p].elements;
         if (at == count || buckets[at].number != at ||
             end > reading->metadata.entries[buckets[at].entry].shape[0])
-            return refuse(finding, "its parameters are more than its buckets");
+            return refuse(&finding->order, "its parameters are more than its buckets");
         err = add_state(finding, &buckets[at], parameter, parts, part_count, begin);
         cursor = end;
     }
     if (!err &&
         (at + 1 != count || cursor != reading->metadata.entries[buckets[at].entry].shape[0]))
-        err = refuse(finding, "its buckets are more than its parameters");
+        err = refuse(&finding->order, "its buckets are more than its parameters");
     return err;
 }
 
@@ -326,9 +542,9 @@ place_rank(const struct finding *finding, const struct bucket *bucket,
 
     *rank = (struct cairn_mdist_rank){.stages = pp, .tensor_ranks = tp};
     if (parallel->vpp > 1)
-        return refuse(finding, "virtual pipeline stages are not known here");
+        return refuse(&finding->order, "virtual pipeline stages are not known here");
     if (bucket->chained > 1 && bucket->chained != UINT32_MAX)
-        return refuse(finding, "it has more than two optimizers");
+        return refuse(&finding->order, "it has more than two optimizers");
     rank->dense = bucket->chained != 1;
     rank->expert = bucket->chained != 0; /* one optimizer has all */
     if (rank->dense) {
@@ -343,8 +559,9 @@ place_rank(const struct finding *finding, const struct bucket *bucket,
         rank->expert_end = rank->expert_begin + finding->order.experts / ep;
     }
     if (rank->stage >= pp || finding->order.layers % pp != 0 || finding->order.experts % ep != 0)
-        return refuse(finding, "layers, experts and ranks do not divide evenly, as the arguments "
-                               "in common.pt have them");
+        return refuse(&finding->order,
+                      "layers, experts and ranks do not divide evenly, as the arguments "
+                      "in common.pt have them");
     return CAIRN_OK;
 }
 
@@ -363,7 +580,7 @@ list_buckets(struct finding *finding)
         bucket->first = at;
         if (reading->metadata.entries[bucket->entry].dims != 1 ||
             !parse_bucket(reading->metadata.entries[bucket->entry].name, bucket))
-            return refuse(finding, "its buckets have other names than Megatron-Core's");
+            return refuse(&finding->order, "its buckets have other names than Megatron-Core's");
         for (;
              at < reading->bucket_chunk_count && reading->bucket_chunks[at].entry == bucket->entry;
              at++)
@@ -393,7 +610,7 @@ cairn_mdist_buckets_add(struct cairn_mdist_reading *reading)
     finding.order.model = calloc((size_t)entries + 1, sizeof(*finding.order.model));
     finding.buckets = calloc((size_t)entries + 1, sizeof(*finding.buckets));
     err = finding.order.places && finding.order.model && finding.buckets
-              ? cairn_mdist_order_model(&finding.order)
+              ? order_model(&finding.order)
               : CAIRN_NOMEM;
     if (!err)
         err = list_buckets(&finding);
@@ -405,7 +622,7 @@ cairn_mdist_buckets_add(struct cairn_mdist_reading *reading)
             to++;
         err = place_rank(&finding, &finding.buckets[from], &rank);
         if (!err)
-            err = cairn_mdist_order_rank(&finding.order, &rank);
+            err = order_rank(&finding.order, &rank);
         if (!err)
             err = fill_buffer(&finding, &finding.buckets[from], to - from, &rank);
     }

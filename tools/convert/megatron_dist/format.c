@@ -3,7 +3,6 @@
  * torch_dist (mdist.h), read into logical tensors: one per layer and expert, each chunk a box of
  * one or more of them.
  */
-#include "tools/convert/megatron_dist/buckets.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -112,4 +112,15 @@ cairn_err cairn_mdist_finish(const struct cairn_checkpoint *checkpoint,
                              struct cairn_output *output);
 void cairn_mdist_release(void *state);
 
+bool cairn_mdist_is_bucket(const char *key);
+
+/* Remembers where a chunk of a bucket lies. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_mdist_buckets_note(struct cairn_mdist_reading *reading,
+                                                    uint32_t entry, uint32_t container,
+                                                    const struct cairn_dcp_chunk *chunk);
+
+/* Finds the parameters in the buckets and adds their state, after all parameters are known.
+ * Complained about: CAIRN_CORRUPT, CAIRN_INVAL where the order of parameters cannot be known. */
+CAIRN_MUST_CHECK cairn_err cairn_mdist_buckets_add(struct cairn_mdist_reading *reading);
+
 #endif

@@ -3,18 +3,212 @@
  * dist_checkpointing loads: arrays with their layers and experts stacked, the optimizer fully
  * reshardable, objects, common.pt, and metadata.json as commit marker.
  */
+#include "base/text.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "tools/convert/dcp/output.h"
 #include "tools/convert/megatron_dist/arrays.h"
-#include "tools/convert/megatron_dist/common.h"
-#include "tools/convert/megatron_dist/extra.h"
 #include "tools/convert/megatron_dist/megatron.h"
 #include "tools/convert/megatron/names.h"
 #include "tools/convert/pickle/read.h"
+#include "tools/convert/megatron/settings.h"
+#include "tools/convert/megatron/state.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/pickle/write.h"
+#include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/torch/refs.h"
+#include "tools/convert/megatron/dist_names.h"
+#include "tools/convert/torch/output.h"
+
+static cairn_err
+read_value(const struct cairn_checkpoint *source, uint32_t tensor, struct cairn_pickle *tree,
+           struct cairn_pickle_node **value)
+{
+    return cairn_opaque_read(source, cairn_layout_tensor(source->layout, tensor)->name,
+                             CAIRN_MDIST_OBJECT_BYTES_MAX, tree, value);
+}
+
+/* Whether opaque state is a pickle all of whose tensors are the source's. CAIRN_NOMEM, errors of
+ * reading. */
+static cairn_err
+common_fits(const struct cairn_checkpoint *source, const struct cairn_output_options *options,
+            uint32_t tensor, bool *fits)
+{
+    struct cairn_torch_refs refs = {0};
+    struct cairn_pickle_node *value = NULL;
+    struct cairn_pickle tree;
+    cairn_err err = CAIRN_OK;
+
+    *fits = false;
+    if (cairn_layout_tensor(source->layout, tensor)->shape[0] > CAIRN_MDIST_OBJECT_BYTES_MAX)
+        return CAIRN_OK;
+    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
+    err = read_value(source, tensor, &tree, &value);
+    if (!err)
+        err = cairn_torch_refs_find(source, options, &tree, value, &refs);
+    *fits = err == CAIRN_OK;
+    if (err == CAIRN_CORRUPT || err == CAIRN_NOT_FOUND || err == CAIRN_INVAL)
+        err = CAIRN_OK;
+    cairn_torch_refs_fini(&refs);
+    cairn_pickle_fini(&tree);
+    return err;
+}
+
+/* Adds the file: values[count] fit, and are in the order of the dict, behind them made[made_count].
+ * Sets inside[tensor] for tensors that lie in it and nowhere else. *out is for the caller to finish
+ * and to end in any case. */
+static cairn_err
+common_add(const struct cairn_checkpoint *source, const struct cairn_output_options *options,
+           const uint32_t *values, uint32_t count, const struct cairn_mdist_made *made,
+           uint32_t made_count, bool *inside, struct cairn_output *output,
+           struct cairn_torch_output *out)
+{
+    char key[CAIRN_NAME_BYTES_MAX];
+    struct cairn_pickle tree;
+    struct cairn_pickle_node *root, *value = NULL;
+    cairn_err err = CAIRN_OK;
+
+    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
+    root = cairn_pickle_dict(&tree);
+    for (uint32_t i = 0; i < count && !err; i++) {
+        const char *name = cairn_layout_tensor(source->layout, values[i])->name;
+
+        err = read_value(source, values[i], &tree, &value);
+        if (err)
+            break;
+        memcpy(key, name, strlen(name) + 1);
+        key[strlen(name) - strlen(".pickle")] = '\0';
+        cairn_pickle_set(&tree, root, key, value);
+        err = cairn_output_add_carried(output, values[i]);
+    }
+    for (uint32_t i = 0; i < made_count && !err; i++) {
+        err = cairn_pickle_read(&tree, made[i].name, made[i].bytes, made[i].bytes_len, &value,
+                                source->complaint);
+        if (!err)
+            cairn_pickle_set(&tree, root, made[i].name, value);
+    }
+    if (!err)
+        err = cairn_pickle_done(&tree);
+    if (!err)
+        err = cairn_torch_refs_add(source, options, NULL, &tree, root, output, CAIRN_MDIST_COMMON,
+                                   out);
+    for (uint32_t i = 0; i < out->storage_count && !err; i++) {
+        uint32_t tensor = out->storages[i].identity;
+
+        if (cairn_layout_tensor(source->layout, tensor)->kind == CAIRN_BUFFER)
+            inside[tensor] = true; /* what the model has is an array as well */
+    }
+    cairn_pickle_fini(&tree);
+    return err;
+}
+
+#define ENDING CAIRN_MDIST_EXTRA_ENDING
+enum { VALUE_BYTES_MAX = 1 << 26 };
+
+/* Whether this parameter is the weight of a module that has such an object. */
+static bool
+extra_of(const char *parameter)
+{
+    const struct cairn_megatron_rule *rule = cairn_megatron_rule_of(parameter);
+    const char *last = strrchr(parameter, '.');
+
+    /* Megatron-Core leaves that of the output layer out, for older checkpoints have none */
+    return rule && rule->extra_state && strcmp(last, ".weight") == 0 &&
+           strcmp(parameter, CAIRN_MEGATRON_OUTPUT) != 0;
+}
+
+/* Whether the source was saved by Megatron-Core's dist_checkpointing, and has its objects. */
+static bool
+extra_there(const struct cairn_checkpoint *source)
+{
+    return cairn_layout_tensor_find(source->layout, "args.pickle") != UINT32_MAX ||
+           cairn_layout_tensor_find(source->layout, CAIRN_MEGATRON_CONTENT ".pickle") != UINT32_MAX;
+}
+
+/* Notes what Megatron-LM's own files had of modules, as far as it will be in such objects: tensors
+ * in dcp->inside, pickles in dissolved[tensors of the source]. */
+static void
+extra_claim(struct cairn_dcp_output *dcp, bool *dissolved)
+{
+    const struct cairn_layout *layout = dcp->source->layout;
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    if (extra_there(dcp->source))
+        return;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+        const char *state = tensor->name + strlen(CAIRN_MEGATRON_EXTRA), *end;
+
+        if (strncmp(tensor->name, CAIRN_MEGATRON_EXTRA, strlen(CAIRN_MEGATRON_EXTRA)) != 0)
+            continue;
+        end = strstr(state, ENDING);
+        if (!end ||
+            snprintf(name, sizeof(name), "%.*s.weight", (int)(end - state), state) >=
+                (int)sizeof(name) ||
+            cairn_layout_tensor_find(layout, name) == UINT32_MAX || !extra_of(name))
+            continue;
+        if (tensor->kind != CAIRN_OPAQUE && strcmp(end, ENDING) == 0)
+            dcp->inside[i] = true;
+        else if (tensor->kind == CAIRN_OPAQUE && strcmp(end, ENDING ".pickle") == 0)
+            dissolved[i] = true;
+    }
+}
+
+/* What is kept of a module under its name in Megatron-LM's own files; None. */
+static cairn_err
+find_value(const struct cairn_dcp_output *dcp, const char *state, struct cairn_pickle *tree,
+           struct cairn_pickle_node **value)
+{
+    char name[CAIRN_NAME_BYTES_MAX + sizeof(CAIRN_MEGATRON_EXTRA) + sizeof(".pickle")];
+    cairn_err err;
+
+    (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s", state);
+    if (cairn_layout_tensor_find(dcp->source->layout, name) != UINT32_MAX) {
+        *value = cairn_pickle_tensor(tree, name);
+        return CAIRN_OK;
+    }
+    (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s.pickle", state);
+    err = cairn_opaque_read(dcp->source, name, VALUE_BYTES_MAX, tree, value);
+    if (err != CAIRN_NOT_FOUND)
+        return err;
+    *value = cairn_pickle_none(tree);
+    return CAIRN_OK;
+}
+
+/* Adds the object of a parameter's module: what Megatron-LM's own files had, else None. */
+static cairn_err
+extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint32_t stacked,
+          const uint64_t *extents)
+{
+    static const struct cairn_state_path no_path;
+    char name[CAIRN_NAME_BYTES_MAX], state[CAIRN_NAME_BYTES_MAX];
+    struct cairn_pickle_node *value = NULL, *root;
+    struct cairn_pickle tree;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err;
+
+    if (!cairn_mdist_extra_state(parameter, state) ||
+        !cairn_mdist_extra_key(parameter, stacked, extents, name))
+        return cairn_refuse(dcp->source, CAIRN_INVAL,
+                            "the name of %s is too long for the extra state of its module",
+                            parameter);
+    cairn_pickle_init(&tree, 4 * (uint64_t)VALUE_BYTES_MAX);
+    err = find_value(dcp, state, &tree, &value);
+    root = err ? NULL : cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, &value, 1);
+    if (!err)
+        err = cairn_pickle_done(&tree);
+    if (!err)
+        err = cairn_pickle_write(&tree, root, &bytes, &bytes_len, dcp->source->complaint);
+    if (!err)
+        err = cairn_dcp_output_made(dcp, bytes, bytes_len, name, &no_path);
+    cairn_pickle_fini(&tree);
+    free(bytes);
+    return err;
+}
 
 #define MARKER_TEXT                                                                                \
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "                       \
@@ -273,13 +467,13 @@ add_extra_states(struct planning *planning, const struct cairn_mdist_pattern *pa
     const struct cairn_layout *layout = planning->source->layout;
     cairn_err err = CAIRN_OK;
 
-    if (pattern->name->state[0] || !cairn_mdist_extra_of(pattern->name->pattern) ||
-        cairn_mdist_extra_there(planning->source))
+    if (pattern->name->state[0] || !extra_of(pattern->name->pattern) ||
+        extra_there(planning->source))
         return CAIRN_OK;
     for (size_t i = pattern->first; i < pattern->first + pattern->count && !err; i++)
-        err = cairn_mdist_extra_add(
-            &planning->dcp, cairn_layout_tensor(layout, planning->arrays.members[i].tensor)->name,
-            pattern->stacked, pattern->extents);
+        err = extra_add(&planning->dcp,
+                        cairn_layout_tensor(layout, planning->arrays.members[i].tensor)->name,
+                        pattern->stacked, pattern->extents);
     return err;
 }
 
@@ -357,7 +551,7 @@ add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, st
             continue;
         }
         if (cairn_text_ends(name, ".pickle") && !strchr(name, '/'))
-            err = cairn_mdist_common_fits(planning->source, planning->options, opaque[i], &done);
+            err = common_fits(planning->source, planning->options, opaque[i], &done);
         if (done) {
             values[value_count++] = opaque[i];
             continue;
@@ -374,9 +568,9 @@ add_opaque(struct planning *planning, const uint32_t *opaque, uint32_t count, st
                                     &no_path);
     }
     if (!err)
-        err = cairn_mdist_common_add(planning->source, planning->options, values, value_count,
-                                     planning->megatron.values, planning->megatron.value_count,
-                                     planning->dcp.inside, planning->output, &state->common);
+        err = common_add(planning->source, planning->options, values, value_count,
+                         planning->megatron.values, planning->megatron.value_count,
+                         planning->dcp.inside, planning->output, &state->common);
     free(values);
     return err;
 }
@@ -395,7 +589,7 @@ plan_all(struct planning *planning, struct state *state)
     if (!err)
         err = cairn_mdist_megatron_take(planning->source, planning->options, &planning->megatron);
     if (!err)
-        cairn_mdist_extra_claim(&planning->dcp, planning->megatron.dissolved);
+        extra_claim(&planning->dcp, planning->megatron.dissolved);
     for (uint32_t i = 0; i < count && !err; i++)
         if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
             opaque[opaque_count++] = i;

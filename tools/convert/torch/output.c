@@ -151,9 +151,15 @@ cairn_torch_output_place(struct cairn_output *output, struct cairn_torch_output 
     return err ? err : add_literals(output, added, CAIRN_TORCH_HEAD);
 }
 
-cairn_err
-cairn_torch_output_add(struct cairn_output *output, const char *path,
-                       const struct cairn_torch_fill *fill, struct cairn_torch_output *out)
+/*
+ * Adds a file to the output whose object is the tree once it is filled. Where storage i lies is
+ * told by cairn_torch_output_at. The tree may be ended afterwards. Errors: those of
+ * cairn_torch_carry_fill, of the pickle's writer and of cairn_output_add_file. *out is for the
+ * caller to end in any case.
+ */
+static cairn_err
+output_add(struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
+           struct cairn_torch_output *out)
 {
     uint32_t file;
     cairn_err err = cairn_torch_output_plan(out, path, fill);
@@ -219,7 +225,7 @@ cairn_torch_output_fill(struct cairn_output *output, const char *path,
     cairn_err err = cairn_torch_output_next(output, &added);
 
     if (!err)
-        err = cairn_torch_output_add(output, path, fill, added);
+        err = output_add(output, path, fill, added);
     for (uint32_t i = 0; !err && i < added->storage_count; i++)
         err = place(fill->context, added->storages[i].identity, added->file,
                     cairn_torch_output_at(added, i));

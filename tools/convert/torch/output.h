@@ -21,16 +21,6 @@ struct cairn_torch_output {
     uint32_t *sums; /* [storage_count]: the output's sum; UINT32_MAX where there are no bytes */
 };
 
-/*
- * Adds a file to the output whose object is the tree once it is filled. Where storage i lies is
- * told by cairn_torch_output_at. The tree may be ended afterwards. Errors: those of
- * cairn_torch_carry_fill, of the pickle's writer and of cairn_output_add_file. *out is for the
- * caller to end in any case.
- */
-CAIRN_MUST_CHECK cairn_err cairn_torch_output_add(struct cairn_output *output, const char *path,
-                                                  const struct cairn_torch_fill *fill,
-                                                  struct cairn_torch_output *out);
-
 /* The same in two steps, for an archive that is only a part of a file: fills the tree and lays the
  * archive out as that of a file at `path`; then gives it its place. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_plan(struct cairn_torch_output *out, const char *path,

@@ -10,7 +10,7 @@
 #define CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
 
 #include "tools/convert/torch/file.h"
-#include "tools/convert/zip/window.h"
+#include "tools/convert/zip/read.h"
 
 /* A file that is being opened. */
 struct cairn_torch_opening {

@@ -10,9 +10,11 @@
 #include "tools/convert/torch/refs.h"
 #include "base/text.h"
 
-cairn_err
-cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
-                            const struct cairn_torch_file *file)
+/* The checksums that an archive in a container has of its storages, to be held against what is read
+ * of them. Errors of cairn_checkpoint_add_sums. */
+static cairn_err
+source_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
+                const struct cairn_torch_file *file)
 {
     cairn_err err = CAIRN_OK;
 
@@ -58,7 +60,7 @@ cairn_torch_source_read(struct cairn_checkpoint *checkpoint, int fd, const char 
         return CAIRN_NOMEM;
     for (uint32_t i = out->torch.tensor_count; i-- > 0;)
         out->tensor_of[out->torch.tensors[i].node->index] = i + 1;
-    return cairn_torch_source_add_sums(checkpoint, out->container, &out->torch);
+    return source_add_sums(checkpoint, out->container, &out->torch);
 }
 
 cairn_err

@@ -18,12 +18,6 @@ struct cairn_torch_source {
     uint32_t node_count;
 };
 
-/* The checksums that an archive in a container has of its storages, to be held against what is read
- * of them. Errors of cairn_checkpoint_add_sums. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint,
-                                                       uint32_t container,
-                                                       const struct cairn_torch_file *file);
-
 /* Adds a tensor of an archive in a container, as it is stored. Errors of adding a piece. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_add_view(struct cairn_checkpoint *checkpoint,
                                                 uint32_t container,

@@ -1,6 +1,7 @@
 /* tools/convert/zip/read.c - the directory of an archive, checked against its local headers. */
 #include "tools/convert/zip/read.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,8 +10,53 @@
 #include "base/json.h"
 #include "base/complaint.h"
 #include "base/wire.h"
-#include "tools/convert/zip/window.h"
 #include "tools/convert/zip/format.h"
+
+cairn_err
+cairn_window_open(int fd, uint64_t begin, uint64_t bytes, struct cairn_window *window)
+{
+    bool whole = bytes <= sizeof(window->kept);
+    size_t head = whole ? (size_t)bytes : CAIRN_WINDOW_BYTES;
+    cairn_err err;
+
+    window->fd = fd;
+    window->begin = begin;
+    window->bytes = bytes;
+    window->head_bytes = window->tail_bytes = 0;
+    err = cairn_file_read_at(fd, begin, window->kept, head, &window->head_bytes);
+    if (!err && !whole)
+        err = cairn_file_read_at(fd, begin + bytes - CAIRN_WINDOW_BYTES,
+                                 window->kept + CAIRN_WINDOW_BYTES, CAIRN_WINDOW_BYTES,
+                                 &window->tail_bytes);
+    return err;
+}
+
+/* Copies from kept[kept_bytes], which are at `kept_at` of the file, where all of it is there. */
+static bool
+take(const uint8_t *kept, uint64_t kept_at, size_t kept_bytes, uint64_t at, void *bytes,
+     size_t bytes_len)
+{
+    if (at < kept_at || at - kept_at > kept_bytes || bytes_len > kept_bytes - (at - kept_at))
+        return false;
+    memcpy(bytes, kept + (at - kept_at), bytes_len);
+    return true;
+}
+
+/* Reads bytes_len bytes from `at` (in the file) on, from memory where they are kept; fewer only at
+ * the end of the file, *got says how many. Errors as cairn_file_read_at. */
+static cairn_err
+window_read(const struct cairn_window *window, uint64_t at, void *bytes, size_t bytes_len,
+            size_t *got)
+{
+    uint64_t tail_at = window->begin + window->bytes - CAIRN_WINDOW_BYTES;
+
+    *got = bytes_len;
+    if (take(window->kept, window->begin, window->head_bytes, at, bytes, bytes_len) ||
+        (window->tail_bytes > 0 && take(window->kept + CAIRN_WINDOW_BYTES, tail_at,
+                                        window->tail_bytes, at, bytes, bytes_len)))
+        return CAIRN_OK;
+    return cairn_file_read_at(window->fd, at, bytes, bytes_len, got);
+}
 
 /* An archive that is being read. */
 struct archive {
@@ -52,7 +98,7 @@ read_exact(const struct archive *archive, uint64_t at, void *bytes, size_t bytes
     if (at > archive->bytes || bytes_len > archive->bytes - at)
         return refuse(archive,
                       "it is shorter than its records say; it is truncated, take another copy");
-    err = cairn_window_read(archive->window, archive->begin + at, bytes, bytes_len, &got);
+    err = window_read(archive->window, archive->begin + at, bytes, bytes_len, &got);
     if (err == CAIRN_OK && got != bytes_len)
         err = refuse(archive,
                      "the file is shorter than the archive; it is truncated, take another copy");
@@ -480,7 +526,7 @@ cairn_zip_take(const struct cairn_zip *zip, const char *where, const struct cair
                void *out, struct cairn_complaint *complaint)
 {
     size_t got = 0;
-    cairn_err err = cairn_window_read(zip->window, entry->at, out, (size_t)entry->bytes, &got);
+    cairn_err err = window_read(zip->window, entry->at, out, (size_t)entry->bytes, &got);
 
     return err ? err : check_entry(where, entry, out, got, complaint);
 }
