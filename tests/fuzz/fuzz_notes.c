@@ -7,7 +7,6 @@
  * checkpoint of several files.
  */
 #include "tests/fuzz/folder.h"
-#include "tools/convert/safetensors/format.h"
 #include "tools/convert/safetensors/notes.h"
 #include "tools/convert/state/reserved.h"
 

@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "snapshot/box.h"
 #include "tools/convert/dcp/dcp.h"
-#include "tools/convert/dcp/index.h"
+#include "tools/convert/dcp/output.h"
 #include "tools/convert/state/kept_names.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/state/names.h"

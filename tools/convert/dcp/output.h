@@ -12,11 +12,30 @@
 #define CAIRN_TOOLS_CONVERT_DCP_OUTPUT_H
 
 #include "tools/convert/dcp/dcp.h"
-#include "tools/convert/dcp/index.h"
 #include "tools/convert/torch/refs.h"
+#include "tools/convert/state/names.h"
+#include "tools/convert/torch/tree.h"
 
 struct cairn_dcp_kept;
 struct cairn_dcp_rank_file;
+
+/* The `.metadata` that is put together. Failures are the arena's. */
+struct cairn_dcp_index {
+    struct cairn_pickle pickle;
+    struct cairn_torch_builder builder;
+    struct cairn_pickle_node *classes[8]; /* made once; see dcp/output.c */
+    struct cairn_pickle_node *words[8];
+    struct cairn_pickle_node *memory_format, *layout;
+    struct cairn_pickle_node *state, *planner, *storage; /* dicts */
+    struct cairn_pickle_node *name, *chunks;             /* of the last entry */
+    uint32_t chunk_count;
+};
+
+struct cairn_dcp_spot {
+    struct cairn_pickle_node *file; /* the name of a file, one node for all items in it */
+    uint64_t offset_bytes;
+    uint64_t bytes;
+};
 
 /* All zero is the empty value. */
 struct cairn_dcp_output {
@@ -94,5 +113,9 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_output_end(struct cairn_dcp_output *dcp);
 CAIRN_MUST_CHECK cairn_err cairn_dcp_kept_finish(struct cairn_dcp_kept *kept,
                                                  struct cairn_output *output);
 void cairn_dcp_kept_end(struct cairn_dcp_kept *kept); /* NULL is allowed */
+
+/* A path of keys as the tuple that PyTorch has it in. */
+struct cairn_pickle_node *cairn_dcp_path_node(struct cairn_pickle *pickle,
+                                              const struct cairn_state_path *path);
 
 #endif

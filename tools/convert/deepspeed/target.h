@@ -142,10 +142,6 @@ uint64_t cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *targe
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan(const struct cairn_checkpoint *checkpoint,
                                                 const struct cairn_output_options *options,
                                                 struct cairn_output *output);
-/* The same of the universal form. */
-CAIRN_MUST_CHECK cairn_err cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
-                                                   const struct cairn_output_options *options,
-                                                   struct cairn_output *output);
 /* The model_states file of target->rank in a folder. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target,
                                                       const char *folder);

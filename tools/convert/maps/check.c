@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "tools/convert/maps/rule.h"
+#include "tools/convert/maps/language.h"
 
 static cairn_err
 fail(const struct cairn_map_rule *rule, struct cairn_complaint *complaint, const char *what,

@@ -183,4 +183,10 @@ bool cairn_map_name_has(const struct cairn_map_name *pattern, uint32_t symbol);
 const char *cairn_map_preset(const char *name, size_t *text_bytes);
 const char *cairn_map_preset_name(uint32_t index);
 
+/* Checks a rule that is complete: its sides have as many parts, and in each part every axis of one
+ * side is one of the other. `rule->parts` is set. CAIRN_CORRUPT, said with the rule's line. */
+CAIRN_MUST_CHECK cairn_err cairn_map_rule_check(const struct cairn_map *map,
+                                                struct cairn_map_rule *rule,
+                                                struct cairn_complaint *complaint);
+
 #endif

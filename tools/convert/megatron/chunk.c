@@ -1,7 +1,7 @@
 /* tools/convert/megatron/chunk.c - the state dict of one chunk of one rank: its keys in order, and
  * its parts. */
 #include "tools/convert/core/format.h"
-#include "tools/convert/megatron/join.h"
+#include "tools/convert/megatron/target.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,17 +1,233 @@
 /* tools/convert/megatron/object.c - what a rank's model_optim_rng.pt holds around its model, for a
  * new parallelism. */
-#include "tools/convert/megatron/join.h"
-#include "tools/convert/megatron/plain.h"
-#include "tools/convert/megatron/settings.h"
+#include "tools/convert/megatron/target.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/megatron/plain.h"
+#include "tools/convert/megatron/settings.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/torch/carry.h"
+#include "tools/convert/megatron/dist_names.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/pickle/write.h"
+#include "tools/convert/torch/refs.h"
+
+#define ENDING ".pickle"
+#define RNG_KEY "rng_state"
+
+/* In the order in which Megatron-LM puts them; others follow by name. */
+static const char *const first_keys[] = {"args", "checkpoint_version", "iteration", "optimizer",
+                                         "opt_param_scheduler"};
+enum { FIRST_KEY_COUNT = sizeof(first_keys) / sizeof(first_keys[0]) };
+
+static cairn_err
+refuse(const struct cairn_megatron_target *target, cairn_err err, const char *name)
+{
+    return cairn_complain_failed(target->checkpoint->complaint, err,
+                                 "%s: %s cannot be read as a value of Megatron-Core's",
+                                 target->checkpoint->place.path, name);
+}
+
+/* A tensor that the object names is written with it. */
+static cairn_err
+place_named(void *context, struct cairn_pickle_node *node)
+{
+    struct cairn_megatron_target *target = context;
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint32_t tensor = UINT32_MAX;
+
+    if (cairn_pickle_tensor_name(node, name))
+        tensor = cairn_megatron_target_find(target, name);
+    if (tensor != UINT32_MAX)
+        cairn_megatron_target_place(target, tensor);
+    return CAIRN_OK; /* what it does not find is complained about where the object is written */
+}
+
+/* Opaque state that becomes part of an object; its bytes lie in the arena. */
+static cairn_err
+take(struct cairn_megatron_target *target, uint32_t tensor, struct cairn_pickle *tree,
+     struct cairn_pickle_node **value)
+{
+    const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
+    cairn_err err =
+        cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, tree, value);
+
+    if (!err && !target->placed[tensor])
+        err = cairn_output_add_carried(target->output, tensor);
+    if (!err) {
+        cairn_megatron_target_place(target, tensor);
+        err = cairn_torch_visit_persistent(tree, *value, place_named, target);
+    }
+    return refuse(target, err, name);
+}
+
+static bool
+is_first_key(const char *key, size_t bytes)
+{
+    for (size_t i = 0; i < FIRST_KEY_COUNT; i++)
+        if (strlen(first_keys[i]) == bytes && memcmp(first_keys[i], key, bytes) == 0)
+            return true;
+    return false;
+}
+
+/* The values of common.pt, in the order in which they shall be; the caller frees *tensors. */
+static cairn_err
+list_values(const struct cairn_megatron_target *target, uint32_t **tensors, uint32_t *count)
+{
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    uint32_t all = cairn_layout_tensor_count(layout), first;
+    char name[CAIRN_NAME_BYTES_MAX];
+
+    *count = 0;
+    *tensors = calloc((size_t)all + 1, sizeof(**tensors));
+    if (!*tensors)
+        return CAIRN_NOMEM;
+    for (size_t i = 0; i < FIRST_KEY_COUNT; i++) {
+        uint32_t found;
+
+        (void)snprintf(name, sizeof(name), "%s" ENDING, first_keys[i]);
+        found = cairn_layout_tensor_find(layout, name);
+        if (found != UINT32_MAX && cairn_layout_tensor(layout, found)->kind == CAIRN_OPAQUE)
+            (*tensors)[(*count)++] = found;
+    }
+    first = *count;
+    for (uint32_t i = 0; i < all; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+        size_t bytes = strcspn(tensor->name, "./");
+
+        if (tensor->kind == CAIRN_OPAQUE && bytes > 0 &&
+            strcmp(tensor->name + bytes, ENDING) == 0 && !is_first_key(tensor->name, bytes))
+            (*tensors)[(*count)++] = i;
+    }
+    cairn_checkpoint_sort(target->checkpoint, *tensors + first, *count - first);
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_megatron_join(struct cairn_megatron_target *target)
+{
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    struct cairn_pickle_node *root, *value = NULL;
+    struct cairn_pickle tree;
+    uint32_t *tensors = NULL, count = 0;
+    cairn_err err;
+
+    if (cairn_layout_tensor_find(layout, "args" ENDING) == UINT32_MAX &&
+        cairn_layout_tensor_find(layout, CAIRN_MEGATRON_CONTENT ENDING) == UINT32_MAX)
+        return CAIRN_OK;
+    err = list_values(target, &tensors, &count);
+    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    root = cairn_pickle_dict(&tree);
+    for (uint32_t i = 0; i < count && !err; i++) {
+        char key[CAIRN_NAME_BYTES_MAX];
+
+        (void)snprintf(key, sizeof(key), "%s", cairn_layout_tensor(layout, tensors[i])->name);
+        key[strlen(key) - strlen(ENDING)] = '\0';
+        err = take(target, tensors[i], &tree, &value);
+        if (err)
+            break;
+        if (strcmp(key, "optimizer") == 0)
+            value = cairn_megatron_settings_plain(&tree, value);
+        cairn_pickle_set(&tree, root, key, value);
+        if (strcmp(key, "iteration") == 0) /* the model follows, and is put there later */
+            cairn_pickle_set(&tree, root, "model", cairn_pickle_none(&tree));
+    }
+    /* without it, Megatron-LM reorders qkv */
+    if (!err && !cairn_pickle_get(root, "checkpoint_version"))
+        cairn_pickle_set(&tree, root, "checkpoint_version", cairn_pickle_float(&tree, 3.0));
+    if (!err) /* each rank's own is put there later */
+        cairn_pickle_set(&tree, root, RNG_KEY, cairn_pickle_none(&tree));
+    if (!err)
+        err = cairn_pickle_done(&tree);
+    if (!err)
+        err = cairn_pickle_write(&tree, root, &target->common, &target->common_bytes, NULL);
+    cairn_pickle_fini(&tree);
+    free(tensors);
+    target->joined = true;
+    return err;
+}
+
+/* ---- RNG states ---- */
+
+/* The states of a pair of stage and tensor-parallel rank, with any number of data-parallel ranks
+ * beside it; UINT32_MAX. */
+static uint32_t
+find_states(const struct cairn_megatron_target *target, uint32_t pp, uint32_t tp)
+{
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    char name[96];
+    uint32_t found = UINT32_MAX;
+
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && found == UINT32_MAX; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
+
+        (void)snprintf(name, sizeof(name), RNG_KEY "/shard_%" PRIu32 ".%" PRIu32, pp, tp);
+        if (tensor->kind == CAIRN_OPAQUE && strncmp(tensor->name, name, strlen(name)) == 0 &&
+            (tensor->name[strlen(name)] == '_' ||
+             strncmp(tensor->name + strlen(name), ".0_", 3) == 0))
+            found = i;
+    }
+    return found;
+}
+
+/* Puts the RNG states of a rank into its object, where the checkpoint has them; those of the first
+ * rank where it has none of this one. Complained about. */
+static cairn_err
+join_states(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank,
+            struct cairn_pickle *tree, struct cairn_pickle_node *root)
+{
+    struct cairn_pickle_node *value = NULL;
+    uint32_t tensor = find_states(target, rank->pp, rank->tp);
+    cairn_err err;
+
+    if (tensor == UINT32_MAX) /* a rank that the source did not have */
+        tensor = find_states(target, 0, 0);
+    if (tensor == UINT32_MAX)
+        return CAIRN_OK;
+    err = take(target, tensor, tree, &value);
+    if (err)
+        return err;
+    if (!cairn_pickle_only(value))
+        return refuse(target, CAIRN_CORRUPT,
+                      cairn_layout_tensor(target->checkpoint->layout, tensor)->name);
+    cairn_torch_carry_replace(root, RNG_KEY, value->items[0]);
+    return CAIRN_OK;
+}
+
+/* ---- extra states ---- */
+
+cairn_err
+cairn_megatron_join_extra(struct cairn_megatron_target *target, const char *canonical,
+                          struct cairn_pickle *tree, struct cairn_pickle_node **value)
+{
+    const uint64_t extents[CAIRN_MDIST_STARS_MAX] = {target->layer_count, target->expert_count};
+    const struct cairn_layout *layout = target->checkpoint->layout;
+    char name[CAIRN_NAME_BYTES_MAX], file[CAIRN_NAME_BYTES_MAX + sizeof(ENDING)];
+    uint32_t tensor = UINT32_MAX, forms[] = {3, 0, 1, 2};
+    struct cairn_pickle_node *list = NULL;
+    cairn_err err;
+
+    *value = NULL;
+    /* layers and experts stacked, or either */
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]) && tensor == UINT32_MAX; i++) {
+        if (!cairn_mdist_extra_key(canonical, forms[i], extents, name))
+            continue;
+        (void)snprintf(file, sizeof(file), "%s" ENDING, name);
+        tensor = cairn_layout_tensor_find(layout, file);
+    }
+    if (tensor == UINT32_MAX)
+        return CAIRN_OK;
+    err = take(target, tensor, tree, &list);
+    if (err)
+        return err;
+    *value = cairn_pickle_only(list);
+    return *value ? CAIRN_OK : refuse(target, CAIRN_CORRUPT, file);
+}
 
 /* ---- args ---- */
 
@@ -107,7 +323,7 @@ load(struct cairn_megatron_target *target, const struct cairn_megatron_rank *ran
     if (!err && !cairn_pickle_pairs(*root))
         err = cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "%s: expected a dict", own);
     if (!err && tensor == UINT32_MAX)
-        err = cairn_megatron_join_states(target, rank, tree, *root);
+        err = join_states(target, rank, tree, *root);
     return err;
 }
 

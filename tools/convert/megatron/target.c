@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "tools/convert/megatron/join.h"
 #include "tools/convert/megatron/plain.h"
 #include "tools/convert/pickle/read.h"
 

@@ -114,4 +114,15 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_plan(const struct cairn_checkpoint *ch
                                                const struct cairn_output_options *options,
                                                struct cairn_output *output);
 
+/* Gives the pickle of the object, without models, as target->common, and notes that what it is made
+ * of has its place. Leaves it NULL where the checkpoint is of another kind. Complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_join(struct cairn_megatron_target *target);
+
+/* What a distributed checkpoint has as the extra state of a module, by its name in the layout;
+ * *value stays NULL where it has nothing. Complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_join_extra(struct cairn_megatron_target *target,
+                                                     const char *canonical,
+                                                     struct cairn_pickle *tree,
+                                                     struct cairn_pickle_node **value);
+
 #endif

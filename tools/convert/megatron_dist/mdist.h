@@ -101,9 +101,6 @@ bool cairn_mdist_is_object(const char *key, struct cairn_mdist_object *out);
  * checkpoint whose optimizer is fully reshardable: the state is the same for every kind. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_add_optimizer(struct cairn_mdist_reading *reading);
 
-/* Adds CAIRN_MDIST_KEYS where there is anything to keep. */
-CAIRN_MUST_CHECK cairn_err cairn_mdist_keep_keys(struct cairn_mdist_reading *reading);
-
 /* ---- writing ---- */
 
 cairn_err cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,

@@ -6,7 +6,6 @@
 #include "tools/convert/pickle/read.h"
 
 #include "tools/convert/pickle/machine.h"
-#include "tools/convert/pickle/text.h"
 #include "tools/convert/pickle/values.h"
 
 enum { PROTOCOL_MAX = 5, MEMO_DIGITS_MAX = 10 };

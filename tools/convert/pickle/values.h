@@ -1,6 +1,7 @@
 /*
- * tools/convert/pickle/values.h - the opcodes of pickle that make plain values and containers; for
- * the table of pickle/read.c alone. Each takes its operands from vm->kind and vm->count.
+ * tools/convert/pickle/values.h - the opcodes of pickle that make plain values and containers,
+ * in protocol 0 also as lines of text; for the table of pickle/read.c alone. Each takes its operands
+ * from vm->kind and vm->count.
  */
 #ifndef CAIRN_TOOLS_CONVERT_PICKLE_VALUES_H
 #define CAIRN_TOOLS_CONVERT_PICKLE_VALUES_H
@@ -28,5 +29,16 @@ void cairn_pickle_op_setitem(struct cairn_pickle_machine *vm);
 void cairn_pickle_op_setitems(struct cairn_pickle_machine *vm);
 /* With vm->kind DICT: of what is above the mark; else empty. */
 void cairn_pickle_op_dict(struct cairn_pickle_machine *vm);
+
+enum cairn_pickle_line {
+    CAIRN_PICKLE_LINE_INT,
+    CAIRN_PICKLE_LINE_LONG,
+    CAIRN_PICKLE_LINE_FLOAT,
+    CAIRN_PICKLE_LINE_STRING,
+    CAIRN_PICKLE_LINE_UNICODE
+};
+
+/* The value of a line that holds what vm->count says. */
+void cairn_pickle_op_line(struct cairn_pickle_machine *vm);
 
 #endif

@@ -12,7 +12,7 @@
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/write.h"
-#include "tools/convert/torch/reading.h"
+#include "tools/convert/torch/parameters.h"
 #include "tools/convert/torch/refs.h"
 #include "tools/convert/state/opaque_tree.h"
 

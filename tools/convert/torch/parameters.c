@@ -11,14 +11,13 @@
  * "param_names" in the groups would bind the optimizer that loads them to names from then on; so
  * they lie beside.
  */
-#include "tools/convert/torch/reading.h"
+#include "tools/convert/torch/parameters.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "snapshot/box.h"
 #include "tools/convert/core/numbers.h"
-#include "tools/convert/torch/building.h"
 
 enum { OPTIMIZER_PARAMETERS_MAX = 1 << 22 };
 
@@ -71,7 +70,7 @@ take_kept_names(struct cairn_torch_reading *reading, const struct cairn_pickle_n
     return err;
 }
 
-/* Names that a conversion said (torch/build.c). They stay in the tree: other formats say them in
+/* Names that a conversion said (torch/plan.c). They stay in the tree: other formats say them in
  * their own way. */
 static cairn_err
 take_said_names(struct cairn_torch_reading *reading, bool *known)

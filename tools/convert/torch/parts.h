@@ -2,8 +2,7 @@
  * tools/convert/torch/parts.h - what the files behind torch/file.h share:
  *
  *   torch/file.c       opening; both forms
- *   torch/storages.c   the storages in a tree
- *   torch/tensors.c    the tensors in a tree
+ *   torch/tensors.c    the storages and the tensors in a tree
  *   torch/walk.c       every way down a tree
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
