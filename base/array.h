@@ -1,4 +1,5 @@
-/* base/array.h - arrays that grow by one element at a time, and binary search in sorted arrays. */
+/* base/array.h - arrays that grow by one element at a time; comparing elements to sort them, and
+ * binary search in sorted arrays. */
 #ifndef CAIRN_BASE_ARRAY_H
 #define CAIRN_BASE_ARRAY_H
 
@@ -14,6 +15,10 @@
  * array is unchanged then.
  */
 CAIRN_MUST_CHECK bool cairn_array_grow(void *array, size_t count, size_t element_bytes);
+
+/* The order of two numbers for qsort: -1, 0 or 1. Several in a row, most important first:
+ * CAIRN_COMPARE(…) ?: CAIRN_COMPARE(…). */
+#define CAIRN_COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
 
 /*
  * Moves the variable `low` to the first index in [low, high) at which `is_before` is false, or to

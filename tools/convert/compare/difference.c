@@ -429,9 +429,7 @@ compare_order(const void *left, const void *right)
 {
     const struct cairn_difference *a = left, *b = right;
 
-    if (a->left != b->left)
-        return a->left < b->left ? -1 : 1;
-    return (a->right > b->right) - (a->right < b->right);
+    return CAIRN_COMPARE(a->left, b->left) ?: CAIRN_COMPARE(a->right, b->right);
 }
 
 cairn_err

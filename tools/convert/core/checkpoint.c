@@ -103,9 +103,8 @@ cairn_checkpoint_add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, u
     struct cairn_piece piece;
     cairn_err err;
 
-    if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
-        container >= checkpoint->container_count)
-        return cairn_refuse(checkpoint, CAIRN_INTERNAL, "piece of an unknown tensor or file");
+    CAIRN_ASSERT(tensor < cairn_layout_tensor_count(checkpoint->layout) &&
+                 container < checkpoint->container_count);
     known = cairn_layout_tensor(checkpoint->layout, tensor);
     if (!cairn_box_make(known, tensor, container, start, extent, offset_bytes, stride_bytes,
                         &piece))
@@ -129,9 +128,8 @@ cairn_checkpoint_add_flat(struct cairn_checkpoint *checkpoint, uint32_t tensor, 
     const char *why = "";
     cairn_err err;
 
-    if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
-        container >= checkpoint->container_count)
-        return cairn_refuse(checkpoint, CAIRN_INTERNAL, "piece of an unknown tensor or file");
+    CAIRN_ASSERT(tensor < cairn_layout_tensor_count(checkpoint->layout) &&
+                 container < checkpoint->container_count);
     if (flat_begin == flat_end)
         return CAIRN_OK;
     err = cairn_box_add_flat(checkpoint->layout, tensor, container, start, extent, flat_begin,
@@ -149,11 +147,8 @@ cairn_checkpoint_add_flat(struct cairn_checkpoint *checkpoint, uint32_t tensor, 
 cairn_err
 cairn_checkpoint_add_alias(struct cairn_checkpoint *checkpoint, const char *name, uint32_t of)
 {
-    enum cairn_kind kind = CAIRN_PARAM; /* a missing tensor is complained about below */
-
-    if (of < cairn_layout_tensor_count(checkpoint->layout))
-        kind = cairn_layout_tensor(checkpoint->layout, of)->kind;
-    return cairn_checkpoint_add_alias_as(checkpoint, name, kind, of);
+    return cairn_checkpoint_add_alias_as(checkpoint, name,
+                                         cairn_layout_tensor(checkpoint->layout, of)->kind, of);
 }
 
 cairn_err
@@ -164,8 +159,7 @@ cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *n
     uint32_t tensor;
     cairn_err err;
 
-    if (of >= cairn_layout_tensor_count(checkpoint->layout))
-        return cairn_refuse(checkpoint, CAIRN_INTERNAL, "alias of an unknown tensor");
+    CAIRN_ASSERT(of < cairn_layout_tensor_count(checkpoint->layout));
     known = *cairn_layout_tensor(checkpoint->layout, of);
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
@@ -263,18 +257,6 @@ append_container(struct cairn_checkpoint *checkpoint, const struct cairn_contain
 }
 
 cairn_err
-cairn_refuse(const struct cairn_checkpoint *checkpoint, cairn_err err, const char *format, ...)
-{
-    char text[CAIRN_COMPLAINT_BYTES_MAX];
-    va_list arguments;
-
-    va_start(arguments, format);
-    (void)vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    return cairn_complain(checkpoint->complaint, err, "%s: %s", checkpoint->place.path, text);
-}
-
-cairn_err
 cairn_refuse_file(const struct cairn_checkpoint *checkpoint, const char *path, cairn_err err,
                   const char *format, ...)
 {
@@ -284,8 +266,8 @@ cairn_refuse_file(const struct cairn_checkpoint *checkpoint, const char *path, c
     va_start(arguments, format);
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    return cairn_complain(checkpoint->complaint, err, "%s/%s: %s", checkpoint->place.path, path,
-                          text);
+    return cairn_complain(checkpoint->complaint, err, "%s%s%s: %s", checkpoint->place.path,
+                          path ? "/" : "", path ? path : "", text);
 }
 
 const char *
@@ -297,6 +279,7 @@ cairn_checkpoint_container_name(const struct cairn_checkpoint *checkpoint, uint3
     path = checkpoint->containers[container].path;
     return !path ? "(memory)" : path[0] ? path : checkpoint->place.path;
 }
+
 cairn_err
 cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint, const char *path,
                                   struct cairn_complaint *complaint)
@@ -324,9 +307,9 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
     err = cairn_file_mark_take(fd, &added.mark);
     (void)cairn_file_close(fd); /* only looked at */
     if (err)
-        return cairn_complain(checkpoint->complaint, err, "%s/%s %s", checkpoint->place.path, path,
-                              err == CAIRN_CORRUPT ? "is not a regular file"
-                                                   : "cannot be examined");
+        return cairn_refuse_file(checkpoint, path, err, "%s",
+                                 err == CAIRN_CORRUPT ? "not a regular file"
+                                                      : "cannot be examined");
     added.bytes = added.mark.bytes;
     added.path = strdup(path);
     err = added.path ? append_container(checkpoint, &added, container) : CAIRN_NOMEM;
@@ -368,8 +351,7 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
                                    .bytes = bytes,
                                    .block_bytes = block_bytes};
 
-    if (container >= checkpoint->container_count || block_bytes == 0)
-        return cairn_refuse(checkpoint, CAIRN_INTERNAL, "checksums of an unknown file");
+    CAIRN_ASSERT(container < checkpoint->container_count && block_bytes > 0);
     if (offset_bytes > checkpoint->containers[container].bytes ||
         bytes > checkpoint->containers[container].bytes - offset_bytes)
         return cairn_complain(checkpoint->complaint, CAIRN_CORRUPT,

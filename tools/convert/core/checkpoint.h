@@ -135,10 +135,9 @@ void cairn_checkpoint_close(struct cairn_checkpoint *checkpoint);
  * files.
  */
 
-/* Complains of the checkpoint, "<place>: <format>", or of one of its files, and returns `err`. For
- * writers, too, which refuse a source. */
-cairn_err cairn_refuse(const struct cairn_checkpoint *checkpoint, cairn_err err, const char *format,
-                       ...) __attribute__((format(printf, 3, 4)));
+/* Complains of one of the checkpoint's files, or of the checkpoint itself, "<place>: <format>", and
+ * returns `err`. For writers, too, which refuse a source. */
+#define cairn_refuse(checkpoint, err, ...) cairn_refuse_file(checkpoint, NULL, err, __VA_ARGS__)
 cairn_err cairn_refuse_file(const struct cairn_checkpoint *checkpoint, const char *path,
                             cairn_err err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

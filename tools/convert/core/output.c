@@ -65,8 +65,7 @@ cairn_output_add_literal(struct cairn_output *output, uint32_t file, uint64_t of
 {
     cairn_err err = grow(&output->literals, output->literal_count, sizeof(*output->literals));
 
-    if (!err && file >= output->file_count)
-        err = CAIRN_INTERNAL;
+    CAIRN_ASSERT(file < output->file_count);
     if (err) {
         free(bytes);
         return err;
@@ -87,8 +86,7 @@ cairn_output_add_sum(struct cairn_output *output, uint32_t file, enum cairn_crc_
                                      .block_bytes = block_bytes};
     cairn_err err;
 
-    if (file >= output->file_count || block_bytes == 0)
-        return CAIRN_INTERNAL;
+    CAIRN_ASSERT(file < output->file_count && block_bytes > 0);
     err = grow(&output->sums, output->sum_count, sizeof(*output->sums));
     if (err)
         return err;
@@ -195,9 +193,7 @@ cairn_output_add_box(struct cairn_output *output, uint32_t tensor, uint32_t file
     struct cairn_piece piece;
     cairn_err err;
 
-    if (!output->layout || tensor >= cairn_layout_tensor_count(output->layout) ||
-        file >= output->file_count)
-        return CAIRN_INTERNAL;
+    CAIRN_ASSERT(tensor < cairn_layout_tensor_count(output->layout) && file < output->file_count);
     if (!cairn_box_make(cairn_layout_tensor(output->layout, tensor), tensor, file, start, extent,
                         offset_bytes, stride_bytes, &piece))
         return CAIRN_OK;
@@ -222,9 +218,7 @@ cairn_output_add_flat(struct cairn_output *output, uint32_t tensor, uint32_t fil
 {
     cairn_err err;
 
-    if (!output->layout || tensor >= cairn_layout_tensor_count(output->layout) ||
-        file >= output->file_count)
-        return CAIRN_INTERNAL;
+    CAIRN_ASSERT(tensor < cairn_layout_tensor_count(output->layout) && file < output->file_count);
     if (flat_begin == flat_end)
         return CAIRN_OK;
     err = cairn_box_add_flat(output->layout, tensor, file, start, extent, flat_begin, flat_end,

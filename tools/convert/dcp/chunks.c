@@ -88,8 +88,8 @@ open_chunk(const struct cairn_dcp_chunks *chunks, const struct cairn_dcp_source 
         for (uint32_t d = 0; d < entry->dims; d++) {
             chunk->start[d] = wanted->box[d];
             chunk->extent[d] = extent[d];
-            chunk->stride_bytes[d] = found->view.stride[d] * found->view.dtype->element_bytes;
         }
+        cairn_torch_view_strides(&found->view, chunk->stride_bytes);
         chunk->at = found->at;
         chunk->stored_at = stored->at;
         chunk->stored_bytes = stored->bytes;

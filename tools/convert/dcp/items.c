@@ -52,11 +52,9 @@ compare_wanted(const void *left, const void *right)
     const struct cairn_dcp_wanted *a = left, *b = right;
     int order = cairn_dcp_compare_paths(a->item.path, b->item.path);
 
-    if (order == 0 && a->item.offset_bytes != b->item.offset_bytes)
-        order = a->item.offset_bytes < b->item.offset_bytes ? -1 : 1;
-    if (order == 0 && a->entry != b->entry)
-        order = a->entry < b->entry ? -1 : 1;
-    return order ? order : a->chunk < b->chunk ? -1 : a->chunk > b->chunk;
+    order = order ? order : CAIRN_COMPARE(a->item.offset_bytes, b->item.offset_bytes);
+    order = order ? order : CAIRN_COMPARE(a->entry, b->entry);
+    return order ? order : CAIRN_COMPARE(a->chunk, b->chunk);
 }
 
 cairn_err
@@ -73,12 +71,11 @@ cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint,
             b->item.offset_bytes - a->item.offset_bytes >= a->item.bytes)
             continue;
         (void)cairn_pickle_copy_text(b->item.path, name, sizeof(name));
-        return cairn_complain(
-            checkpoint->complaint, CAIRN_CORRUPT,
-            "%s/.metadata says that items of %s and of %s overlap at byte %" PRIu64
-            " of %s; take another copy",
-            checkpoint->place.path, metadata->entries[a->entry].name,
-            metadata->entries[b->entry].name, b->item.offset_bytes, name);
+        return cairn_refuse_file(checkpoint, CAIRN_DCP_METADATA, CAIRN_CORRUPT,
+                                 "items of %s and of %s overlap at byte %" PRIu64
+                                 " of %s; take another copy",
+                                 metadata->entries[a->entry].name, metadata->entries[b->entry].name,
+                                 b->item.offset_bytes, name);
     }
     return CAIRN_OK;
 }
@@ -297,18 +294,13 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
 {
     struct cairn_torch_source archive = {.path = name, .container = source->container};
     char scope[CAIRN_NAME_BYTES_MAX + 1];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
     cairn_err err;
 
     (void)snprintf(scope, sizeof(scope), "%s.", name);
     err = cairn_torch_source_read(checkpoint, source->fd, where, wanted->item.offset_bytes,
                                   wanted->item.bytes, &archive);
     if (!err)
-        err = cairn_torch_source_carry(checkpoint, &archive, scope, &bytes, &bytes_len);
-    if (!err)
-        err = cairn_checkpoint_add_opaque(checkpoint, final_name, bytes, bytes_len);
-    free(bytes);
+        err = cairn_torch_source_carry_as(checkpoint, &archive, scope, final_name);
     cairn_torch_source_close(&archive);
     return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read", where);
 }

@@ -10,6 +10,7 @@
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/state/kept_names.h"
 #include "tools/convert/torch/tree.h"
+#include "base/array.h"
 
 #define METADATA_MODULE "torch.distributed.checkpoint.metadata"
 /* Of Megatron-Core, whose checkpoints are distributed checkpoints. */
@@ -296,9 +297,7 @@ compare_listed(const void *left, const void *right)
 {
     const struct listed *a = left, *b = right;
 
-    if (a->path != b->path)
-        return a->path < b->path ? -1 : 1;
-    return a->pair < b->pair ? -1 : a->pair > b->pair;
+    return CAIRN_COMPARE(a->path, b->path) ?: CAIRN_COMPARE(a->pair, b->pair);
 }
 
 /* The names of state_dict_metadata in the order of planner_data, which is the state dict's own:

@@ -24,12 +24,6 @@
 #include "tools/convert/deepspeed/files.h"
 #include "tools/convert/core/numbers.h"
 
-static cairn_err
-refuse(const struct cairn_checkpoint *checkpoint, const char *where, const char *why)
-{
-    return cairn_refuse_file(checkpoint, where, CAIRN_CORRUPT, "%s", why);
-}
-
 /* What a layer's experts are called in the module, as the file of one says. */
 static cairn_err
 learn_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t experts,
@@ -102,16 +96,19 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
     cairn_err err;
 
     if (state->layers.count > 0 && !cairn_pickle_is_list(counts))
-        return refuse(checkpoint, where, "it has files of experts beside it and no num_experts");
+        return cairn_refuse_file(checkpoint, where, CAIRN_CORRUPT,
+                                 "it has files of experts beside it and no num_experts");
     if (cairn_pickle_is_list(counts) && counts->count != state->layers.count)
-        return refuse(checkpoint, where,
-                      "it has another number of layers of experts than layer_…_expert_… files of; "
-                      "copy those that are missing from the nodes that wrote them");
+        return cairn_refuse_file(
+            checkpoint, where, CAIRN_CORRUPT,
+            "it has another number of layers of experts than layer_…_expert_… files of; "
+            "copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; i < state->layers.count; i++)
         if (!cairn_pickle_u64(counts->items[i], &count) || count != state->layers.layers[i].experts)
-            return refuse(checkpoint, where,
-                          "its num_experts are not as many as there are layer_…_expert_… files of "
-                          "each layer; copy those that are missing from the nodes that wrote them");
+            return cairn_refuse_file(
+                checkpoint, where, CAIRN_CORRUPT,
+                "its num_experts are not as many as there are layer_…_expert_… files of "
+                "each layer; copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; shared && i < shared->count; i++)
         if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
             cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &expert))
@@ -121,7 +118,7 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
                                      name);
     state->groups.data_first = cairn_pickle_is_true(first);
     err = cairn_deepspeed_experts_place(&state->groups, &state->layers, state->ranks, &why);
-    return err == CAIRN_CORRUPT ? refuse(checkpoint, where, why) : err;
+    return err == CAIRN_CORRUPT ? cairn_refuse_file(checkpoint, where, err, "%s", why) : err;
 }
 
 cairn_err
@@ -259,8 +256,6 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t numbe
     struct cairn_torch_source source = {0};
     const char *file = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     char carried[CAIRN_NAME_BYTES_MAX], key[CAIRN_NAME_BYTES_MAX];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
     cairn_err err = cairn_torch_source_open(checkpoint, path, &source);
 
     pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
@@ -271,14 +266,10 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t numbe
         if (tensor && cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)) && key[0])
             err = add_tensor(checkpoint, &source, number, key, tensor, buffers);
     }
-    if (!err)
-        err = cairn_torch_source_carry(checkpoint, &source, CAIRN_DEEPSPEED_SCOPE, &bytes,
-                                       &bytes_len);
     (void)snprintf(carried, sizeof(carried), CAIRN_DEEPSPEED_SCOPE "%.*s.pickle",
                    (int)(strlen(file) - strlen(".pt")), file);
     if (!err)
-        err = cairn_checkpoint_add_opaque(checkpoint, carried, bytes, bytes_len);
-    free(bytes);
+        err = cairn_torch_source_carry_as(checkpoint, &source, CAIRN_DEEPSPEED_SCOPE, carried);
     cairn_torch_source_close(&source);
     return err;
 }

@@ -284,8 +284,7 @@ add_tensor(struct reading *reading, const struct cairn_torch_tensor *tensor, con
                               reading->state->part_count, reading->state->part, &cut);
     if (why)
         return refuse_cut(reading, path, why);
-    for (uint32_t d = 0; d < view->dims; d++)
-        strides[d] = view->stride[d] * view->dtype->element_bytes;
+    cairn_torch_view_strides(view, strides);
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, view->dtype->dtype, kind,
                                       view->dims, cut.shape, &index);
     for (uint32_t b = 0; b < cut.box_count && !err; b++)

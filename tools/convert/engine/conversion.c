@@ -26,8 +26,8 @@
 #include "tools/convert/engine/target.h"
 
 /* ---- what is done with a tile: cast, fingerprint, put literals in, checksum, write, note in the
- * journal. A tile that an earlier run wrote is read back instead of gathered, and everything but the
- * writing is done with what was read. ---- */
+ * journal. A tile that an earlier run wrote is read back instead of gathered, and goes through
+ * everything but the writing. ---- */
 
 /* Where a literal or a sum lies. */
 struct range {
@@ -59,9 +59,7 @@ compare_ranges(const void *left, const void *right)
 {
     const struct range *a = left, *b = right;
 
-    if (a->file != b->file)
-        return a->file < b->file ? -1 : 1;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
+    return CAIRN_COMPARE(a->file, b->file) ?: CAIRN_COMPARE(a->begin, b->begin);
 }
 
 /* Sorts ranges. CAIRN_INTERNAL if one leaves its file, or overlaps another. */

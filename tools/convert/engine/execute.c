@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "tools/convert/engine/gather.h"
+#include "base/array.h"
 
 enum { PROGRESS_NS = 100000000 };
 
@@ -118,12 +119,10 @@ static int
 compare_targets(const void *left, const void *right)
 {
     const struct cairn_move *a = left, *b = right;
+    int order = CAIRN_COMPARE(a->target_container, b->target_container);
 
-    if (a->target_container != b->target_container)
-        return a->target_container < b->target_container ? -1 : 1;
-    if (a->target_offset != b->target_offset)
-        return a->target_offset < b->target_offset ? -1 : 1;
-    return (a->tensor > b->tensor) - (a->tensor < b->tensor);
+    order = order ? order : CAIRN_COMPARE(a->target_offset, b->target_offset);
+    return order ? order : CAIRN_COMPARE(a->tensor, b->tensor);
 }
 
 void
@@ -217,9 +216,7 @@ compare_clips(const void *left, const void *right)
 {
     const struct cairn_move *a = left, *b = right;
 
-    if (a->tensor != b->tensor)
-        return a->tensor < b->tensor ? -1 : 1;
-    return a->target_offset < b->target_offset ? -1 : a->target_offset > b->target_offset;
+    return CAIRN_COMPARE(a->tensor, b->tensor) ?: CAIRN_COMPARE(a->target_offset, b->target_offset);
 }
 
 static cairn_err

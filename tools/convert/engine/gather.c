@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/assert.h"
+#include "base/array.h"
 
 uint64_t
 cairn_move_target_end(const struct cairn_move *move)
@@ -168,9 +169,7 @@ compare_entries(const void *left, const void *right)
 {
     const struct entry *a = left, *b = right;
 
-    if (a->container != b->container)
-        return a->container < b->container ? -1 : 1;
-    return a->offset < b->offset ? -1 : a->offset > b->offset;
+    return CAIRN_COMPARE(a->container, b->container) ?: CAIRN_COMPARE(a->offset, b->offset);
 }
 
 /* Reads all entries: from each on as many as one call takes without a long gap or a step back. */
@@ -239,16 +238,12 @@ static int
 compare_short(const void *left, const void *right)
 {
     const struct cairn_move *a = left, *b = right;
+    int order = CAIRN_COMPARE(is_short(a), is_short(b));
 
-    if (is_short(a) != is_short(b))
-        return is_short(a) ? 1 : -1;
-    if (a->source_container != b->source_container)
-        return a->source_container < b->source_container ? -1 : 1;
-    if (a->source_stride != b->source_stride)
-        return a->source_stride < b->source_stride ? -1 : 1;
-    if (a->run_count != b->run_count)
-        return a->run_count < b->run_count ? -1 : 1;
-    return a->source_offset < b->source_offset ? -1 : a->source_offset > b->source_offset;
+    order = order ? order : CAIRN_COMPARE(a->source_container, b->source_container);
+    order = order ? order : CAIRN_COMPARE(a->source_stride, b->source_stride);
+    order = order ? order : CAIRN_COMPARE(a->run_count, b->run_count);
+    return order ? order : CAIRN_COMPARE(a->source_offset, b->source_offset);
 }
 
 static struct bundle

@@ -51,12 +51,10 @@ static int
 compare_records(const void *left, const void *right)
 {
     const struct record *a = left, *b = right;
+    int order = CAIRN_COMPARE(a->container, b->container);
 
-    if (a->container != b->container)
-        return a->container < b->container ? -1 : 1;
-    if (a->begin != b->begin)
-        return a->begin < b->begin ? -1 : 1;
-    return (a->order > b->order) - (a->order < b->order);
+    order = order ? order : CAIRN_COMPARE(a->begin, b->begin);
+    return order ? order : CAIRN_COMPARE(a->order, b->order);
 }
 
 /* Takes over the sound records of an old journal. */

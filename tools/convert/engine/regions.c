@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "snapshot/box.h"
 #include "tools/convert/engine/cast.h"
+#include "base/array.h"
 
 void
 cairn_regions_fini(struct cairn_regions *regions)
@@ -35,12 +36,10 @@ static int
 compare_entries(const void *left, const void *right)
 {
     const struct entry *a = left, *b = right;
+    int order = CAIRN_COMPARE(a->piece->container, b->piece->container);
 
-    if (a->piece->container != b->piece->container)
-        return a->piece->container < b->piece->container ? -1 : 1;
-    if (a->piece->offset_bytes != b->piece->offset_bytes)
-        return a->piece->offset_bytes < b->piece->offset_bytes ? -1 : 1;
-    return (a->piece > b->piece) - (a->piece < b->piece);
+    order = order ? order : CAIRN_COMPARE(a->piece->offset_bytes, b->piece->offset_bytes);
+    return order ? order : CAIRN_COMPARE(a->piece, b->piece);
 }
 
 /* The pieces of the output, sorted by place, each with what it is cast from and to. */

@@ -28,10 +28,9 @@ static int
 compare_sums(const void *left, const void *right)
 {
     const struct cairn_source_sum *a = left, *b = right;
+    int order = CAIRN_COMPARE(a->container, b->container);
 
-    if (a->container != b->container)
-        return a->container < b->container ? -1 : 1;
-    return a->offset_bytes < b->offset_bytes ? -1 : a->offset_bytes > b->offset_bytes;
+    return order ? order : CAIRN_COMPARE(a->offset_bytes, b->offset_bytes);
 }
 
 cairn_err
@@ -255,9 +254,7 @@ compare_spans(const void *left, const void *right)
 {
     const struct span *a = left, *b = right;
 
-    if (a->container != b->container)
-        return a->container < b->container ? -1 : 1;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
+    return CAIRN_COMPARE(a->container, b->container) ?: CAIRN_COMPARE(a->begin, b->begin);
 }
 
 /* All pieces, by container and place; NULL: no memory. The caller frees it. */

@@ -74,12 +74,10 @@ compare_entries(const void *left, const void *right)
 {
     const struct cairn_piece *a = ((const struct entry *)left)->piece;
     const struct cairn_piece *b = ((const struct entry *)right)->piece;
+    int order = CAIRN_COMPARE(a->container, b->container);
 
-    if (a->container != b->container)
-        return a->container < b->container ? -1 : 1;
-    if (a->offset_bytes != b->offset_bytes)
-        return a->offset_bytes < b->offset_bytes ? -1 : 1;
-    return (a > b) - (a < b);
+    order = order ? order : CAIRN_COMPARE(a->offset_bytes, b->offset_bytes);
+    return order ? order : CAIRN_COMPARE(a, b);
 }
 
 /* Takes the pieces of one tensor over from the table, which has replicas side by side. */

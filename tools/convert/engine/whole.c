@@ -200,9 +200,7 @@ compare_stretches(const void *left, const void *right)
 {
     const struct cairn_stretch *a = left, *b = right;
 
-    if (a->container != b->container)
-        return a->container < b->container ? -1 : 1;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
+    return CAIRN_COMPARE(a->container, b->container) ?: CAIRN_COMPARE(a->begin, b->begin);
 }
 
 /*

@@ -26,12 +26,6 @@ refuse(const struct making *making, const char *name, const char *why)
     return cairn_refuse(making->target->checkpoint, CAIRN_INVAL, "%s %s", name, why);
 }
 
-static uint32_t
-chunk_count(const struct cairn_megatron_target *target)
-{
-    return target->sizes.pp * target->sizes.vpp;
-}
-
 /* ---- a tensor ---- */
 
 /* Whether linear_fc1 has a gate: twice the rows that linear_fc2 has columns. */
@@ -111,12 +105,9 @@ add_tensor(struct making *making, const char *canonical, const char *stored, boo
     err = split_of(making, tensor, part, of_expert);
     if (err)
         return err;
-    cairn_megatron_target_place(target, index);
+    target->placed[index] = true;
     index = cairn_megatron_target_named(target, canonical);
-    if (!target->placed[index]) { /* an alias: its elements are where its target's are */
-        cairn_megatron_target_place(target, index);
-        err = cairn_output_add_carried(target->output, index);
-    }
+    err = cairn_megatron_target_carry(target, index); /* an alias: its elements are its target's */
     cairn_pickle_set(making->tree, making->dict, stored,
                      cairn_pickle_named(making->tree, "part", number));
     return err;
@@ -138,7 +129,7 @@ add_extra(struct making *making, const char *canonical, const char *stored)
     tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
     if (tensor != UINT32_MAX) {
         value = cairn_pickle_tensor(making->tree, name);
-        cairn_megatron_target_place(target, tensor);
+        target->placed[tensor] = true;
     } else {
         (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s.pickle", canonical);
         tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
@@ -148,10 +139,8 @@ add_extra(struct making *making, const char *canonical, const char *stored)
     } else if (!value) {
         err = cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
                                 making->tree, &value);
-        if (!err && !target->placed[tensor])
-            err = cairn_output_add_carried(target->output, tensor);
         if (!err)
-            cairn_megatron_target_place(target, tensor);
+            err = cairn_megatron_target_carry(target, tensor);
     }
     if (!err)
         cairn_pickle_set(making->tree, making->dict, stored,
@@ -290,7 +279,7 @@ cairn_megatron_target_chunk(struct cairn_megatron_target *target,
     for (uint32_t layer = target->first_layer[making.place];
          layer < target->first_layer[making.place + 1] && !err; layer++)
         err = add_layer(&making, layer);
-    if (!err && making.place + 1 == chunk_count(target))
+    if (!err && making.place + 1 == target->sizes.pp * target->sizes.vpp)
         err = add_class(&making, 'A');
     return err ? err : cairn_pickle_done(tree);
 }

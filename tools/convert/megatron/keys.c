@@ -58,7 +58,7 @@ read_keys(struct cairn_megatron_target *target, char *text)
             err = add_key(target, line[0], line + 2);
     }
     return err == CAIRN_CORRUPT
-               ? cairn_megatron_target_refuse(target, CAIRN_MEGATRON_KEYS " is damaged")
+               ? cairn_refuse(target->checkpoint, CAIRN_INVAL, CAIRN_MEGATRON_KEYS " is damaged")
                : err;
 }
 
@@ -81,9 +81,7 @@ by_place(const void *left, const void *right)
         return a->layer < b->layer ? -1 : 1;
     if (a->shared != b->shared)
         return a->shared ? 1 : -1;
-    if (a->order != b->order)
-        return a->order < b->order ? -1 : 1;
-    return strcmp(a->name, b->name);
+    return CAIRN_COMPARE(a->order, b->order) ?: strcmp(a->name, b->name);
 }
 
 static size_t
@@ -213,35 +211,24 @@ make_keys(struct cairn_megatron_target *target)
 cairn_err
 cairn_megatron_target_keys(struct cairn_megatron_target *target)
 {
-    uint8_t *bytes = NULL;
-    char *text;
+    uint8_t *bytes = NULL; /* ended by a NUL */
     size_t bytes_len = 0;
     uint32_t carried = cairn_layout_tensor_find(target->checkpoint->layout, CAIRN_MEGATRON_KEYS);
     cairn_err err;
 
     if (cairn_megatron_target_find(target, CAIRN_MEGATRON_EMBEDDING) == UINT32_MAX)
-        return cairn_megatron_target_refuse(target,
-                                            "it has no " CAIRN_MEGATRON_EMBEDDING
-                                            ": its tensors have not the names that Megatron-LM "
-                                            "has; map them with a preset or --map");
+        return cairn_refuse(
+            target->checkpoint, CAIRN_INVAL,
+            "it has no " CAIRN_MEGATRON_EMBEDDING
+            "; map the names of its tensors to Megatron-LM's with a preset or --map");
     if (carried == UINT32_MAX)
         return make_keys(target);
     err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_KEYS,
                                        CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len);
-    if (err)
-        return err;
-    text = malloc(bytes_len + 1);
-    if (!text) {
-        free(bytes);
-        return CAIRN_NOMEM;
-    }
-    memcpy(text, bytes, bytes_len);
-    text[bytes_len] = '\0';
-    free(bytes);
-    cairn_megatron_target_place(target, carried);
-    err = cairn_output_add_carried(target->output, carried);
     if (!err)
-        err = read_keys(target, text);
-    free(text);
+        err = cairn_megatron_target_carry(target, carried);
+    if (!err)
+        err = read_keys(target, (char *)bytes);
+    free(bytes);
     return err;
 }

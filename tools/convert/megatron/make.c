@@ -250,13 +250,6 @@ add_object(struct make *make)
     return cairn_opaque_add(make->checkpoint, CAIRN_MEGATRON_COMMON, tree, root);
 }
 
-/* Optimizers that count for all parameters at once have the step in their groups. */
-static bool
-read_group_step(const struct make *make, uint64_t *step)
-{
-    return cairn_steps_read(cairn_pickle_get(make->chosen[DECAYED], "step"), step);
-}
-
 /* The optimizer's step, and the job's where that is not said. */
 static cairn_err
 find_step(struct make *make)
@@ -267,7 +260,8 @@ find_step(struct make *make)
     if (err)
         return err;
     if (!known)
-        known = read_group_step(make, &make->step);
+        /* optimizers that count for all parameters at once have the step in their groups */
+        known = cairn_steps_read(cairn_pickle_get(make->chosen[DECAYED], "step"), &make->step);
     if (!known && !make->job.step_known)
         return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                             "the number of trained steps is unknown; give it with --job FILE: "

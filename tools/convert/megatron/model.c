@@ -22,14 +22,19 @@ cairn_megatron_state_fini(struct cairn_megatron_state *state)
     memset(state, 0, sizeof(*state));
 }
 
+void
+cairn_megatron_chunk_key(uint32_t vpp, uint32_t chunk, char key[16])
+{
+    (void)snprintf(key, 16, vpp > 1 ? "model%" PRIu32 : "model", chunk);
+}
+
 struct cairn_pickle_node *
 cairn_megatron_chunk(const struct cairn_megatron_state *state, const struct cairn_pickle_node *root,
                      uint32_t chunk)
 {
-    char key[16] = "model";
+    char key[16];
 
-    if (state->vpp > 1)
-        (void)snprintf(key, sizeof(key), "model%" PRIu32, chunk);
+    cairn_megatron_chunk_key(state->vpp, chunk, key);
     return cairn_pickle_get(root, key);
 }
 
@@ -281,8 +286,7 @@ read_tensor(struct reading *reading, const struct cairn_pickle_node *model, cons
     if (err)
         return err;
     tie(reading, part);
-    for (uint32_t d = 0; d < view->dims; d++)
-        strides[d] = view->stride[d] * view->dtype->element_bytes;
+    cairn_torch_view_strides(view, strides);
     err = cairn_megatron_add_part(reading->checkpoint, part, part->name,
                                   part->buffer ? CAIRN_BUFFER : CAIRN_PARAM, part->dtype,
                                   reading->source->container, tensor->at, strides);
@@ -358,15 +362,11 @@ carry(struct reading *reading, struct cairn_pickle_node *root)
     struct cairn_pickle_node *nothing = cairn_pickle_none(tree);
     char scope[64] = CAIRN_MEGATRON_SCOPE, name[96];
     bool first = rank->tp == 0 && rank->pp == 0 && rank->ep == 0;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
-    cairn_err err;
 
     for (uint32_t i = 0; i < reading->state->vpp; i++) {
-        char key[16] = "model";
+        char key[16];
 
-        if (reading->state->vpp > 1)
-            (void)snprintf(key, sizeof(key), "model%" PRIu32, i);
+        cairn_megatron_chunk_key(reading->state->vpp, i, key);
         cairn_torch_carry_replace(root, key, nothing);
     }
     cairn_torch_carry_remove(root, CAIRN_MEGATRON_CARRIED);
@@ -374,12 +374,8 @@ carry(struct reading *reading, struct cairn_pickle_node *root)
         (void)snprintf(scope, sizeof(scope),
                        "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/" CAIRN_MEGATRON_SCOPE, rank->tp,
                        rank->pp, rank->ep);
-    err = cairn_torch_source_carry(reading->checkpoint, reading->source, scope, &bytes, &bytes_len);
     (void)snprintf(name, sizeof(name), "%scommon.pickle", scope);
-    if (!err)
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len);
-    free(bytes);
-    return err;
+    return cairn_torch_source_carry_as(reading->checkpoint, reading->source, scope, name);
 }
 
 cairn_err

@@ -44,7 +44,7 @@ place_named(void *context, struct cairn_pickle_node *node)
     if (cairn_pickle_tensor_name(node, name))
         tensor = cairn_megatron_target_find(target, name);
     if (tensor != UINT32_MAX)
-        cairn_megatron_target_place(target, tensor);
+        target->placed[tensor] = true;
     return CAIRN_OK; /* what it does not find is complained about where the object is written */
 }
 
@@ -57,12 +57,10 @@ take(struct cairn_megatron_target *target, uint32_t tensor, struct cairn_pickle 
     cairn_err err =
         cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, tree, value);
 
-    if (!err && !target->placed[tensor])
-        err = cairn_output_add_carried(target->output, tensor);
-    if (!err) {
-        cairn_megatron_target_place(target, tensor);
+    if (!err)
+        err = cairn_megatron_target_carry(target, tensor);
+    if (!err)
         err = cairn_torch_visit_persistent(tree, *value, place_named, target);
-    }
     return refuse(target, err, name);
 }
 
@@ -316,10 +314,8 @@ load(struct cairn_megatron_target *target, const struct cairn_megatron_rank *ran
         err = cairn_pickle_read(tree, CAIRN_MEGATRON_COMMON, target->common, target->common_bytes,
                                 root, target->checkpoint->complaint);
     }
-    if (!err && tensor != UINT32_MAX && !target->placed[tensor])
-        err = cairn_output_add_carried(target->output, tensor);
     if (!err && tensor != UINT32_MAX)
-        cairn_megatron_target_place(target, tensor);
+        err = cairn_megatron_target_carry(target, tensor);
     if (!err && !cairn_pickle_pairs(*root))
         err = cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "%s: expected a dict", own);
     if (!err && tensor == UINT32_MAX)
@@ -332,10 +328,9 @@ put_models(const struct cairn_megatron_target *target, struct cairn_pickle *tree
            struct cairn_pickle_node *const chunks[], struct cairn_pickle_node *root)
 {
     for (uint32_t i = 0; i < target->sizes.vpp; i++) {
-        char key[16] = "model";
+        char key[16];
 
-        if (target->sizes.vpp > 1)
-            (void)snprintf(key, sizeof(key), "model%" PRIu32, i);
+        cairn_megatron_chunk_key(target->sizes.vpp, i, key);
         cairn_pickle_set(tree, root, key, chunks[i]);
     }
 }

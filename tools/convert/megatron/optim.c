@@ -84,28 +84,6 @@ read_buffer(struct reading *reading, const struct cairn_pickle_node *tensors, co
     return err;
 }
 
-/* The parameters of a chunk that are of one dtype and one optimizer, from the first on that is not
- * yet taken. */
-static uint32_t
-collect(const struct cairn_megatron_state *state, uint32_t chunk, bool expert, bool *taken,
-        uint32_t *order)
-{
-    enum cairn_dtype dtype = 0;
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < state->part_count; i++) {
-        const struct cairn_megatron_part *part = &state->parts[i];
-
-        if (taken[i] || part->buffer || part->chunk != chunk || part->expert != expert ||
-            (dtype && part->dtype != dtype))
-            continue;
-        dtype = part->dtype;
-        taken[i] = true;
-        order[count++] = i;
-    }
-    return count;
-}
-
 /* One optimizer's buffers: those of the first chunk, one per dtype, then those of the next. */
 static cairn_err
 read_optimizer(struct reading *reading, const struct cairn_pickle_node *optimizer, bool expert,
@@ -124,7 +102,8 @@ read_optimizer(struct reading *reading, const struct cairn_pickle_node *optimize
                               ? cairn_megatron_args_bucket(&state->args, state->sizes.dp)
                               : 0;
 
-        count = collect(state, chunk, expert, taken, order);
+        count =
+            cairn_megatron_collect(state->parts, state->part_count, chunk, expert, taken, order);
         if (count == 0) {
             chunk++;
             continue;

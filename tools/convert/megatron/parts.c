@@ -6,13 +6,6 @@
 
 enum { ALIGN_ELEMENTS = 64 }; /* where a parameter begins in a buffer */
 
-/* Elements of the rank's own array. */
-static uint64_t
-part_elements(const struct cairn_megatron_part *part)
-{
-    return cairn_shape_elements(part->dims, part->shape);
-}
-
 /* The dimension that is split. */
 static bool
 split_dimension(const struct cairn_megatron_part *part, uint32_t *dimension)
@@ -94,6 +87,26 @@ cairn_megatron_part_boxes(const struct cairn_megatron_part *part,
     return 1;
 }
 
+uint32_t
+cairn_megatron_collect(const struct cairn_megatron_part *parts, uint32_t part_count, uint32_t chunk,
+                       bool expert, bool *taken, uint32_t *order)
+{
+    enum cairn_dtype dtype = 0;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < part_count; i++) {
+        const struct cairn_megatron_part *part = &parts[i];
+
+        if (taken[i] || part->buffer || part->chunk != chunk || part->expert != expert ||
+            (dtype && part->dtype != dtype))
+            continue;
+        dtype = part->dtype;
+        taken[i] = true;
+        order[count++] = i;
+    }
+    return count;
+}
+
 static uint64_t
 align(uint64_t elements)
 {
@@ -122,7 +135,7 @@ cairn_megatron_buffer(const struct cairn_megatron_part *parts, const uint32_t *o
             used = 0;
         }
         begins[i] = saved + used;
-        used += part_elements(part);
+        used += cairn_shape_elements(part->dims, part->shape);
         empty = false;
         if ((bucket_elements > 0 && used >= bucket_elements) || part->shared_bucket) {
             saved += used;

@@ -39,6 +39,11 @@ bool cairn_megatron_part_cut(struct cairn_megatron_part *part, uint64_t multiple
 uint32_t cairn_megatron_part_boxes(const struct cairn_megatron_part *part,
                                    struct cairn_megatron_box boxes[2]);
 
+/* The parameters of a chunk that are of one dtype and one optimizer, from the first on that is not
+ * yet taken, into order[]; gives how many. */
+uint32_t cairn_megatron_collect(const struct cairn_megatron_part *parts, uint32_t part_count,
+                                uint32_t chunk, bool expert, bool *taken, uint32_t *order);
+
 /*
  * Where the parameters of one buffer begin in distrib_optim.pt: parts[order[i]], i < count, in the
  * order of their registration; begins[i] elements. Gives all elements of the buffer.

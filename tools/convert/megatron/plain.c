@@ -168,8 +168,7 @@ add(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
     if (!tensor || snprintf(name, sizeof(name), "%s.%s", key, part->name) >= (int)sizeof(name))
         return cairn_refuse_file(checkpoint, source->path, CAIRN_VERSION,
                                  "the %s of %s has too long a name", key, part->name);
-    for (uint32_t d = 0; d < tensor->view.dims; d++)
-        strides[d] = tensor->view.stride[d] * tensor->view.dtype->element_bytes;
+    cairn_torch_view_strides(&tensor->view, strides);
     err = cairn_megatron_add_part(checkpoint, tensor->view.dims == 0 ? &scalar : part, name,
                                   CAIRN_OPTIMIZER, tensor->view.dtype->dtype, source->container,
                                   tensor->at, strides);
@@ -273,7 +272,7 @@ state_part(struct cairn_megatron_target *target, struct cairn_pickle *tree, uint
     if (err)
         return err;
     *part = copy;
-    cairn_megatron_target_place(target, index);
+    target->placed[index] = true;
     *node = cairn_pickle_named(tree, "part", number);
     return CAIRN_OK;
 }

@@ -149,7 +149,7 @@ add_flat(struct cairn_megatron_target *target, const struct flat *flat, uint32_t
                 target->checkpoint, CAIRN_INVAL,
                 "%s has another shape than its parameter, or not the dtype of other parameters' %s",
                 source->name, flat->key);
-        cairn_megatron_target_place(target, tensor);
+        target->placed[tensor] = true;
         err = add_part(target, tensor, part, file,
                        at + flat->begins[i] * cairn_dtype_bytes(flat->dtype));
     }
@@ -167,7 +167,7 @@ add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
     if (identity < tensors_begin(fill))
         return add_flat(target, &fill->flats[identity - target->part_count], file, at);
     identity -= tensors_begin(fill);
-    cairn_megatron_target_place(target, identity);
+    target->placed[identity] = true;
     return cairn_output_add_whole(target->output, target->options,
                                   cairn_layout_tensor(target->checkpoint->layout, identity), file,
                                   at);
@@ -297,24 +297,17 @@ add_buffer(struct optimizer *optimizer, uint32_t chunk, bool expert,
     struct cairn_pickle *tree = optimizer->tree;
     uint32_t first = optimizer->order_count, count;
     struct cairn_pickle_node *dtypes[2], *tensors;
-    enum cairn_dtype dtype = 0;
+    enum cairn_dtype dtype;
     uint64_t elements, bucket = 0;
     cairn_err err;
 
     *dict = NULL;
-    for (uint32_t i = 0; i < target->part_count; i++) {
-        const struct cairn_megatron_part *part = &target->parts[i];
-
-        if (optimizer->taken[i] || part->buffer || part->chunk != chunk || part->expert != expert ||
-            (dtype && part->dtype != dtype))
-            continue;
-        dtype = part->dtype;
-        optimizer->taken[i] = true;
-        optimizer->order[optimizer->order_count++] = i;
-    }
-    count = optimizer->order_count - first;
+    count = cairn_megatron_collect(target->parts, target->part_count, chunk, expert,
+                                   optimizer->taken, optimizer->order + first);
     if (count == 0)
         return CAIRN_OK;
+    optimizer->order_count += count;
+    dtype = target->parts[optimizer->order[first]].dtype;
     if (chunk == 0 && optimizer->rank->pp == 0)
         bucket = cairn_megatron_args_bucket(&target->args, target->sizes.dp);
     elements = cairn_megatron_buffer(target->parts, optimizer->order + first, count, bucket,

@@ -11,12 +11,6 @@
 #include "tools/convert/megatron/plain.h"
 #include "tools/convert/pickle/read.h"
 
-cairn_err
-cairn_megatron_target_refuse(const struct cairn_megatron_target *target, const char *why)
-{
-    return cairn_refuse(target->checkpoint, CAIRN_INVAL, "%s", why);
-}
-
 uint32_t
 cairn_megatron_target_named(const struct cairn_megatron_target *target, const char *name)
 {
@@ -36,10 +30,13 @@ cairn_megatron_target_find(const struct cairn_megatron_target *target, const cha
                                    cairn_megatron_target_named(target, name));
 }
 
-void
-cairn_megatron_target_place(struct cairn_megatron_target *target, uint32_t tensor)
+cairn_err
+cairn_megatron_target_carry(struct cairn_megatron_target *target, uint32_t tensor)
 {
+    bool placed = target->placed[tensor];
+
     target->placed[tensor] = true;
+    return placed ? CAIRN_OK : cairn_output_add_carried(target->output, tensor);
 }
 
 cairn_err
@@ -97,13 +94,14 @@ find_sizes(struct cairn_megatron_target *target)
         sizes->vpp = 1; /* one stage is not interleaved */
     if (sizes->pp > CAIRN_MEGATRON_CHUNKS_MAX || sizes->vpp > CAIRN_MEGATRON_CHUNKS_MAX ||
         sizes->tp > CAIRN_MEGATRON_CHUNKS_MAX || sizes->ep > CAIRN_MEGATRON_CHUNKS_MAX)
-        return cairn_megatron_target_refuse(target, "too many ranks; use smaller numbers");
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL, "too many ranks; use smaller numbers");
     if (sizes->tp % sizes->etp != 0)
-        return cairn_megatron_target_refuse(
-            target, "--etp must divide --tp: files are named by tensor-parallel rank, so those of "
-                    "experts would overwrite one another");
+        return cairn_refuse(
+            target->checkpoint, CAIRN_INVAL,
+            "--etp must divide --tp: files are named by tensor-parallel rank, so those of "
+            "experts would overwrite one another");
     if (sizes->vpp > 1 && sizes->pp == 1)
-        return cairn_megatron_target_refuse(target, "--vpp needs --pp of at least 2");
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL, "--vpp needs --pp of at least 2");
     target->first_layer = calloc((size_t)sizes->pp * sizes->vpp + 1, sizeof(*target->first_layer));
     return target->first_layer ? CAIRN_OK : CAIRN_NOMEM;
 }
@@ -146,8 +144,8 @@ split_layers(struct cairn_megatron_target *target)
         for (uint32_t i = 0; i < chunks; i++)
             fits = fits && target->first_layer[i] <= target->first_layer[i + 1];
         return fits ? CAIRN_OK
-                    : cairn_megatron_target_refuse(
-                          target, "what it carries of its layers' split is damaged");
+                    : cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                                   "what it carries of its layers' split is damaged");
     }
     if (all % chunks != 0)
         return cairn_refuse(
@@ -191,12 +189,13 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
         named = named || (tensor->kind == CAIRN_OPTIMIZER && !strchr(tensor->name, '/'));
     }
     if (found && named) /* of a rank whose state has names, its groups were kept without them */
-        return cairn_megatron_target_refuse(
-            target, "its optimizer is not the distributed one, and which state is which "
-                    "parameter's is known for some of its ranks only, so it is not written; for "
-                    "the weights alone add --drop "
-                    "'megatron/optimizer*,rank*/megatron/"
-                    "optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,momentum_buffer.*'");
+        return cairn_refuse(
+            target->checkpoint, CAIRN_INVAL,
+            "its optimizer is not the distributed one, and which state is which "
+            "parameter's is known for some of its ranks only, so it is not written; for "
+            "the weights alone add --drop "
+            "'megatron/optimizer*,rank*/megatron/"
+            "optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,momentum_buffer.*'");
     if (!found && cairn_megatron_plain(optimizer)) {
         target->plain_state = target->has_optim;
         target->omit_optimizer = !target->has_optim || (states && states->count > 0);
@@ -204,10 +203,11 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     }
     if (found && (sizes->tp != said->tp || sizes->pp != said->pp || sizes->ep != said->ep ||
                   sizes->etp != (said->etp ? said->etp : said->tp) || sizes->vpp != vpp))
-        return cairn_megatron_target_refuse(
-            target, "its optimizer is not the distributed one, and its state is only written for "
-                    "the parallelism that it was saved with; for the weights alone add --drop "
-                    "'megatron/optimizer*,rank*/megatron/optimizer*'");
+        return cairn_refuse(
+            target->checkpoint, CAIRN_INVAL,
+            "its optimizer is not the distributed one, and its state is only written for "
+            "the parallelism that it was saved with; for the weights alone add --drop "
+            "'megatron/optimizer*,rank*/megatron/optimizer*'");
     return CAIRN_OK;
 }
 
@@ -248,7 +248,7 @@ load_common(struct cairn_megatron_target *target)
             target->has_optim && cairn_megatron_target_find(
                                      target, "exp_avg_sq." CAIRN_MEGATRON_EMBEDDING) != UINT32_MAX;
     if (err)
-        err = cairn_megatron_target_refuse(target, CAIRN_MEGATRON_COMMON " is damaged");
+        err = cairn_refuse(target->checkpoint, CAIRN_INVAL, CAIRN_MEGATRON_COMMON " is damaged");
     if (!err)
         err = find_sizes(target);
     if (!err)

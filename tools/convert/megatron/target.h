@@ -59,9 +59,6 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_target_init(struct cairn_megatron_targ
                                                       struct cairn_output *output);
 void cairn_megatron_target_fini(struct cairn_megatron_target *target);
 
-/* Complains with the checkpoint's place; CAIRN_INVAL. */
-cairn_err cairn_megatron_target_refuse(const struct cairn_megatron_target *target, const char *why);
-
 /* Fills in target->keys, once its sizes are known: megatron/keys.c. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_keys(struct cairn_megatron_target *target);
 
@@ -71,8 +68,9 @@ uint32_t cairn_megatron_target_named(const struct cairn_megatron_target *target,
 /* The same, past an alias. */
 uint32_t cairn_megatron_target_find(const struct cairn_megatron_target *target, const char *name);
 
-/* Notes that a tensor has its place. */
-void cairn_megatron_target_place(struct cairn_megatron_target *target, uint32_t tensor);
+/* Notes that a tensor has its place, in literals. */
+CAIRN_MUST_CHECK cairn_err cairn_megatron_target_carry(struct cairn_megatron_target *target,
+                                                       uint32_t tensor);
 
 /* A new part of a tensor of the source, all zero; pointers to other parts are not valid any more.
  */

@@ -315,9 +315,7 @@ compare_chunks(const void *left, const void *right)
 {
     const struct cairn_mdist_bucket_chunk *a = left, *b = right;
 
-    if (a->entry != b->entry)
-        return a->entry < b->entry ? -1 : 1;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
+    return CAIRN_COMPARE(a->entry, b->entry) ?: CAIRN_COMPARE(a->begin, b->begin);
 }
 
 /* A box of a logical tensor, row-major in the buffer. */

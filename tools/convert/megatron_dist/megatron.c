@@ -84,12 +84,10 @@ compare_objects(const void *left, const void *right)
 {
     const struct cairn_megatron_rank *a = &((const struct object *)left)->rank;
     const struct cairn_megatron_rank *b = &((const struct object *)right)->rank;
+    int order = CAIRN_COMPARE(a->pp, b->pp);
 
-    if (a->pp != b->pp)
-        return a->pp < b->pp ? -1 : 1;
-    if (a->tp != b->tp)
-        return a->tp < b->tp ? -1 : 1;
-    return a->ep < b->ep ? -1 : a->ep > b->ep;
+    order = order ? order : CAIRN_COMPARE(a->tp, b->tp);
+    return order ? order : CAIRN_COMPARE(a->ep, b->ep);
 }
 
 /* All objects that are carried, by stage, tensor-parallel and expert-parallel rank; the caller

@@ -1,7 +1,7 @@
 /*
  * tools/convert/pickle/values.h - the opcodes of pickle that make plain values and containers,
- * in protocol 0 also as lines of text; for the table of pickle/read.c alone. Each takes its operands
- * from vm->kind and vm->count.
+ * in protocol 0 also as lines of text; for the table of pickle/read.c alone. Each takes its
+ * operands from vm->kind and vm->count.
  */
 #ifndef CAIRN_TOOLS_CONVERT_PICKLE_VALUES_H
 #define CAIRN_TOOLS_CONVERT_PICKLE_VALUES_H

@@ -103,16 +103,12 @@ compare_candidates(const void *left, const void *right)
     const struct candidate *a = left, *b = right;
     size_t a_element = cairn_dtype_bytes(a->tensor->dtype);
     size_t b_element = cairn_dtype_bytes(b->tensor->dtype);
+    int order = CAIRN_COMPARE(a->class, b->class);
 
-    if (a->class != b->class)
-        return a->class < b->class ? -1 : 1;
-    if (a->file != b->file)
-        return a->file < b->file ? -1 : 1;
-    if (a_element != b_element)
-        return a_element > b_element ? -1 : 1;
-    if (a->tensor->kind != b->tensor->kind)
-        return a->tensor->kind < b->tensor->kind ? -1 : 1;
-    return strcmp(a->tensor->name, b->tensor->name);
+    order = order ? order : CAIRN_COMPARE(a->file, b->file);
+    order = order ? order : CAIRN_COMPARE(b_element, a_element);
+    order = order ? order : CAIRN_COMPARE(a->tensor->kind, b->tensor->kind);
+    return order ? order : strcmp(a->tensor->name, b->tensor->name);
 }
 
 static void

@@ -181,12 +181,10 @@ static int
 by_offset(const void *left, const void *right)
 {
     const struct cairn_safetensors_entry *a = left, *b = right;
+    int order = CAIRN_COMPARE(a->begin, b->begin);
 
-    if (a->begin != b->begin)
-        return a->begin < b->begin ? -1 : 1;
-    if (a->end != b->end)
-        return a->end < b->end ? -1 : 1;
-    return strcmp(a->name, b->name);
+    order = order ? order : CAIRN_COMPARE(a->end, b->end);
+    return order ? order : strcmp(a->name, b->name);
 }
 
 void

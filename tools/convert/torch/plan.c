@@ -22,6 +22,7 @@
 #include "tools/convert/state/param_groups.h"
 #include "base/text.h"
 #include "tools/convert/state/opaque_tree.h"
+#include "base/array.h"
 
 /* ---- opaque state as nodes ---- */
 
@@ -277,9 +278,7 @@ compare_moments(const void *left, const void *right)
 {
     const struct moment *a = left, *b = right;
 
-    if (a->number != b->number)
-        return a->number < b->number ? -1 : 1;
-    return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
+    return CAIRN_COMPARE(a->number, b->number) ?: CAIRN_COMPARE(a->tensor, b->tensor);
 }
 
 static cairn_err

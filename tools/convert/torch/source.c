@@ -188,3 +188,17 @@ cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch
                                      checkpoint->place.path, source->path);
     return CAIRN_OK;
 }
+
+cairn_err
+cairn_torch_source_carry_as(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source,
+                            const char *scope, const char *name)
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err = cairn_torch_source_carry(checkpoint, source, scope, &bytes, &bytes_len);
+
+    if (!err)
+        err = cairn_checkpoint_add_opaque(checkpoint, name, bytes, bytes_len);
+    free(bytes);
+    return err;
+}

@@ -72,5 +72,9 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_source_carry(struct cairn_checkpoint *che
                                                     struct cairn_torch_source *source,
                                                     const char *scope, uint8_t **bytes,
                                                     size_t *bytes_len);
+/* The same with the rest as the opaque state `name`. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_source_carry_as(struct cairn_checkpoint *checkpoint,
+                                                       struct cairn_torch_source *source,
+                                                       const char *scope, const char *name);
 
 #endif

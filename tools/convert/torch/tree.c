@@ -372,3 +372,10 @@ cairn_torch_tensor_node(struct cairn_torch_builder *builder, struct cairn_pickle
                                  tuple_of(builder, items, typed ? 6 : 7));
     return view->parameter ? parameter_of(builder, tensor, view->requires_grad) : tensor;
 }
+
+void
+cairn_torch_view_strides(const struct cairn_torch_view *view, uint64_t strides[CAIRN_DIMS_MAX])
+{
+    for (uint32_t d = 0; d < view->dims; d++)
+        strides[d] = view->stride[d] * view->dtype->element_bytes;
+}

@@ -45,6 +45,9 @@ const struct cairn_pickle_node *cairn_torch_attributes(const struct cairn_pickle
  */
 const char *cairn_torch_read_view(const struct cairn_pickle_node *node,
                                   struct cairn_torch_view *view);
+/* Its strides in bytes. */
+void cairn_torch_view_strides(const struct cairn_torch_view *view,
+                              uint64_t strides[CAIRN_DIMS_MAX]);
 const char *cairn_torch_read_storage(const struct cairn_pickle_node *node,
                                      struct cairn_torch_storage_id *id);
 /* The dtype that a global stands for (torch.bfloat16); NULL. */
