@@ -170,8 +170,8 @@ open_catalog(struct cairn_agent *agent)
 }
 
 /*
- * Peers must see each start of this agent as a newer one, also when the wall clock was set back.
- * The numbers of runs and requests are the incarnation and a counter, so there is room between two.
+ * Peers must see each start of this agent as a newer one, even if the wall clock was set back. Runs
+ * and requests are numbered by the incarnation and a counter, so there is room between two.
  */
 static cairn_err
 take_incarnation(struct cairn_agent *agent)
@@ -197,8 +197,8 @@ take_incarnation(struct cairn_agent *agent)
                              sizeof bytes);
 }
 
-/* How long a repair waits without progress: until a slow worker must have compared a whole part. An
- * agent whose workers hang costs that long once. */
+/* How long a repair waits without progress: the time a slow worker needs to compare a whole part.
+ * An agent with hanging workers costs that long once. */
 static uint64_t
 rebuild_timeout_ns(const struct cairn_config *config)
 {

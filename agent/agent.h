@@ -7,11 +7,10 @@
 #include "agent/process/config.h"
 
 /*
- * Runs an agent in this process until SIGTERM or SIGINT; what is in its memory stays with the
- * keeper, so that the next agent goes on with it. `executable` is this program's path, from which
- * the keeper is started. Returns the exit code of the contract: 0 stopped, 1 failed, 69 a peer or
- * port problem, 74 I/O, 75 another agent serves this node, 77 not allowed, 78 wrong configuration;
- * the reason was logged.
+ * Runs an agent in this process until SIGTERM or SIGINT. Its memory stays with the keeper, so that
+ * the next agent goes on with it. `executable` is this program's path, for starting the keeper.
+ * Returns the exit code of the contract: 0 stopped, 1 failed, 69 a peer or port problem, 74 I/O, 75
+ * another agent serves this node, 77 not allowed, 78 wrong configuration; the reason was logged.
  */
 int cairn_agent_run(const struct cairn_config *config, const char *executable);
 

@@ -1,4 +1,4 @@
-/* agent/dispatch.c - passes what the process reports on to the service it is for. */
+/* agent/dispatch.c - passes the process's reports on to the services. */
 #include "agent/dispatch.h"
 
 #include "agent/process/carry.h"

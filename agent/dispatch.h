@@ -1,7 +1,4 @@
-/*
- * agent/dispatch.h - passes what the process reports (agent/process/handlers.h) on to the service
- * it is for.
- */
+/* agent/dispatch.h - passes the process's reports (agent/process/handlers.h) on to the services. */
 #ifndef CAIRN_AGENT_DISPATCH_H
 #define CAIRN_AGENT_DISPATCH_H
 

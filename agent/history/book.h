@@ -50,17 +50,17 @@ CAIRN_MUST_CHECK cairn_err history_book_load(struct history_book *book,
  * it extends; 0: out of memory, and the book is as before. */
 uint64_t history_book_add(struct history_book *book, const struct history_event *event);
 
-/* The event with this number, NULL: it is not kept. Valid until the next add. */
+/* The event with this number, NULL: not kept. Valid until the next add. */
 const struct history_event *history_book_find(const struct history_book *book, uint64_t number);
 
-/* Replaces all of the event with this number but number, kind and text. Nothing if it is not
+/* Replaces the event with this number, except for number, kind and text. Nothing if it is not
  * kept. */
 void history_book_update(struct history_book *book, const struct history_event *event);
 
 bool history_book_has_changes(const struct history_book *book);
 /* Everything that has changed is being stored. */
 void history_book_stored(struct history_book *book);
-/* What was stored may be lost: all events have changed. */
+/* Stored events may be lost: all have changed. */
 void history_book_unstored(struct history_book *book);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * agent/history/event.h - one event of a job's history: what happened, when, and where its node
- * stood. Pure.
+ * agent/history/event.h - one event of a job's history: what happened, when, and at which epoch,
+ * run and step of its node. Pure.
  *
  * Packed (base/wire.h): u8 version, u8 kind, the fields of struct history_event in their order, the
  * text as a string. A store adds a checksum of its own.
@@ -75,15 +75,15 @@ enum history_training {
     HISTORY_GONE = 3   /* the agent ended first, so nobody knows */
 };
 
-/* What a field means that is not named here: nothing; it is 0, or HISTORY_NONE. */
+/* A field without a meaning here is 0, or HISTORY_NONE. */
 struct history_event {
     enum history_kind kind;
-    uint64_t number;        /* in the order of its node, from 1; the next start goes on */
+    uint64_t number;        /* order in its node, from 1; the next start goes on */
     uint64_t wall_ns;       /* when it began */
     uint64_t until_wall_ns; /* COMMIT, SKIP, TRAINING: when the newest step was; else wall_ns */
     struct cairn_generation_id at; /* the node's epoch, run and newest step */
     struct cairn_generation_id
-        generation;     /* it is about; of a COMMIT, SKIP or TRAINING the first */
+        generation;     /* of the event; of a COMMIT, SKIP or TRAINING the first */
     uint64_t last_step; /* COMMIT, SKIP, TRAINING: the newest; 0 else */
     uint64_t count;    /* COMMIT, SKIP: generations; TRAINING: steps; REPAIR, RESTORE: lost parts */
     uint64_t captures; /* TRAINING: snapshots that the slowest rank copied */
@@ -95,7 +95,8 @@ struct history_event {
     double rate;       /* VERDICT: times slower */
     uint32_t change;   /* VERDICT, PLACEMENT, TRAINING: above; EPOCH: trainers start again; SKIP:
                         * enum cairn_abort; START: memory was adopted */
-    uint32_t node;     /* DEATH, RETURN: who; SKIP: who blocked; PLACEMENT, OPERATOR: asked */
+    uint32_t node;     /* DEATH, RETURN: which; SKIP: the blocking one; PLACEMENT, OPERATOR: the
+                        * asked one */
     uint32_t other;    /* SKIP: whom `node` waited for; OPERATOR: user */
     uint32_t rank;     /* TRAINER, POISON, CAUSE */
     uint32_t err;      /* cairn_err of REPAIR, RESTORE, VERIFY, RESUME, SPILL */
@@ -112,8 +113,8 @@ struct history_event history_event_of(enum history_kind kind);
 /* Packs into out[HISTORY_PACKED_BYTES_MAX]; returns the length, 0: the text is too long. */
 size_t history_event_pack(const struct history_event *event, uint8_t *out);
 
-/* Unpacks one whole event, whose text goes to text[HISTORY_TEXT_BYTES], which *out borrows.
- * CAIRN_CORRUPT: it is none; CAIRN_VERSION: one of another version. *out is untouched then. */
+/* Unpacks one whole event; its text goes to text[HISTORY_TEXT_BYTES], which *out borrows.
+ * CAIRN_CORRUPT: malformed; CAIRN_VERSION: of another version. *out is untouched then. */
 CAIRN_MUST_CHECK cairn_err history_event_unpack(const void *bytes, size_t bytes_len, char *text,
                                                 struct history_event *out);
 

@@ -1,9 +1,9 @@
 /*
  * agent/history/merge.c - merges histories; see merge.h.
  *
- * Each list is a queue. The next entry is the head with the least position, where positions are
- * made to grow along each list. A head that must wait for another list's event is passed over; if
- * all heads wait, which takes clocks and rumors that contradict each other, none does.
+ * Each list is a queue. The next entry is the head with the least position; positions are made to
+ * grow along each list. A head that must wait for another list's event is passed over. If all heads
+ * wait, because clocks and rumors contradict each other, none does.
  */
 #include "agent/history/merge.h"
 
@@ -117,7 +117,7 @@ is_before(const struct queue *left, const struct queue *right)
     return order < 0;
 }
 
-/* Placed heads first, since only they have an order; then an unplaced one that is earlier. */
+/* Placed heads first, since only they have an order; then an earlier unplaced one. */
 static struct queue *
 next_of(const struct merging *merging, bool may_wait)
 {
@@ -206,7 +206,7 @@ is_range(enum history_kind kind)
 }
 
 /* The first entry of this identity that list q has not seen; of ranges the last one. NULL: none.
- * *slot is where a new one is noted. */
+ * *slot gets a new one's place. */
 static struct history_entry *
 find(const struct merging *merging, struct identity identity, uint32_t q, size_t *slot)
 {
@@ -253,7 +253,7 @@ count_after(const struct history_event *range, uint64_t step)
     return (uint64_t)((double)(range->last_step - step) / each + 0.5);
 }
 
-/* Adds what a range of commits tells beyond `told`, the newest entry of its run. */
+/* Adds the part of a range of commits that is beyond `told`, the newest entry of its run. */
 static void
 add_commits(struct merging *merging, uint32_t q, struct history_entry *told,
             const struct history_event *range, size_t slot)
@@ -320,7 +320,7 @@ take(struct merging *merging, uint32_t q, const struct history_event *event)
         entry->event.change = event->change;
 }
 
-/* A death was told: agents' starts may wait for it. */
+/* A death is told: agents' starts may wait for it. */
 static void
 count_death(struct merging *merging, const struct history_event *death)
 {

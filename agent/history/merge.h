@@ -2,11 +2,11 @@
  * agent/history/merge.h - the histories of several nodes as one, in causal order. Pure.
  *
  * A node's own order is never changed. Between nodes, epoch, run and step decide: a later one can
- * only have begun after an earlier one was known. The wall clock decides only between events that
- * stand at the same epoch, run and step, and about agents' starts, since an agent that starts may
- * know no epoch or an old one. Three rules hold against all clocks: a node dies before its
- * agent starts again, its agent starts before others see it return, and an event that all nodes see
- * stands where the first of them saw it.
+ * only have begun after an earlier one was known. The wall clock decides only between events at the
+ * same epoch, run and step, and about agents' starts, since an agent that starts may know no epoch
+ * or an old one. Three rules override all clocks: a node dies before its agent starts again, its
+ * agent starts before others see it return, and an event that all nodes see is placed where the
+ * first of them saw it.
  *
  * Shared events (event.h) of several nodes are one entry. So are their ranges of commits, which
  * each node may have cut elsewhere.

@@ -46,7 +46,7 @@ min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* A hostile history may tell anything: what does not fit is the largest that does. */
+/* A hostile history may have any numbers: sums saturate. */
 static uint64_t
 whole(double value)
 {
@@ -147,7 +147,7 @@ add_training(struct reporting *reporting, uint64_t begin_ns, uint64_t end_ns)
             (struct span){.begin_ns = begin_ns, .end_ns = end_ns};
 }
 
-/* Goes along the pieces, which overlap where several nodes train. */
+/* Goes along the pieces, which overlap if several nodes train. */
 static void
 walk(struct reporting *reporting, uint64_t now_ns)
 {
@@ -193,7 +193,7 @@ walk(struct reporting *reporting, uint64_t now_ns)
 
 /* ---- snapshots ---- */
 
-/* The share of its training that the slowest node waited for snapshots, and what one cost it. */
+/* The share of its training that the slowest node waited for snapshots, and the cost of one. */
 static double
 snapshots_share(struct reporting *reporting, uint32_t list_count)
 {
@@ -263,7 +263,7 @@ trained_within(const struct reporting *reporting, uint64_t begin_ns, uint64_t en
     return sum;
 }
 
-/* What the slowest straggler of each moment cost, in nanoseconds of training. */
+/* The cost of the slowest straggler of each moment, in nanoseconds of training. */
 static double
 stragglers_ns(const struct reporting *reporting, uint64_t *times)
 {

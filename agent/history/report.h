@@ -32,7 +32,7 @@ struct history_report {
     uint64_t cost_ns;    /* of one to training */
     uint64_t protect_ns; /* mean, from the first copy to the commit */
     uint64_t between_faults_ns;
-    bool is_bound;    /* no fault was seen: `between_faults_ns` is at least what is given */
+    bool is_bound;    /* no fault was seen: `between_faults_ns` is a lower bound */
     uint64_t best_ns; /* interval between snapshots; with best_steps 0: unknown */
     uint64_t best_steps;
 };

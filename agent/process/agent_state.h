@@ -2,7 +2,7 @@
  * agent/process/agent_state.h - struct cairn_agent: the state of one agent.
  *
  * Each noun has its struct in its own header, beside the .c file that changes it; other files only
- * read it. Services are pointers that agent/process does not look into.
+ * read it. agent/process does not look into the services' pointers.
  *
  * Everything belongs to the loop's thread. A worker touches only its job, and memory that is held
  * while it runs.
@@ -65,7 +65,7 @@ struct cairn_agent {
 
     /* Memory: keeping.h */
     struct keeping *keeping;
-    bool memory_adopted; /* an earlier agent made it, and its records tell what is in it */
+    bool memory_adopted; /* an earlier agent made it, with records of its contents */
     bool memory_marked;  /* in the catalog: no epoch's record knows this memory yet */
     bool unkept;         /* no keeper holds the memory */
 

@@ -1,8 +1,7 @@
 /*
- * agent/process/carry.h - carries out the core's actions.
+ * agent/process/carry.h - carries out the core's actions, in their order.
  *
- * Actions are carried out in their order. A store that fails stops the agent (agent_abort), since
- * the actions after it rely on it.
+ * A store that fails stops the agent (agent_abort), since the actions after it rely on it.
  */
 #ifndef CAIRN_AGENT_PROCESS_CARRY_H
 #define CAIRN_AGENT_PROCESS_CARRY_H

@@ -13,7 +13,7 @@ struct codes {
     struct cairn_code *made[CAIRN_SHARDS_MAX + 1][CAIRN_SHARDS_MAX + 1]; /* [k][m]; NULL: not yet */
 };
 
-/* The code of k data and m parity shards; NULL if there is no such code, or no memory for it. */
+/* The code of k data and m parity shards; NULL if there is no such code, or no memory. */
 const struct cairn_code *codes_get(struct codes *codes, uint32_t k, uint32_t m);
 
 void codes_close(struct codes *codes);

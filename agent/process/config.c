@@ -2,8 +2,8 @@
  * agent/process/config.c - reads a configuration through the table of options, and checks it as a
  * whole.
  *
- * Order: defaults from the table, then the file, then `parity` where the file leaves it open, then
- * the rules between options. Nothing is handed out before all of it has passed.
+ * Order: defaults from the table, then the file, then `parity` if the file leaves it open, then the
+ * rules between options. Nothing is returned before all of it has passed.
  */
 #include "agent/process/config.h"
 
@@ -42,7 +42,7 @@ set_defaults(const struct cairn_option *options, uint32_t count, void *base)
         }
 }
 
-/* Jobs too small for the default parity take what they can have; a number in the file is law. */
+/* Jobs too small for the default parity take what they can have; a number in the file is kept. */
 static void
 settle_parity(struct cairn_config *config)
 {

@@ -2,10 +2,10 @@
  * agent/process/config.h - the configuration of an agent: one YAML file, read by one table of
  * options.
  *
- * The table in config.c gives each option its name (with its unit), type, bounds, default, place in
- * the struct and one line of help; the parser, the help text, the sample file and docs/CONFIG.md
- * all come from it. Unknown keys, keys given twice and values out of bounds stop the start. Every
- * error is one text of the form "file:line: what, why, what to do".
+ * The table in config_table.c gives each option its name (with its unit), type, bounds, default,
+ * place in the struct and one line of help; the parser, the help text, the sample file and
+ * docs/CONFIG.md come from it. Unknown keys, duplicate keys and values out of bounds stop the
+ * start. Every error is one text of the form "file:line: what, why, what to do".
  */
 #ifndef CAIRN_AGENT_PROCESS_CONFIG_H
 #define CAIRN_AGENT_PROCESS_CONFIG_H
@@ -40,7 +40,7 @@ enum cairn_on_poison { CAIRN_POISON_KEEP_GOOD = 0, CAIRN_POISON_ALLOW, CAIRN_POI
 
 enum cairn_config_hugepages { CAIRN_CONFIG_HUGEPAGES_AUTO = 0, CAIRN_CONFIG_HUGEPAGES_NEVER = 1 };
 
-/* What protects the state on its way between agents; transport/transport.h has the levels. */
+/* The protection of the state on its way between agents; transport/transport.h has the levels. */
 enum cairn_config_protection {
     CAIRN_CONFIG_PROTECTION_AUTO = 0, /* none on loopback or a closed network, else authenticate */
     CAIRN_CONFIG_PROTECTION_NONE = 1,
@@ -140,7 +140,7 @@ struct cairn_config {
 CAIRN_MUST_CHECK cairn_err cairn_config_default(struct cairn_config *out);
 
 /*
- * Reads and checks a file. Where the file does not set `parity`, it becomes less than 2 for jobs of
+ * Reads and checks a file. If the file does not set `parity`, it becomes less than 2 for jobs of
  * fewer than three active nodes. On failure error[error_bytes] gets the text and *out is untouched.
  * CAIRN_CONFIG for wrong contents, also of the key and certificate files, CAIRN_NOT_FOUND,
  * CAIRN_DENIED (unreadable, or a key file that others can read), CAIRN_IO, CAIRN_NOMEM. The caller
@@ -149,15 +149,15 @@ CAIRN_MUST_CHECK cairn_err cairn_config_default(struct cairn_config *out);
 CAIRN_MUST_CHECK cairn_err cairn_config_load(const char *path, struct cairn_config *out,
                                              char *error, size_t error_bytes);
 
-/* The same from text[text_len] in memory; `name` stands for the file in errors. The key file is not
- * looked at. */
+/* The same from text[text_len] in memory; errors call the file `name`. Does not look at the key
+ * file. */
 CAIRN_MUST_CHECK cairn_err cairn_config_parse(const char *text, size_t text_len, const char *name,
                                               struct cairn_config *out, char *error,
                                               size_t error_bytes);
 
 /*
- * Checks what the table cannot: that options agree with each other, that addresses are addresses
- * and differ, that off loopback there is a key or a certificate. For configurations built in code;
+ * Checks what the table cannot: that options agree with each other, addresses are addresses and
+ * differ, and off loopback there is a key or a certificate. For configurations built in code;
  * cairn_config_load has called it. Does not touch the disk or resolve names: a host name other than
  * "localhost" counts as off loopback. CAIRN_CONFIG with the text.
  */
@@ -189,7 +189,7 @@ void cairn_config_sample(FILE *out);
 void cairn_config_markdown(FILE *out);
 
 /* Parses "4096", "64B", "512KiB", "3MiB", "1GiB", "2TiB": a whole number and an optional binary
- * suffix, nothing else. CAIRN_INVAL for anything else and where it does not fit. Thread: any. */
+ * suffix. CAIRN_INVAL for other text or an overflow. Thread: any. */
 CAIRN_MUST_CHECK cairn_err cairn_parse_bytes(const char *text, uint64_t *out);
 
 /* Parses "500ms", "30s", "5m", "2h", "10us", "7ns": a whole number and a suffix that is required.

@@ -18,8 +18,8 @@ is_name(const char *text)
                              "0123456789._-")] == '\0';
 }
 
-/* Cuts "host:port" or "[v6]:port" into host[CAIRN_CONFIG_ADDRESS_BYTES_MAX]. False: it is neither.
- */
+/* Cuts "host:port" or "[v6]:port" into host[CAIRN_CONFIG_ADDRESS_BYTES_MAX]. False for other
+ * text. */
 static bool
 cut_address(const char *address, char *host)
 {
@@ -97,7 +97,7 @@ by_address(const void *a, const void *b)
     return strcasecmp(left->address, right->address);
 }
 
-/* Two nodes of one address: *line and why[WHY_BYTES] say which. */
+/* Finds two nodes with one address: *line and why[WHY_BYTES] name them. */
 static cairn_err
 check_distinct(const struct cairn_config *config, uint32_t *line, char *why)
 {

@@ -1,5 +1,5 @@
-/* agent/process/config_facts.c - what a configuration tells beside its values: which line set an
- * option, how many nodes are not spares. */
+/* agent/process/config_facts.c - facts about a configuration: which line set an option, how many
+ * nodes are not spares. */
 #include "agent/process/config.h"
 #include "agent/process/config_table.h"
 

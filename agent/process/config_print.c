@@ -57,7 +57,7 @@ cairn_config_help(FILE *out)
     print_help(out, cairn_node_options, cairn_node_option_count);
 }
 
-/* A value as the file must write it: quoted where it is empty. */
+/* A value as the file must write it: quoted if empty. */
 static const char *
 written(const char *value)
 {

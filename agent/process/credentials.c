@@ -33,7 +33,7 @@ key_shorten(struct cairn_credentials_key *key, size_t used)
     return err;
 }
 
-/* Opens the file of a key, and refuses it where others than us and root can read it. */
+/* Opens the file of a key; refuses it if others than us and root can read it. */
 static cairn_err
 open_secret(const struct cairn_config_error *error, uint32_t line, const char *option,
             const char *path, int *out)
@@ -44,7 +44,7 @@ open_secret(const struct cairn_config_error *error, uint32_t line, const char *o
 
     if (err)
         return err;
-    /* root may hand out what is its own to a group of ours, as Kubernetes does */
+    /* root may give its own files to a group of ours, as Kubernetes does */
     others = status.st_uid == 0 && geteuid() != 0 ? 027 : 077;
     if (status.st_uid != geteuid() && status.st_uid != 0)
         (void)cairn_config_refuse(error, line,
@@ -101,7 +101,7 @@ read_whole(const struct cairn_config_error *error, uint32_t line, const char *op
     return err;
 }
 
-/* Reads a public file into memory of its own, *out. `trusted`: who can write to it decides whom we
+/* Reads a public file into memory of its own, *out. `trusted`: writers to it decide whom we
  * trust. */
 static cairn_err
 public_read(const struct cairn_config_error *error, uint32_t line, const char *option,

@@ -1,6 +1,6 @@
 /*
  * agent/process/credentials.h - the job's keys and this node's certificate, read from the files
- * that a configuration names. In memory of base/secret.h, but for what everybody may see.
+ * that a configuration names. All but public parts are in memory of base/secret.h.
  */
 #ifndef CAIRN_AGENT_PROCESS_CREDENTIALS_H
 #define CAIRN_AGENT_PROCESS_CREDENTIALS_H
@@ -47,15 +47,14 @@ void cairn_credentials_free(struct cairn_credentials *credentials); /* erases; N
 void cairn_credentials_keys(const struct cairn_credentials *credentials,
                             struct cairn_transport_key out[2]);
 
-/* The certificate as the transport takes it: `out`, or NULL where there is none. Borrows
- * from both. */
+/* The certificate as the transport takes it: `out`, or NULL without one. Borrows from both. */
 const struct cairn_transport_certificate *
 cairn_credentials_certificate(const struct cairn_credentials *credentials,
                               const struct cairn_config *config,
                               struct cairn_transport_certificate *out);
 
-/* What is wrong with the certificate's dates now, as "expired at …", in out[out_bytes]; false: it
- * is valid, or there is none. */
+/* The problem with the certificate's dates now, as "expired at …", in out[out_bytes]; false: it is
+ * valid, or there is none. */
 bool cairn_credentials_not_valid(const struct cairn_certificate_dates *dates, int64_t now_s,
                                  char *out, size_t out_bytes);
 

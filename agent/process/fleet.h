@@ -1,6 +1,6 @@
 /*
- * agent/process/fleet.h - what operators have changed about the configured nodes: nodes that
- * another machine replaces, under its own address, and nodes that are removed.
+ * agent/process/fleet.h - operators' changes to the configured nodes: nodes that another machine
+ * replaces, under its own address, and nodes that are removed.
  *
  * The records of the epochs carry these changes, opaque to the core. Every agent applies them to
  * its configuration when it starts and at each activation, so nobody edits a file. A node keeps its
@@ -43,7 +43,7 @@ CAIRN_MUST_CHECK cairn_err cairn_fleet_apply(struct cairn_config *config, const 
                                              void *context);
 
 /* Applies the fleet of the active epoch: tells the transport where nodes are, and stops this agent
- * if it is none of the fleet any more. */
+ * if it is not in the fleet any more. */
 void fleet_activated(struct cairn_agent *agent);
 
 #endif

@@ -2,10 +2,10 @@
  * agent/process/handlers.h - the functions through which the process reports to the services above
  * it.
  *
- * The files of agent/process know no service. What a frame, a message, a commit or the end of a
- * session means to one, they report through this table, which agent/dispatch.c fills in. Two more
- * slots lead from the steps of the core to the files that carry them out, which take steps
- * themselves, and one from the memory of regions to the sessions that wait for it.
+ * The files of agent/process know no service. They report frames, messages, commits and ends of
+ * sessions through this table, which agent/dispatch.c fills in. Two more slots lead from the steps
+ * of the core to the files that carry them out, which take steps themselves, and one from the
+ * memory of regions to the sessions that wait for it.
  *
  * All functions run in the loop's thread. None may be NULL.
  */
@@ -26,7 +26,7 @@ struct agent_handlers {
     void (*carry_out)(struct cairn_agent *agent, const struct arrival *arrival,
                       const struct cairn_actions *actions);
 
-    /* Nobody is in the middle of anything: sessions that are marked as ending may end. */
+    /* No function is using a session: marked sessions may end. */
     void (*settle)(struct cairn_agent *agent);
 
     /* A region of a slot has its memory: trainers may wait for it. */

@@ -3,8 +3,7 @@
  *
  * Invariants:
  * 1. The process that holds the flock on "<socket>.lock" is the keeper of that socket; it alone
- * unlinks and
- *    binds the path. The lock goes with the process, so what a killed keeper left behind is free.
+ *    unlinks and binds the path. The lock goes with the process, so a killed keeper's path is free.
  * 2. A connection counts as an agent (`known`) from its first well-formed request on. Those that
  *    have not sent one are the first to go when there are CLIENTS_MAX.
  * 3. The linger timer runs exactly while no connection is known.
@@ -118,7 +117,7 @@ send_reply(struct keeper *keeper, int fd, const struct cairn_writer *writer)
     return err ? err : cairn_keeper_packet_send(fd, &keeper->reply);
 }
 
-/* Carries a request out. CAIRN_OK: *writer holds the reply. Else the bytes make no sense. */
+/* Carries a request out. CAIRN_OK: *writer holds the reply. Otherwise the bytes are malformed. */
 static cairn_err
 carry_out(struct keeper *keeper, uint16_t type, struct cairn_reader *reader,
           struct cairn_writer *writer)
@@ -223,7 +222,7 @@ on_client(void *context, int fd, uint32_t ready)
         settle_linger(client->keeper);
 }
 
-/* A free place, made by ending the oldest connection that has not shown to be an agent's. */
+/* A free place, made by ending the oldest connection that has not proved to be an agent's. */
 static struct client *
 find_client_place(struct keeper *keeper)
 {
@@ -325,7 +324,7 @@ leave_parent(void)
     return CAIRN_OK;
 }
 
-/* Becomes the keeper of the path, or finds that there is one. */
+/* Becomes the keeper of the path, or finds the one that is. */
 static cairn_err
 take_lock(struct keeper *keeper)
 {
@@ -342,7 +341,7 @@ take_lock(struct keeper *keeper)
         }
         if (flock(keeper->lock_fd, LOCK_EX | LOCK_NB))
             return errno == EWOULDBLOCK ? CAIRN_AGAIN : CAIRN_IO;
-        /* A keeper that ends removes the name before it lets go of the lock: is it still ours? */
+        /* A keeper that ends removes the name before it releases the lock: is it still ours? */
         if (fstat(keeper->lock_fd, &ours) == 0 && stat(keeper->lock_path, &named) == 0 &&
             ours.st_dev == named.st_dev && ours.st_ino == named.st_ino) {
             (void)!ftruncate(keeper->lock_fd, 0);

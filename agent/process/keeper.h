@@ -1,16 +1,15 @@
 /*
  * agent/process/keeper.h - the keeper: a tiny process that holds the arenas' descriptors, so that
- * the memory outlives the agent, and the calls by which an agent talks to it.
+ * the memory outlives the agent; and an agent's calls to it.
  *
- * The keeper never maps or reads what it holds. It serves one Unix socket (mode 0600, and only
- * peers of its own user), holds up to CAIRN_KEEPER_ITEMS_MAX named descriptors, and exits, which
- * frees the memory, when told to, on SIGTERM, or when no agent was connected for the linger time.
- * It has its own session, ignores SIGINT, SIGHUP and SIGPIPE, and keeps no descriptor, terminal or
- * directory of the agent that started it. The file of its lock, the socket's path and ".lock", says
- * its pid.
+ * The keeper never maps or reads the arenas. It serves one Unix socket (mode 0600, only peers of
+ * its own user), holds up to CAIRN_KEEPER_ITEMS_MAX named descriptors, and exits, which frees the
+ * memory, on request, on SIGTERM, or when no agent was connected for the linger time. It has its
+ * own session, ignores SIGINT, SIGHUP and SIGPIPE, and keeps no descriptor, terminal or directory
+ * of the agent that started it. Its lock file, the socket's path and ".lock", has its pid.
  *
- * Protocol: SOCK_SEQPACKET, one request packet, one reply packet; the bytes are specified in
- * keeper.c. Anything malformed ends that connection and nothing else.
+ * Protocol: SOCK_SEQPACKET, one request packet, one reply packet; keeper_packet.h specifies the
+ * bytes. A malformed packet ends only its connection.
  */
 #ifndef CAIRN_AGENT_PROCESS_KEEPER_H
 #define CAIRN_AGENT_PROCESS_KEEPER_H
@@ -35,31 +34,30 @@ struct cairn_keeper_item {
 
 /*
  * The keeper's main loop: what `cairn keeper SOCKET LINGER_SECONDS` runs. Takes over the process:
- * signals, descriptors, working directory, session. Once it listens it lets go of stdin, stdout
- * and stderr and writes "ready\n" to what was its stdout; where the start fails, "failed N\n" with
- * the cairn_err. socket_path is absolute; linger_s = 0 means for ever. Returns CAIRN_OK when it is
- * to exit; CAIRN_AGAIN when another keeper serves this path; CAIRN_INVAL, CAIRN_DENIED, CAIRN_IO,
+ * signals, descriptors, working directory, session. Once it listens it closes stdin, stdout and
+ * stderr and writes "ready\n" to its former stdout; if the start fails, "failed N\n" with the
+ * cairn_err. socket_path is absolute; linger_s = 0 means for ever. Returns CAIRN_OK when it should
+ * exit; CAIRN_AGAIN if another keeper serves this path; CAIRN_INVAL, CAIRN_DENIED, CAIRN_IO,
  * CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_keeper_run(const char *socket_path, uint32_t linger_s);
 
 /*
  * Starts `executable keeper socket_path linger_s` as a process of its own, not a child of the
- * caller, and waits until it listens, at most timeout_ms. CAIRN_OK also when a keeper serves this
+ * caller, and waits until it listens, at most timeout_ms. CAIRN_OK also if a keeper serves this
  * path already: *started (may be NULL) tells. CAIRN_TIMEOUT, CAIRN_NOT_FOUND for the executable,
- * what cairn_keeper_run failed with, CAIRN_PEER when it died. Forks; safe with threads.
+ * the error of cairn_keeper_run, CAIRN_PEER if it died. Forks; safe with threads.
  */
 CAIRN_MUST_CHECK cairn_err cairn_keeper_spawn(const char *executable, const char *socket_path,
                                               uint32_t linger_s, uint32_t timeout_ms,
                                               bool *started);
 
 /* A connection to the keeper. While it is open the keeper does not linger. Thread: one at a time.
- * Each call below blocks at most the timeout_ms given to connect and then, as after any broken
- * reply, the connection is of no use any more: CAIRN_TIMEOUT, CAIRN_PEER, CAIRN_CORRUPT,
- * CAIRN_VERSION. */
+ * Each call below blocks at most the timeout_ms given to connect. After a timeout or a broken reply
+ * the connection is useless: CAIRN_TIMEOUT, CAIRN_PEER, CAIRN_CORRUPT, CAIRN_VERSION. */
 struct cairn_keeper;
 
-/* CAIRN_PEER when nobody listens, CAIRN_DENIED when the keeper is another user's. Ended by
+/* CAIRN_PEER if nobody listens, CAIRN_DENIED if the keeper is another user's. Ended by
  * cairn_keeper_close. */
 CAIRN_MUST_CHECK cairn_err cairn_keeper_connect(const char *socket_path, uint32_t timeout_ms,
                                                 struct cairn_keeper **out);
@@ -78,9 +76,9 @@ CAIRN_MUST_CHECK cairn_err cairn_keeper_put(struct cairn_keeper *keeper, const c
                                             uint64_t bytes);
 
 /*
- * All that the keeper holds, sorted by name: *items[*count], ended by cairn_keeper_items_free.
- * `list` leaves every fd at -1; `get` hands over new descriptors. *items is NULL where there is
- * nothing. CAIRN_NOMEM; CAIRN_FULL when this process may open no more descriptors.
+ * All items of the keeper, sorted by name: *items[*count], ended by cairn_keeper_items_free. `list`
+ * leaves every fd at -1; `get` returns new descriptors. *items is NULL if there are none.
+ * CAIRN_NOMEM; CAIRN_FULL if this process may open no more descriptors.
  */
 CAIRN_MUST_CHECK cairn_err cairn_keeper_list(struct cairn_keeper *keeper,
                                              struct cairn_keeper_item **items, uint32_t *count);

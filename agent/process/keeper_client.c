@@ -1,4 +1,4 @@
-/* agent/process/keeper_client.c - starting a keeper, and talking to one. */
+/* agent/process/keeper_client.c - an agent's connection to a keeper. */
 #include "agent/process/keeper.h"
 
 #include "agent/process/keeper_packet.h"
@@ -91,7 +91,7 @@ read_head(struct cairn_keeper *keeper, enum cairn_keeper_type type, struct cairn
 }
 
 /*
- * Sends the request and receives its reply, until the deadline; on success *reader stands at the
+ * Sends the request and receives its reply, until the deadline; on success *reader is at the
  * reply's body and keeper->packet holds its descriptors.
  */
 static cairn_err
@@ -350,7 +350,7 @@ cairn_keeper_connect(const char *socket_path, uint32_t timeout_ms, struct cairn_
     err = connect_socket(keeper->fd, socket_path, timeout_ms);
     if (err)
         goto done;
-    err = cairn_keeper_ping(keeper); /* shows that we are an agent, and that it is a keeper */
+    err = cairn_keeper_ping(keeper); /* proves that we are an agent, and that it is a keeper */
     if (err)
         goto done;
     *out = keeper;

@@ -57,7 +57,7 @@ cairn_keeper_packet_send(int socket, const struct cairn_keeper_packet *packet)
     }
 }
 
-/* Collects every descriptor that came, so that none can leak. */
+/* Collects every descriptor that arrived, so that none can leak. */
 static void
 take_fds(struct msghdr *message, struct cairn_keeper_packet *packet)
 {

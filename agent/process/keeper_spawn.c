@@ -1,10 +1,10 @@
 /*
- * agent/process/keeper_spawn.c - starts a keeper that is nobody's child.
+ * agent/process/keeper_spawn.c - starts a keeper that is not a child of the agent.
  *
  * Fork, new session, fork again, exec: the keeper's parent is init, so killing the agent or its
- * process group, or closing its terminal, does not reach it. Between fork and exec only functions
- * that are safe there are called, for the agent has threads. The keeper says on its stdout, our
- * pipe, how its start went.
+ * process group, or closing its terminal, does not reach it. The agent has threads, so only
+ * async-signal-safe functions are called between fork and exec. The keeper reports the outcome of
+ * its start on its stdout, our pipe.
  */
 #include "agent/process/keeper.h"
 
@@ -24,7 +24,7 @@
 
 _Static_assert(CAIRN_NOT_FOUND == 8 && CAIRN_IO == 4, "the child's lines name these errors");
 
-/* In the child: becomes the keeper, or says why not. */
+/* In the child: becomes the keeper, or reports why not. */
 static _Noreturn void
 become_keeper(const char *executable, char *const arguments[], int null_fd, int report_fd)
 {
@@ -128,7 +128,7 @@ start_process(const char *executable, const char *socket_path, uint32_t linger_s
     close(pipe_fds[1]);
     pipe_fds[1] = -1;
     while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
-        continue; /* it ends at once; ECHILD where the process ignores its children */
+        continue; /* it ends at once; ECHILD if the process ignores its children */
     err = await_line(pipe_fds[0], timeout_ms);
     if (err && err != CAIRN_AGAIN)
         CAIRN_LOG_AT(ERROR, "keeper: %s did not start on path=%s: %s", executable, socket_path,

@@ -1,10 +1,10 @@
 /*
- * agent/process/keeping.c - watches the keeper that holds the agent's memory, and replaces it when
- * it dies; see keeping.h.
+ * agent/process/keeping.c - watches the keeper that holds the agent's memory, and replaces it if it
+ * dies; see keeping.h.
  *
  * While the agent lives, a keeper's death loses nothing, since the agent maps the memory too. But a
  * crash of the agent would then lose the node's parts. So a worker asks the keeper every second
- * whether it lives. If it is gone, the worker starts a new one, and the loop hands it every
+ * whether it lives. If it is gone, the worker starts a new one, and the loop passes it every
  * descriptor. A keeper that lives but does not answer still holds the memory: this is only logged.
  */
 #include "agent/process/keeping.h"
@@ -44,8 +44,8 @@ struct keeping {
 };
 
 /*
- * In a worker: asks the keeper. One that is gone is replaced when the next question is due, because
- * somebody may be ending both: the loop has heard of that by then, and asks no more.
+ * In a worker: asks the keeper. A lost keeper is replaced when the next question is due: somebody
+ * may be ending both, and by then the loop has heard of that, and asks no more.
  */
 static void
 ask(struct cairn_job *job)
@@ -193,8 +193,8 @@ static const char memory_key[] = "memory";
 /*
  * New memory outlives the agent that makes it. But only the first record of the epoch stores that
  * this agent's earlier promises are unknown. If the agent ends in between, on a full disk for
- * example, the next start would take the memory for one that it knows. So the catalog has a mark
- * from before the memory is made until that record is stored.
+ * example, the next start would trust the memory. So the catalog has a mark from before the memory
+ * is made until that record is stored.
  */
 cairn_err
 keeping_mark_memory(struct cairn_agent *agent, bool *was_marked)

@@ -15,8 +15,8 @@
 struct cairn_agent;
 struct keeping; /* owned by the agent, from keeping_open to keeping_close */
 
-/* Starts and connects the keeper, and watches it from then on. Does nothing if the configuration
- * says `keeper: false`. Logs why it fails. */
+/* Starts and connects the keeper, and watches it from then on. Does nothing with `keeper: false` in
+ * the configuration. Logs failures. */
 CAIRN_MUST_CHECK cairn_err keeping_open(struct cairn_agent *agent);
 
 /* The loop starts: from now on a call to the keeper must return within half a second. */
@@ -25,8 +25,8 @@ void keeping_tick(struct cairn_agent *agent);
 void keeping_close(struct cairn_agent *agent);
 
 /*
- * Marks in the catalog that memory is about to be made, and that no epoch's record knows it yet.
- * *was_marked is true if an earlier start left the mark: its memory must not be trusted.
+ * Marks in the catalog that new memory is coming, which no epoch's record knows yet. *was_marked is
+ * true if an earlier start left the mark: do not trust its memory.
  */
 CAIRN_MUST_CHECK cairn_err keeping_mark_memory(struct cairn_agent *agent, bool *was_marked);
 

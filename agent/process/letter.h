@@ -1,9 +1,9 @@
 /*
  * agent/process/letter.h - a message on its way, and what mail_door.c needs of mail.c.
  *
- * The first byte of a transport's body is the kind, then come the bytes of
- * agent/core/env/message.c, service_message.c or agree.c. Blocks are the payload. A message that
- * is longer than a body (a part of a seal, an inventory) is sent as the payload itself.
+ * The first byte of a transport's body is the kind; the bytes of agent/core/env/message.c,
+ * service_message.c or agree.c follow. Blocks are the payload. A message longer than a body (a part
+ * of a seal, an inventory) is sent as the payload itself.
  */
 #ifndef CAIRN_AGENT_PROCESS_LETTER_H
 #define CAIRN_AGENT_PROCESS_LETTER_H

@@ -125,8 +125,8 @@ read_entry(int folder_fd, const char *name, char socket_path[CAIRN_CONFIG_SOCKET
     return true;
 }
 
-/* Removes entries whose lock file is gone: their agents crashed, and somebody removed the folder of
- * their sockets. Others are left alone, for an agent with that socket may be starting now. */
+/* Removes entries without a lock file: their agents crashed, and somebody removed the folder of
+ * their sockets. Leaves others alone: an agent with that socket may be starting now. */
 static void
 remove_orphans(int folder_fd)
 {

@@ -37,8 +37,8 @@ void cairn_listing_add(const char *socket_path);
 void cairn_listing_remove(const char *socket_path);
 
 /*
- * Reads the list into sockets[max] and returns how many entries there are, dead agents included.
- * *complete is false if some were left out for want of room.
+ * Reads the list into sockets[max] and returns the number of entries, dead agents included.
+ * *complete is false if some did not fit.
  */
 uint32_t cairn_listing_read(char (*sockets)[CAIRN_CONFIG_SOCKET_BYTES_MAX], uint32_t max,
                             bool *complete);

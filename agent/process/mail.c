@@ -1,4 +1,4 @@
-/* agent/process/mail.c - what is sent to other agents, and its queues; see mail.h and letter.h.
+/* agent/process/mail.c - sends messages to other agents, and their queues; see mail.h and letter.h.
  * mail_door.c opens the transport and takes what arrives. */
 #include "agent/process/mail.h"
 
@@ -210,7 +210,7 @@ has_room(const struct mailbox *box, const struct letter *letter)
             box->owned_bytes + letter->payload_len <= MAIL_OWNED_BYTES_MAX / share);
 }
 
-/* True if a session to the peer is being made; begins to make one where nobody has. */
+/* True if a session to the peer is being made; begins one if necessary. */
 static bool
 is_coming_up(struct cairn_agent *agent, uint32_t node)
 {

@@ -3,20 +3,19 @@
  *
  * Invariants:
  *  1. A session begins with PEER_UP, after both sides have found that their options agree
- *     (agree.h), and ends with PEER_DOWN. What is queued for a peer is freed when its session ends.
+ *     (agree.h), and ends with PEER_DOWN, which frees what is queued for the peer.
  *  2. Within a session no message of the core is dropped: if a queue is full, the session ends.
- *     Services' messages are dropped when their peer has no session, or when half of the queue is
- *     used; services send again.
+ *     Services' messages are dropped if their peer has no session, or half of the queue is used;
+ *     services send again.
  *  3. Each peer has two queues: short messages never wait for bulk.
  *  4. A message reaches a receiver only if it parses and names its sender and this node. Others are
  *     counted, and logged once per 10 s and peer.
+ *  5. A session that the core does not need and that was idle for IDLE_FACTOR times dead_after is
+ *     left: it ends when the other side does not need it either. So answers to an operator, and
+ *     restores, do not leave a mesh of connections behind.
  *
- *  5. A session that the core has no use for and that carried nothing for IDLE_FACTOR times
- *     dead_after is left: it ends when the other side has no use for it either. So answers to an
- *     operator, and restores, do not leave a mesh of connections behind.
- *
- * A letter owns its copy of the message, and holds the memory or the space that its payload lies in
- * until it is sent.
+ * A letter owns its copy of the message, and holds the memory or the space of its payload until it
+ * is sent.
  */
 #ifndef CAIRN_AGENT_PROCESS_MAIL_H
 #define CAIRN_AGENT_PROCESS_MAIL_H
@@ -52,8 +51,8 @@ struct mailbox {
     bool refused;         /* they do not */
     char *mismatch;       /* which option the peer sets differently; NULL: none */
     uint64_t incarnation; /* of the session */
-    bool leaving;         /* the peer was told that it is of no use here, and none came since */
-    uint64_t used_ns;     /* when something was sent to the peer or came from it last */
+    bool leaving;         /* the peer was told that it is not needed here, and sent nothing since */
+    uint64_t used_ns;     /* when something was last sent to the peer or arrived from it */
     uint64_t warned_ns;   /* when a message that was dropped was logged last */
 };
 
@@ -79,13 +78,13 @@ struct mail {
     uint32_t arriving_part;   /* its payload lies in this node's own memory; UINT32_MAX: no */
 };
 
-/* Opens the transport. Logs what is wrong with the key file. */
+/* Opens the transport. Logs errors of the key file. */
 CAIRN_MUST_CHECK cairn_err mail_open(struct cairn_agent *agent);
 void mail_close(struct cairn_agent *agent);
 
 /*
  * Sends a message of the core. payload (NULL: none) is memory of `part` (UINT32_MAX: of no part) or
- * lies in `space` (NULL: in none); both are held until it is sent.
+ * in `space` (NULL: in none); both are held until it is sent.
  */
 void mail_send(struct cairn_agent *agent, const struct cairn_message *message,
                const uint8_t *payload, size_t payload_len, uint32_t part, struct space *space);
@@ -112,12 +111,12 @@ bool mail_payload_ok(const struct cairn_message *message, const uint8_t *payload
 /* Messages and payloads of other agents that were dropped at the door. */
 uint64_t mail_dropped(const struct cairn_agent *agent);
 
-/* How many peers hold another key, belong to another job or are not who they should be; how many
- * speak no version of the protocol that this agent speaks. */
+/* Peers that hold another key, belong to another job or are at a wrong address; peers without a
+ * common version of the protocol. */
 uint32_t mail_denied_peers(const struct cairn_agent *agent);
 
-/* What this node's certificate is now, and the seconds until it ends, 0 where it has or where there
- * is none. */
+/* The state of this node's certificate, and the seconds until it ends, 0 if it has ended or is
+ * missing. */
 enum cairn_certificate_state mail_certificate(const struct cairn_agent *agent, uint64_t *left_s);
 uint32_t mail_version_peers(const struct cairn_agent *agent);
 

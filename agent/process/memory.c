@@ -129,8 +129,8 @@ give_back_arena(struct cairn_memory *memory, const char *name, struct cairn_aren
 
 /*
  * Finds the store of records in an adopted arena, or makes an empty one. Memory whose agent died
- * before it had formatted it holds no generation; records of another version or shape are refused,
- * for they may describe committed generations.
+ * before formatting it holds no generation. Records of another version or shape are refused: they
+ * may describe committed generations.
  */
 static cairn_err
 attach_records(const struct cairn_arena *arena, uint32_t count, uint64_t record_bytes, bool adopted,
@@ -249,9 +249,8 @@ open_slots(struct cairn_memory *memory, char *report, size_t report_bytes)
 }
 
 /*
- * A hosted part is as large as its arenas, which are longer than what was asked for where huge
- * pages back them: an agent that adopts it knows no other size, and where each parity row begins
- * follows from it.
+ * A hosted part is as large as its arenas, which huge pages may make longer than requested: an
+ * agent that adopts it knows no other size, and the beginning of each parity row follows from it.
  */
 static void
 measure_hosted(struct place *place)
@@ -297,9 +296,8 @@ adopt_hosted(struct cairn_memory *memory)
 }
 
 /*
- * What the keeper holds beyond that: own slots of a configuration with more of them, which may be
- * committed, are refused; pieces of a hosted part whose agent died before all of it was there are
- * given back.
+ * The keeper's further items: own slots of a configuration with more of them may be committed, and
+ * are refused; pieces of a hosted part whose agent died while making it are given back.
  */
 static cairn_err
 settle_rest(struct cairn_memory *memory, char *report, size_t report_bytes)
@@ -638,7 +636,7 @@ cairn_memory_reserve(const struct cairn_memory *memory, uint64_t data_blocks,
     return CAIRN_OK;
 }
 
-/* Has the keeper hold an arena; one that it does not take is lost with this process, no more. */
+/* Passes an arena to the keeper; if the keeper refuses, it only dies with this process. */
 static cairn_err
 keep_arena(const struct cairn_memory *memory, const char *name, const struct cairn_arena *arena)
 {

@@ -30,7 +30,7 @@ regions_init(struct memory_regions *regions, uint32_t slot, _Atomic uint64_t *mo
     regions->moved = moved;
     if (pthread_rwlockattr_init(&attributes))
         return CAIRN_NOMEM;
-    /* else the loop could wait for ever, while two workers take turns */
+    /* else two workers could take turns, and the loop wait for ever */
     (void)pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
     failed = pthread_rwlock_init(&regions->lock, &attributes);
     pthread_rwlockattr_destroy(&attributes);
@@ -189,7 +189,7 @@ regions_write_end(struct memory_regions *regions)
 
 /* ---- adoption ---- */
 
-/* Makes a region of what its name says. NULL: it is not a region of this slot, or cannot be. */
+/* Makes a region from its item's name. NULL: not a region of this slot, or impossible. */
 static struct cairn_memory_region *
 read_item(struct memory_regions *regions, const struct cairn_keeper_item *item,
           uint64_t arena_bytes)

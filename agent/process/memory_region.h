@@ -3,13 +3,13 @@
  * trainer is given its own region and nothing else.
  *
  * A region is a run of blocks, and the rank whose trainer captures there. Its file begins without
- * pages, and is given those of the slot by snapshot/region.h. The keeper holds the file from
- * before it has the first page; the name tells the next agent which blocks it has, and the table
- * of moved bytes how many of them.
+ * pages; snapshot/region.h moves those of the slot into it. The keeper holds the file from before
+ * its first page; the name gives the next agent its blocks, and the table of moved bytes how many
+ * of them it has.
  *
  * Invariants:
  *  1. Regions of a slot that have pages, or are about to get them, do not overlap.
- *  2. Regions that have pages are in the keeper, where there is one.
+ *  2. Regions that have pages are in the keeper, if there is one.
  *  3. A write to the slot's memory by this agent excludes moves (regions_write_begin).
  */
 #ifndef CAIRN_AGENT_PROCESS_MEMORY_REGION_H
@@ -46,9 +46,9 @@ struct memory_regions {
     atomic_bool is_stopping;
 };
 
-/* Finds the regions of a slot among what the keeper holds: away[*away_count], by place, for
- * cairn_arena_adopt. arena_bytes is what the keeper has of the slot's own file, 0: nothing. Items
- * that cannot be used are dropped. */
+/* Finds the regions of a slot among the keeper's items: away[*away_count], by place, for
+ * cairn_arena_adopt. arena_bytes: of the slot's own file in the keeper, 0: none. Drops unusable
+ * items. */
 void regions_find(struct memory_regions *regions, struct cairn_keeper *keeper,
                   struct cairn_keeper_item *items, uint32_t item_count, uint64_t arena_bytes,
                   struct cairn_arena_range away[MEMORY_REGIONS_MAX], uint32_t *away_count);
@@ -70,10 +70,10 @@ CAIRN_MUST_CHECK cairn_err regions_add(struct memory_regions *regions, uint64_t 
 /* Closes one that has no pages and is not moving. */
 void regions_drop(struct memory_regions *regions, struct cairn_memory_region *region,
                   struct cairn_keeper *keeper);
-/* Has the keeper hold it; nothing where it does, or there is none. */
+/* Passes it to the keeper, if there is one and it does not hold it yet. */
 CAIRN_MUST_CHECK cairn_err regions_keep(struct cairn_memory_region *region,
                                         struct cairn_keeper *keeper);
-/* Another region that has pages, or is in the keeper, where this one is to have its own; NULL. */
+/* Another region with pages, or in the keeper, in the place of this one; NULL. */
 struct cairn_memory_region *regions_in_way(const struct memory_regions *regions,
                                            const struct cairn_memory_region *region);
 

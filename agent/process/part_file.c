@@ -61,8 +61,8 @@ ends_with(const char *name, const char *end)
     return len > end_len && strcmp(name + len - end_len, end) == 0;
 }
 
-/* Lists the parts that are whole, newest first; the caller frees *list. `clean`: removes what a
- * writer that died has left, and what was marked as bad. */
+/* Lists the complete parts, newest first; the caller frees *list. `clean`: removes leftovers of a
+ * dead writer, and parts marked as bad. */
 static cairn_err
 list_parts(int dir_fd, bool clean, struct cairn_generation_id **list, size_t *count)
 {
@@ -131,7 +131,7 @@ sums_bytes(uint64_t blocks)
     return (size_t)((8 * (blocks + 1) + HEADER_BYTES - 1) / HEADER_BYTES * HEADER_BYTES);
 }
 
-/* What a header holds beside the numbers of its part. */
+/* The contents of a header beside the numbers of its part. */
 struct head {
     uint64_t numbers_crc; /* as it is */
     uint64_t crc;         /* as it should be, with the record */
@@ -254,7 +254,7 @@ end_run(struct stream *stream, uint8_t *bytes, uint64_t offset, size_t run)
     return CAIRN_OK;
 }
 
-/* Writes, compares or loads bytes[count]. When it returns, nothing is under way. */
+/* Writes, compares or loads bytes[count]. On return nothing is pending. */
 static cairn_err
 stream_runs(struct stream *stream, uint8_t *bytes, uint64_t count)
 {

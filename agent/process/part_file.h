@@ -69,7 +69,7 @@ CAIRN_MUST_CHECK cairn_err part_files_list(const char *dir,
 CAIRN_MUST_CHECK cairn_err part_file_check(const char *dir, struct cairn_generation_id generation,
                                            uint64_t first, uint32_t count, uint32_t *bad);
 
-/* Gives the file the name under which nobody loads it; the next write removes it. */
+/* Renames the file so that nobody loads it; the next write removes it. */
 CAIRN_MUST_CHECK cairn_err part_file_mark_bad(const char *dir,
                                               struct cairn_generation_id generation);
 

@@ -133,7 +133,7 @@ record(struct cairn_agent *agent, const struct poison *poison)
     recorder_add(agent, &event);
 }
 
-/* A generation is the first of its run, or since one that is as late as the first was committed. */
+/* True for the first generation of its run, or since one as late as the first was committed. */
 static bool
 is_first(const struct cairn_agent *agent, struct cairn_generation_id generation)
 {

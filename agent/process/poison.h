@@ -1,11 +1,11 @@
 /*
  * agent/process/poison.h - generations that trainers of this node found to be worse than what the
- * job holds: what was wrong, and what `on_poison` says about it.
+ * job holds: what was wrong, and the effect of `on_poison`.
  *
- * A generation needs every rank's part, so one rank that does not give it keeps it from being
- * committed on all nodes. What is remembered are the poisoned generations of the run since the
- * last good one: the first tells most about the cause. The catalog keeps them, so that an agent
- * that starts again still names them.
+ * A generation needs every rank's part, so one rank that withholds it keeps all nodes from
+ * committing it. The poisoned generations of the run since the last good one are remembered: the
+ * first tells most about the cause. The catalog keeps them, so that an agent that starts again
+ * still names them.
  */
 #ifndef CAIRN_AGENT_PROCESS_POISON_H
 #define CAIRN_AGENT_PROCESS_POISON_H
@@ -21,7 +21,7 @@ struct poison {
     bool is_kept; /* the last one, all the same */
 };
 
-/* Takes up what the catalog has. A record that cannot be read is logged and forgotten. */
+/* Loads the catalog's records. Logs and forgets an unreadable one. */
 void poison_open(struct cairn_agent *agent);
 
 /*

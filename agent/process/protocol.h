@@ -1,6 +1,6 @@
 /*
- * agent/process/protocol.h - the versions of what agents send each other: the core's messages, the
- * services', and all that their bytes hold.
+ * agent/process/protocol.h - the versions of all bytes between agents: messages of the core and of
+ * the services, and their contents.
  *
  * Two agents use the newest version that both speak. Without one they refuse each other, and both
  * log their versions. Raise the newest with every change; raise the oldest when code for an old

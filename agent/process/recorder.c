@@ -111,7 +111,7 @@ add(struct cairn_agent *agent, const struct history_event *event)
 void
 recorder_add(struct cairn_agent *agent, const struct history_event *event)
 {
-    (void)add(agent, event); /* without memory the event is lost, and nothing else */
+    (void)add(agent, event); /* without memory only the event is lost */
 }
 
 void
@@ -330,7 +330,7 @@ recorder_trained(struct cairn_agent *agent, uint64_t step)
         begin_training(agent, step, wall_ns - (ago_ns < wall_ns ? ago_ns : 0));
     } else if (step > training->last_step) {
         event = *open;
-        /* begin a new range where new steps begin: redone steps have their own */
+        /* begins a new range where new steps begin: redone steps have their own */
         if ((event.generation.step <= recorder->trained_max &&
              training->last_step >= recorder->trained_max) ||
             wall_ns - event.wall_ns > training_ns_max) {
@@ -436,7 +436,7 @@ recorder_tick(struct cairn_agent *agent)
 
 /* ---- opening ---- */
 
-/* What an earlier start left open: nobody knows how it ended. */
+/* Closes what an earlier start left open: its end is unknown. */
 static void
 settle(struct recorder *recorder)
 {

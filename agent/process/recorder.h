@@ -2,15 +2,15 @@
  * agent/process/recorder.h - records this node's part of the job's history: collects events, keeps
  * them in memory within bounds (agent/history/book.h), and stores them.
  *
- * The store is a RocksDB of its own, `<dir>/history`, and not a table of the catalog: a write that
- * fails closes the catalog for what must be durable, and no event is worth that. A thread of its
- * own writes, so a disk that is full, slow or broken costs nothing but the events of a later start.
- * Events are stored within a tick; ranges that only grow, every ten seconds.
+ * The store is a RocksDB of its own, `<dir>/history`, and not a table of the catalog: a failed
+ * write closes the catalog, and no event justifies that. A thread of its own writes, so a disk that
+ * is full, slow or broken costs only the events of a later start. Events are stored within a tick;
+ * ranges that only grow, every ten seconds.
  *
  * A record's key is the event's number, big-endian; its value the packed event and the CRC-64 of
  * key and event. A damaged record is dropped, and a damaged store is set aside and begun again.
  *
- * Thread: loop, but for the writes.
+ * Thread: loop, except for the writes.
  */
 #ifndef CAIRN_AGENT_PROCESS_RECORDER_H
 #define CAIRN_AGENT_PROCESS_RECORDER_H
@@ -34,8 +34,8 @@ void recorder_tick(struct cairn_agent *agent);
 const struct history_book *recorder_book(const struct cairn_agent *agent);
 
 /*
- * Records an event. Its number, its times if they are 0, and where the node stands (`at`) are
- * filled in, and its text is made plain. Nothing before recorder_open.
+ * Records an event. Fills in its number, its times if they are 0, and the node's epoch, run and
+ * step (`at`), and makes its text plain. Does nothing before recorder_open.
  */
 void recorder_add(struct cairn_agent *agent, const struct history_event *event);
 

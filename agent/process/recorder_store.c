@@ -1,9 +1,9 @@
 /*
  * agent/process/recorder_store.c - the store of a node's history; see recorder_store.h.
  *
- * One job at most is under way, and while it is, the store belongs to it. After a write that failed
- * the store is closed, since RocksDB refuses writes until it is opened again, and everything counts
- * as not stored.
+ * At most one job is pending, and owns the store meanwhile. After a failed write the store is
+ * closed, since RocksDB refuses writes until it is opened again, and everything counts as not
+ * stored.
  */
 #include "agent/process/recorder_store.h"
 
@@ -123,7 +123,7 @@ load(void *context, const void *key, size_t key_bytes, const void *value, size_t
     return CAIRN_OK;
 }
 
-/* Moves a store that cannot be read out of the way, in place of one that was before. */
+/* Moves an unreadable store out of the way, replacing an earlier one there. */
 static void
 set_aside(const char *path)
 {

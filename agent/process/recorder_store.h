@@ -26,7 +26,7 @@ CAIRN_MUST_CHECK cairn_err recorder_store_open(struct cairn_loop *loop, const ch
                                                struct history_book *book,
                                                struct recorder_store **out);
 
-/* Has the changes of the book written. False: a write is under way, or a failed one is too fresh:
+/* Has the changes of the book written. False: a write is pending, or a failed one is too recent:
  * ask again. */
 bool recorder_store_write(struct recorder_store *store, struct history_book *book, uint64_t now_ns);
 

@@ -62,7 +62,7 @@ is_among(const char *name, const char *const *names, size_t count)
     return false;
 }
 
-/* Whether an option is taken over at once; those of credentials with them only. */
+/* Whether an option is applied at once; credentials only together. */
 static bool
 is_applied(const char *name, bool credentials_taken)
 {
@@ -202,8 +202,7 @@ apply_nodes(struct cairn_agent *agent, const struct cairn_config *fresh)
     return changes;
 }
 
-/* Hands keys and certificate to the transport, which logs what it has now. False: the old ones
- * stay. */
+/* Passes keys and certificate to the transport, which logs them. False: the old ones stay. */
 static bool
 apply_credentials(struct cairn_agent *agent, const struct reload *reload)
 {

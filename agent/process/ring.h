@@ -18,10 +18,10 @@ struct ring {
     uint64_t lines; /* of each row */
 };
 
-/* Reserves bytes_len for rows of `lines` blocks; 0: there is nothing to forward. CAIRN_NOMEM. */
+/* Reserves bytes_len for rows of `lines` blocks; 0: nothing to forward. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err ring_open(struct ring *ring, uint64_t lines, uint64_t bytes_len);
 void ring_close(struct ring *ring);
-/* Where `count` blocks of a row lie, from `line` on; NULL: there are no such, or they cross the
+/* The address of `count` blocks of a row, from `line` on; NULL if they do not exist, or cross the
  * ring's end. */
 uint8_t *ring_blocks(const struct ring *ring, uint32_t row, uint64_t line, uint32_t count);
 

@@ -43,12 +43,12 @@ struct scratch {
     uint32_t kept_buffers; /* of the transport, over all items and jobs */
 };
 
-/* Where a shard of an item goes; it counts as staged from now on. NULL without memory. */
+/* The place of an item's shard, which counts as staged from now on. NULL without memory. */
 uint8_t *scratch_stage(struct cairn_agent *agent, uint32_t item, uint32_t shard);
 
 /*
- * Keeps the arriving payload as a shard of an item where it lies. Returns false and does nothing if
- * it cannot stay there (invariant 2): the caller copies it.
+ * Keeps the arriving payload as a shard of an item in place. False, without effect, if it cannot
+ * stay there (invariant 2): the caller copies it.
  */
 bool scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uint8_t *payload);
 

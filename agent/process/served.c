@@ -22,7 +22,7 @@ lock_path_of(const char *socket_path, char path[LOCK_PATH_BYTES])
     return len > 0 && len < LOCK_PATH_BYTES;
 }
 
-/* Writes who serves the socket. A failure is only logged: the agent works as well without. */
+/* Writes who serves the socket. A failure is only logged: the agent works without. */
 static void
 write_who(int fd, const struct cairn_config *config)
 {
@@ -56,8 +56,7 @@ cairn_served_claim(const struct cairn_config *config, int *lock_fd)
         close(fd);
         return CAIRN_AGAIN;
     }
-    /* For those who look: this one can be asked for without being taken, so that they never stand
-     * in the way of a start. */
+    /* For readers: they can query this lock without taking it, so that they never block a start. */
     if (fcntl(fd, F_OFD_SETLK, &(struct flock){.l_type = F_WRLCK}) != 0)
         CAIRN_LOG_AT(WARN, "session: %s cannot be locked for who looks at it: %s", path,
                      strerror(errno));

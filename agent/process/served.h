@@ -1,5 +1,5 @@
 /*
- * agent/process/served.h - the lock file beside an agent's socket, which tells who serves it.
+ * agent/process/served.h - the lock file beside an agent's socket, with the agent that serves it.
  *
  * The file is the socket's path and ".lock". It holds the lines "pid P", "node I of N", "job NAME"
  * and "config PATH", and stays when the agent ends. The agent holds a lock on it as long as it
@@ -29,8 +29,8 @@ struct cairn_served {
     char config[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: the file does not say */
 };
 
-/* Who serves the socket, or did before it ended. False where no agent ever has, or the file cannot
- * be read. */
+/* The agent that serves the socket, or did before it ended. False if there never was one, or the
+ * file is unreadable. */
 bool cairn_served_look(const char *socket_path, struct cairn_served *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* agent/process/session.c - what is sent to trainers, and how sessions end; see session.h. */
+/* agent/process/session.c - frames to trainers, and the ends of sessions; see session.h. */
 #include "agent/process/session.h"
 
 #include "agent/process/agent_state.h"
@@ -206,8 +206,8 @@ put_grant(struct cairn_agent *agent, struct session *session,
 
 /*
  * If another trainer was told to stop copying into this slot, and has not confirmed that, it could
- * write into the new generation: the grant waits. It waits ten seconds at most, since a stopped
- * left-over trainer must not end the protection of the job. What it damages later is found by its
+ * write into the new generation: the grant waits. It waits ten seconds at most, because a stopped
+ * left-over trainer must not end the protection of the job. Damage that it does later is found by
  * checksums and repaired. A grant also waits until the rank's region is cut (cutting.h).
  */
 void

@@ -1,13 +1,13 @@
 /*
- * agent/process/session.h - sessions of the Unix socket: what is sent to trainers, and how sessions
- * end.
+ * agent/process/session.h - sessions of the Unix socket: frames to trainers, and the ends of
+ * sessions.
  *
- * States: NEW until HELLO, then WELCOME. CLOSING: what is queued is still sent, nothing is read.
- * DRAINING: a trainer that was evicted but may still be copying into a slot; we wait until its
- * end of the socket closes.
+ * States: NEW until HELLO, then WELCOME. CLOSING: queued frames are still sent, nothing is read.
+ * DRAINING: a trainer that was evicted but may still be copying into a slot; we wait until its end
+ * of the socket closes.
  *
  * Invariants:
- *  1. A session ends in sessions_reap or session_end only, never inside a function that was handed
+ *  1. A session ends in sessions_reap or session_end only, never inside a function that was given
  *     it: session_flush marks it as `ending`.
  *  2. A trainer may write to a slot from GRANT until DONE, CANCEL or the end of its connection;
  *     `writing` has a bit for each such slot. Nobody else is granted the slot meanwhile, except
@@ -75,7 +75,7 @@ struct session {
     struct cairn_session_grant
         held_back;         /* waits for another trainer's copy to stop; step 0: none */
     uint64_t held_back_ns; /* since when */
-    uint64_t last_step;    /* that its trainer ends with: told of the commit; 0: none */
+    uint64_t last_step;    /* the trainer's last one, whose commit it waits for; 0: none */
     struct cairn_client_stats stats;
     struct cairn_session_coverage *coverage; /* owned; NULL: not reported */
     struct cairn_session_unwatched unwatched;
@@ -93,7 +93,7 @@ void session_committed(struct cairn_agent *agent, struct cairn_generation_id gen
 
 /* ---- sending, and the end ---- */
 
-/* Sends what is queued for a session. If the other end is gone, marks it as ending. */
+/* Sends queued frames of a session. If the other end is gone, marks it as ending. */
 void session_flush(struct cairn_agent *agent, struct session *session);
 
 /* Queues a refusal; `request` 0 refuses the session itself, which then closes. */
@@ -102,22 +102,21 @@ void session_refuse(struct session *session, uint32_t request, cairn_err err, co
 /*
  * Claims the rank that HELLO names for the session's process. One live process holds a rank of this
  * node, the first to register or to hand over rings of timing records; sessions of ended processes
- * are closed. Nor do two launches of the job share a node: each would take the other's ranks for
+ * are closed. Two launches of the job cannot share a node: each would take the other's ranks for
  * ever. CAIRN_AGAIN: another process holds it, as text[text_bytes] says.
  */
 CAIRN_MUST_CHECK cairn_err session_claim_rank(struct cairn_agent *agent, struct session *session,
                                               char *text, size_t text_bytes);
 
 /*
- * A node outside the epoch holds no ranks that could refuse a second launch. So its
- * agent asks all others who holds the rank of a trainer that registers; the trainer waits for that,
- * a second at most. If a live process of another launch does, the trainer is refused with
- * CAIRN_AGAIN.
+ * A node outside the epoch holds no ranks that could refuse a second launch. So its agent asks all
+ * others who holds the rank of a registering trainer, which waits for a second at most. If a live
+ * process of another launch holds it, the trainer is refused with CAIRN_AGAIN.
  */
 void session_claim_elsewhere(struct cairn_agent *agent, struct session *session);
 /* Not all agents have answered. */
 bool session_claim_is_open(const struct cairn_agent *agent, const struct session *session);
-/* Another agent's question or answer. False: the message is something else. */
+/* Another agent's question or answer. False: another message. */
 bool session_claim_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* Sends REGISTERED, and grants, to the trainers whose memory has been cut. A handler

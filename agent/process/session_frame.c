@@ -64,8 +64,8 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
                  hello->rank, hello->world, hello->local_ranks, (unsigned)CAIRN_RANKS_PER_NODE_MAX);
         return CAIRN_INVAL;
     }
-    if (!view.met) { /* it may be an epoch behind: a trainer would be evicted as soon as it hears
-                      * of that */
+    if (!view.met) { /* it may be an epoch behind: a trainer would be evicted as soon as it hears of
+                      * that */
         snprintf(text, text_bytes,
                  "this agent has just started and has not met the job's other agents yet");
         return CAIRN_AGAIN;
@@ -172,7 +172,7 @@ take_hello(struct cairn_agent *agent, struct session *session,
                  hello.world, hello.pid);
 }
 
-/* Shows out older sessions of the process, whose rank this one takes over. */
+/* Evicts older sessions of the process, whose rank this one takes over. */
 static void
 show_out_own(struct cairn_agent *agent, const struct session *fresh)
 {
@@ -185,7 +185,7 @@ show_out_own(struct cairn_agent *agent, const struct session *fresh)
     }
 }
 
-/* Has all other trainers of this node register again, where their regions lie close together. */
+/* Has all other trainers of this node register again, so that their regions are close together. */
 static void
 show_out_ranks(struct cairn_agent *agent, const struct session *self)
 {
@@ -318,7 +318,7 @@ take_begin(struct cairn_agent *agent, struct session *session,
         session->state = SESSION_CLOSING;
 }
 
-/* Takes an event that says that a trainer has stopped copying. */
+/* Handles the end of a trainer's copying. */
 static void
 stop_copying(struct cairn_agent *agent, struct session *session, struct cairn_event *event)
 {
@@ -481,7 +481,7 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
     }
 }
 
-/* Reads and drops what a trainer sends that was evicted, until its connection ends. */
+/* Reads and drops an evicted trainer's frames, until its connection ends. */
 static void
 drain(struct cairn_agent *agent, struct session *session)
 {

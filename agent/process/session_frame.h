@@ -1,9 +1,9 @@
 /*
- * agent/process/session_frame.h - takes the frames that trainers and operators send.
+ * agent/process/session_frame.h - handles the frames of trainers and operators.
  *
- * Invariant: nothing in a frame is believed. The parsers of client/session.h bound it, and its
- * numbers are checked here. A frame that is malformed, or not allowed in the session's state,
- * closes the session.
+ * Invariant: frames are untrusted. The parsers of client/session.h bound them, and their numbers
+ * are checked here. A frame that is malformed, or not allowed in the session's state, closes the
+ * session.
  */
 #ifndef CAIRN_AGENT_PROCESS_SESSION_FRAME_H
 #define CAIRN_AGENT_PROCESS_SESSION_FRAME_H

@@ -2,10 +2,10 @@
  * agent/process/session_region.c - which blocks of the node's shard belong to which trainer; see
  * session_region.h.
  *
- * Each trainer's capture plan gets a run of blocks: where its rank had one of the same length
- * before, so that its memory need not be cut again (cutting.h), else first fit. If a trainer comes
- * back smaller, a hole is left behind its region; session.c fills holes with zero blocks, so that
- * every block of a shard has a checksum.
+ * Each trainer's capture plan gets a run of blocks: the rank's earlier run of the same length, so
+ * that its memory need not be cut again (cutting.h), else first fit. If a trainer returns smaller,
+ * it leaves a hole behind its region; session.c fills holes with zero blocks, so that every block
+ * of a shard has a checksum.
  */
 #include "agent/process/session_region.h"
 
@@ -70,7 +70,7 @@ session_place_in_slot(const struct cairn_agent *agent, uint32_t slot, uint32_t r
     return place;
 }
 
-/* Where the rank had its region before, if that place is free; UINT64_MAX: nowhere. */
+/* The rank's earlier region, if that place is free; UINT64_MAX: none. */
 static uint64_t
 former_place(const struct cairn_agent *agent, const struct session *self, uint64_t blocks)
 {
@@ -161,8 +161,7 @@ pack_manifest(const struct cairn_agent *agent, struct cairn_manifest *manifest, 
         for (uint32_t e = 0; e < session->slices.count; e++) {
             struct cairn_manifest_entry *entry = &manifest->entries[manifest->entry_count];
 
-            /* A replica whose share is nothing is told of all the same: tiling.h needs its
-             * number. */
+            /* A replica with an empty share is listed too: tiling.h needs its number. */
             if (cairn_slice_elements(&session->slices.slices[e]) == 0)
                 continue;
             *entry = session->entries[e];
@@ -256,7 +255,7 @@ session_tell_ranks(struct cairn_agent *agent)
 }
 
 /* Writes to text which tensor the ranks of this node describe differently, and how. Leaves text
- * alone if there is none. */
+ * alone if all agree. */
 static void
 say_disagreement(const struct cairn_agent *agent, char *text, size_t text_bytes)
 {

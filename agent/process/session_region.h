@@ -29,8 +29,8 @@ uint64_t session_place_in_slot(const struct cairn_agent *agent, uint32_t slot, u
                                uint64_t blocks);
 
 /*
- * Gives the session a region for the slices that it registers. On failure text[text_bytes] says
- * what is wrong, and the caller calls session_forget_region.
+ * Gives the session a region for its registered slices. On failure text[text_bytes] gets the
+ * reason, and the caller calls session_forget_region.
  */
 CAIRN_MUST_CHECK cairn_err session_plan_region(struct cairn_agent *agent, struct session *session,
                                                char *text, size_t text_bytes);

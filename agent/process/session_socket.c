@@ -127,7 +127,7 @@ sessions_open(struct cairn_agent *agent)
                      path);
         return CAIRN_CONFIG;
     }
-    unlink(path); /* of an agent that died: the lock says that none lives */
+    unlink(path); /* of an agent that died: the lock is free */
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     mask = umask(0177);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||

@@ -23,7 +23,7 @@ struct session_socket {
     uint64_t next_serial;
 };
 
-/* Makes this the only agent of its socket. CAIRN_AGAIN: another one is; CAIRN_IO. */
+/* Makes this the only agent of its socket. CAIRN_AGAIN: there is another; CAIRN_IO. */
 CAIRN_MUST_CHECK cairn_err sessions_lock(struct cairn_agent *agent);
 CAIRN_MUST_CHECK cairn_err sessions_open(struct cairn_agent *agent);
 

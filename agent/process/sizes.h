@@ -1,6 +1,6 @@
 /*
- * agent/process/sizes.h - how much memory a configuration asks for: of state, parity and records,
- * per slot. The agent reserves it, and `cairn doctor` says beforehand whether it fits.
+ * agent/process/sizes.h - the memory that a configuration needs: for state, parity and records, per
+ * slot. The agent reserves it; `cairn doctor` reports beforehand whether it fits.
  */
 #ifndef CAIRN_AGENT_PROCESS_SIZES_H
 #define CAIRN_AGENT_PROCESS_SIZES_H
@@ -29,8 +29,8 @@ struct cairn_sizes {
  * at most all active nodes. */
 uint32_t cairn_sizes_group(const struct cairn_config *config);
 
-/* CAIRN_NOMEM, or what cairn_roster_build says where the nodes cannot be laid out in groups. Pure.
- * Thread: any. */
+/* CAIRN_NOMEM, or the error of cairn_roster_build if the nodes cannot form groups. Pure. Thread:
+ * any. */
 CAIRN_MUST_CHECK cairn_err cairn_sizes_of(const struct cairn_config *config,
                                           struct cairn_sizes *out);
 

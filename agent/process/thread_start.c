@@ -1,8 +1,8 @@
 /*
- * agent/process/thread_start.c - takes the place of libc's pthread_create in the whole program.
+ * agent/process/thread_start.c - replaces libc's pthread_create in the whole program.
  *
- * RocksDB ends the process if it cannot start a thread. A kernel without a thread to give often has
- * one a moment later, so all starts, RocksDB's included, try again for half a second.
+ * RocksDB ends the process if it cannot start a thread. A kernel that refuses a thread often has
+ * one a moment later, so all starts, RocksDB's included, are retried for half a second.
  */
 #include <dlfcn.h>
 #include <errno.h>

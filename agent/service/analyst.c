@@ -17,7 +17,7 @@ enum {
     ROUNDS_AT_REST = 6,                       /* in a row, before going home */
     AGE_STEPS = 10,                           /* an offer is not withdrawn for its age before … */
     PROBATION_STEPS = CAIRN_RECENT_STEPS + 2, /* after a change is taken, before it is measured */
-    FAILURES = 2 /* in a row, CAIRN_RECENT_STEPS apart: one may be a pause of something else */
+    FAILURES = 2 /* in a row, CAIRN_RECENT_STEPS apart: one may be an unrelated pause */
 };
 static const uint64_t age_ns = 60 * CAIRN_NS_PER_S;
 static const uint64_t other_evidence_ns = 60 * CAIRN_NS_PER_S;
@@ -79,7 +79,7 @@ struct analyst {
     uint32_t failures;
 
     /* of relaunches */
-    double lost_ms; /* that the one that would gain most would have saved by now … */
+    double lost_ms;               /* that the most profitable one would have saved by now … */
     struct proposal_slow lost_at; /* … with these ranks slow */
     uint64_t shape_watched;       /* number of the approved one */
     uint64_t shape_wall_ns;       /* since when this analyst watches it */
@@ -224,7 +224,8 @@ note_commit(struct analyst *analyst, const struct analyst_round *round, uint64_t
     analyst->committed_step = round->committed_step;
 }
 
-/* The trainers may run something else than what was offered last; then their state is not its. */
+/* True if the trainers may run another placement than the last offer; its state is then not
+ * theirs. */
 static void
 note_state(struct analyst *analyst, const struct proposal *running,
            const struct analyst_round *round)
@@ -251,10 +252,10 @@ is_commit_new(const struct analyst *analyst, uint64_t wall_ns)
 }
 
 /*
- * The planner's figure for the fullest node is of layers alone, and may be rough. This node's real
- * state corrects it: either every node has as much beside its layers as this one, or layers are as
- * much larger than planned. The lesser counts; if it is too little, the fill fails, and training
- * goes on as before. The job has begun at home, so that fits.
+ * The planner's figure for the fullest node covers layers alone, and may be rough. This node's real
+ * state corrects it: either every node has as much beside its layers as this one, or layers are
+ * larger than planned by the same factor. The lesser counts; if it is too little, the fill fails,
+ * and training goes on as before. The job has begun at home, so that fits.
  */
 static bool
 fits_slots(const struct analyst *analyst, const struct proposal *to)
@@ -289,7 +290,7 @@ find_gate(const struct analyst *analyst, const struct proposal *to, uint64_t wal
     return find_unsafe(analyst, to, wall_ns);
 }
 
-/* What has refused a placement since it was wanted first. */
+/* The gate that has refused a placement since it was first wanted. */
 static struct proposal_refused
 refused_until(const struct analyst *analyst, const struct proposal *wanted, uint64_t wall_ns)
 {
@@ -334,8 +335,8 @@ is_running(const struct analyst *analyst, const struct proposal_book *book)
            analyst->runs_number == book->offer.placement.number;
 }
 
-/* A step before the change, as measured; INFINITY: too few steps were made by what ran before, or
- * with these ranks slow, for the median to be theirs. */
+/* The measured step before the change; INFINITY: the earlier placement made too few steps, or too
+ * few with these ranks slow, for a median. */
 static double
 measured_before(const struct analyst *analyst, const struct analyst_round *round)
 {
@@ -361,7 +362,7 @@ note_taken(struct analyst *analyst, struct proposal_book *book, const struct ana
     return proposal_note_taken(book, before_ms, expected_ms, wall_ns);
 }
 
-/* Whether a change brings what it should: at least half of the predicted gain. */
+/* Whether a change keeps its promise: at least half of the predicted gain. */
 static bool
 has_gained(const struct proposal_story *story, double after_ms)
 {
@@ -405,7 +406,7 @@ is_aged(const struct analyst *analyst, const struct proposal_book *book,
            analyst->watched_steps >= AGE_STEPS && wall_ns >= analyst->watched_ns + age_ns;
 }
 
-/* What trainers have told since, and what the steps after a change took. */
+/* The trainers' reports since, and the times of steps after a change. */
 static uint32_t
 follow_offer(struct analyst *analyst, struct proposal_book *book, const struct proposal *home,
              const struct analyst_round *round, uint32_t steps, uint64_t wall_ns)
@@ -442,7 +443,7 @@ follow_offer(struct analyst *analyst, struct proposal_book *book, const struct p
 
 /* ---- rounds: what is wanted ---- */
 
-/* Whether some rank that a placement was made for may be slow still, without anybody knowing. */
+/* Whether some rank that a placement was made for may still be slow without a verdict. */
 static bool
 is_unsure(const struct proposal *running, const struct analyst_round *round)
 {
@@ -557,7 +558,7 @@ is_reshaped(const struct analyst *analyst, const struct analyst_round *round)
     return round->shape != 0 && !(shape->is_home && shape->placement.number == round->shape);
 }
 
-/* What has become of the relaunch that was approved last. */
+/* The outcome of the relaunch that was approved last. */
 static uint32_t
 follow_relaunch(struct analyst *analyst, struct proposal_book *book,
                 const struct analyst_round *round, uint32_t steps, uint64_t wall_ns)
@@ -590,7 +591,7 @@ follow_relaunch(struct analyst *analyst, struct proposal_book *book,
         analyst->shape_gap_ns, wall_ns);
 }
 
-/* Proposes a relaunch once the slow ranks have cost what it does. */
+/* Proposes a relaunch once the slow ranks have cost as much as it does. */
 static uint32_t
 consider_relaunch(struct analyst *analyst, struct proposal_book *book, const struct proposal *home,
                   const struct analyst_round *round, uint32_t steps, uint64_t wall_ns)
@@ -655,8 +656,8 @@ act(struct analyst *analyst, const struct analyst_round *round, uint32_t steps, 
 
 /* ---- rounds: advice ---- */
 
-/* Whether all ranks that settled rates call slow are slow by the open verdicts too: rates settle
- * some rounds after a verdict has ended, and nothing new is made of them then. */
+/* Whether all ranks with slow settled rates are slow by the open verdicts too: rates settle some
+ * rounds after a verdict has ended, and must not lead to a new proposal then. */
 static bool
 still_holds(const struct proposal_slow *slow, const struct analyst_round *round)
 {

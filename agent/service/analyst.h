@@ -122,7 +122,7 @@ enum {
     ANALYST_SAY_ADVICE = 1024,
     ANALYST_SAY_NO_ADVICE = 2048,
     ANALYST_SAY_UNKNOWN = 4096,    /* slow ranks that name no device: `unknown` */
-    ANALYST_SAY_KEPT = 8192,       /* the newest story's offer has brought what it should */
+    ANALYST_SAY_KEPT = 8192,       /* the newest story's offer has kept its promise */
     ANALYST_SAY_WITHDRAWN = 16384, /* why is in the story of the offer that this one withdraws */
     ANALYST_SAY_RELAUNCH = 65536,  /* a relaunch is proposed */
     ANALYST_SAY_HEARD = 32768      /* offer and proposal are another agent's */
@@ -156,7 +156,7 @@ const struct proposal_book *analyst_book(const struct analyst *analyst);
 /* The one to be stored. After ANALYST_STORE. */
 const struct proposal_book *analyst_next(const struct analyst *analyst);
 
-/* Which gate refuses what is wanted, and since when; PROPOSAL_GATE_NONE: none does. */
+/* The gate that refuses the wanted placement, and since when; PROPOSAL_GATE_NONE: none. */
 enum proposal_gate analyst_refused(const struct analyst *analyst, uint64_t *since_wall_ns);
 
 /* The adviser's; CAIRN_REPLAN_NONE: there is none. */

@@ -1,4 +1,4 @@
-/* agent/service/cause.c - what two readings of a node say; see cause.h. */
+/* agent/service/cause.c - what two readings of a node show; see cause.h. */
 #include "agent/service/cause.h"
 
 #include <inttypes.h>
@@ -53,7 +53,7 @@ add(struct list *list, enum cause_kind kind, uint64_t value, uint64_t normal, co
     list->count++;
 }
 
-/* How much a counter has grown; one that went back was reset, and counts from 0. */
+/* How much a counter has grown; a counter that fell was reset, and counts from 0. */
 static uint64_t
 grown(uint64_t before, uint64_t now)
 {

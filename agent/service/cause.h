@@ -1,5 +1,5 @@
 /*
- * agent/service/cause.h - what two readings of a node say about why its ranks are slow or hang.
+ * agent/service/cause.h - what two readings of a node show about why its ranks are slow or hang.
  *
  * Pure. A cause is a fact with numbers, beside a verdict; no verdict depends on it.
  */
@@ -36,9 +36,8 @@ enum { CAUSES_MAX = 8, CAUSE_TEXT_BYTES = 160 };
 
 struct cause {
     enum cause_kind kind;
-    uint32_t rank; /* UINT32_MAX: of the node */
-    uint64_t value,
-        normal; /* what was measured, and what it would be: MHz, MB/s, errors, percent */
+    uint32_t rank;               /* UINT32_MAX: of the node */
+    uint64_t value, normal;      /* the measured and the normal value: MHz, MB/s, errors, percent */
     char what[CAUSE_TEXT_BYTES]; /* "GPU 0 runs at 1200 of 1980 MHz: it is too hot (91 °C)" */
 };
 

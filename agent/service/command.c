@@ -80,8 +80,8 @@ sets_same_name(const char *const *settings, const char *variable)
     return false;
 }
 
-/* The settings, and this process' environment but for what they set; freed by the caller, the
- * strings stay. NULL without memory. */
+/* The settings, and this process's other environment; the caller frees the array, not the strings.
+ * NULL without memory. */
 static char **
 make_environment(const char *const *settings)
 {
@@ -144,8 +144,8 @@ spawn(const struct cairn_command *command, char *const *arguments, char *const *
 
 /* ---- until its end ---- */
 
-/* Reads what is there; what has no room is dropped. The descriptor is -1 afterwards where nothing
- * more comes. */
+/* Reads pending output; drops what does not fit. The descriptor is -1 afterwards if no more
+ * comes. */
 static void
 take_output(struct cairn_command *command, int *fd)
 {
@@ -203,11 +203,10 @@ await(struct cairn_command *command, pid_t pid, int *output_fd)
         if (ended == pid && !is_killed)
             take_status(command, status);
         if (ended == pid || (ended < 0 && errno != EINTR))
-            return; /* in the second case somebody has arranged that nobody learns how it ended:
-                     * unknown */
+            return; /* in the second case somebody discards exit states: unknown */
         now_ns = cairn_clock_now_ns(&clock);
         if (!is_killed && (is_closing || now_ns >= until_ns)) {
-            (void)kill(-pid, SIGKILL); /* the group is there as long as it is not waited for */
+            (void)kill(-pid, SIGKILL); /* the group exists until it is waited for */
             command->end =
                 now_ns >= until_ns ? CAIRN_ENFORCEMENT_TIMEOUT : CAIRN_ENFORCEMENT_UNKNOWN;
             is_killed = true;

@@ -1,11 +1,11 @@
 /*
- * agent/service/command.h - the operator's command that `enforce_command` in the configuration
- * names: looked at, and run, as a process.
+ * agent/service/command.h - the operator's command of `enforce_command` in the configuration:
+ * checked, and run, as a process.
  *
  * It gets a document on its standard input, and settings in its environment. Its standard output
- * and error are kept up to a bound, and read beyond it. It has a process group of its own, which is
- * killed when its time is over or the agent stops; no other descriptor of the agent's, no blocked
- * or ignored signals, and no shell in between.
+ * and error are read to the end and kept up to a bound. It has a process group of its own, which is
+ * killed when its time is over or the agent stops; it has no other descriptor of the agent, no
+ * blocked or ignored signals, and no shell in between.
  */
 #ifndef CAIRN_AGENT_SERVICE_COMMAND_H
 #define CAIRN_AGENT_SERVICE_COMMAND_H
@@ -17,8 +17,7 @@
 
 enum {
     CAIRN_COMMAND_OUTPUT_BYTES = 16 << 10,
-    CAIRN_COMMAND_PIECE_BYTES = 900 /* a line of the log has room for that, and for what stands
-                                     * before it */
+    CAIRN_COMMAND_PIECE_BYTES = 900 /* fits a line of the log with its prefix */
 };
 
 struct cairn_command {
@@ -30,7 +29,7 @@ struct cairn_command {
     uint64_t limit_ns;
     const atomic_bool *is_closing; /* when it becomes true, the command is killed */
 
-    enum cairn_enforcement_state end; /* UNKNOWN where it was killed for is_closing, or cannot be
+    enum cairn_enforcement_state end; /* UNKNOWN if it was killed for is_closing, or cannot be
                                        * waited for */
     uint32_t value;
     bool is_cut; /* there was more than `output` holds */
@@ -46,17 +45,17 @@ struct cairn_command_piece {
     bool is_continuing; /* the one before had the begin of its line */
 };
 
-/* CAIRN_CONFIG with the text in error[error_bytes] where the configuration does not name a program
- * that this process may run. Without a command it is CAIRN_OK. Blocks on the disk. */
+/* CAIRN_CONFIG with the text in error[error_bytes] if the configuration names a program that this
+ * process may not run. CAIRN_OK without a command. Blocks on the disk. */
 CAIRN_MUST_CHECK cairn_err cairn_command_check(const struct cairn_config *config, char *error,
                                                size_t error_bytes);
 
-/* Runs it to its end, and says in the struct how that went. Blocks for limit_ns and five seconds at
+/* Runs it to its end, and puts the outcome into the struct. Blocks for limit_ns and five seconds at
  * most. Thread: a worker. */
 void cairn_command_run(struct cairn_command *command);
 
-/* The next piece of what a command has said, from *at on, which is 0 first; empty lines are passed
- * over. False: that was all. */
+/* The next piece of a command's output, from *at on, which is 0 first; skips empty lines. False: no
+ * more. */
 bool cairn_command_next_piece(const struct cairn_command *command, size_t *at,
                               struct cairn_command_piece *out);
 

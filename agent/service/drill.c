@@ -212,7 +212,7 @@ struct decode_drill {
     uint64_t sources, wanted; /* shards of the stripe */
     uint8_t *shards[CAIRN_SHARDS_MAX];
     uint64_t bad;   /* positions of sources that are damaged */
-    uint64_t wrong; /* positions that were decoded to other bytes than their checksums say */
+    uint64_t wrong; /* positions whose decoded bytes differ from their checksums */
     cairn_err err;
 };
 
@@ -260,7 +260,7 @@ static void begin_lines(struct drill *drill);
 
 /*
  * True if the lines were bad before, in this generation. Once proves nothing: a node that drops the
- * generation while it sends may send what comes after it. The next time it refuses.
+ * generation while sending may send later bytes. The next time it refuses.
  */
 static bool
 is_confirmed(struct drill *drill)
@@ -273,8 +273,8 @@ is_confirmed(struct drill *drill)
     return confirmed;
 }
 
-/* Leaves damaged sources out: first line by line, to see which lines they are bad in. A source with
- * much damage is read only where no other is left. */
+/* Leaves damaged sources out: first line by line, to find the lines they are bad in. A source with
+ * much damage is read only if no other is left. */
 static void
 leave_out(struct drill *drill, uint64_t bad)
 {

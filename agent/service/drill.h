@@ -49,7 +49,7 @@ struct drill_ask {
 struct drill_report {
     bool finished;
     bool survivable;                        /* finished: everything was decoded, and right */
-    cairn_err err;                          /* finished: it could not be found out; text says why */
+    cairn_err err;                          /* finished without a result: text has the reason */
     struct cairn_generation_id first, last; /* generations that were read */
     uint64_t decoded_bytes, total_bytes;    /* of the lost nodes' data */
     uint64_t read_bytes;
@@ -60,11 +60,11 @@ struct drill_report {
 void drill_close(struct cairn_agent *agent);
 void drill_tick(struct cairn_agent *agent);
 
-/* Starts the drill unless it runs or has run, and tells how far it is. Another drill that runs is
- * CAIRN_AGAIN. */
+/* Starts the drill unless it runs or has run, and reports its progress. CAIRN_AGAIN: another drill
+ * runs. */
 void drill_look(struct cairn_agent *agent, const struct drill_ask *ask, struct drill_report *out);
 
-/* A FETCHED of another agent. False: it is not for a drill. */
+/* A FETCHED of another agent. False: not for a drill. */
 bool drill_message(struct cairn_agent *agent, const struct cairn_service_message *message,
                    const uint8_t *payload, size_t payload_len);
 

@@ -24,7 +24,7 @@ struct drill_lines {
 uint64_t drill_total_blocks(const struct cairn_stripes *stripes, uint64_t lost);
 
 /* The lines at or after *place, at most lines_max, in which a lost position has data. Moves *place
- * to them. False: there are none. */
+ * to them. False: no more. */
 bool drill_next(const struct cairn_stripes *stripes, uint64_t lost, uint32_t lines_max,
                 struct drill_place *place, struct drill_lines *out);
 

@@ -1,11 +1,11 @@
 /*
  * agent/service/enforcing.c - runs the operator's command for verdicts that propose an exchange;
- * see enforcing.h. replan/live/enforce.h decides for which verdicts: those alone that this agent's
+ * see enforcing.h. replan/live/enforce.h decides for which verdicts: only those that this agent's
  * own detector confirms now.
  *
- * How a command ended is stored and told like its start. A worker waits for the command, so neither
- * the loop nor the protection does. The command decides what happens to the job: the agent does
- * nothing to a trainer.
+ * The outcome of a command is stored and announced like its start. A worker waits for the command,
+ * so neither the loop nor the protection does. The command decides what happens to the job: the
+ * agent does nothing to a trainer.
  */
 #include "agent/service/enforcing.h"
 
@@ -64,8 +64,8 @@ find_entry(const struct cairn_ledger *ledger, uint64_t number)
     return NULL;
 }
 
-/* Lists the nodes of a verdict: those that it names, or else those that its listed ranks run on,
- * each once. Returns how many. */
+/* Lists the nodes of a verdict: its named nodes, or else those of its listed ranks, each once.
+ * Returns how many. */
 static uint32_t
 nodes_of(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, uint32_t *out)
 {
@@ -85,7 +85,7 @@ nodes_of(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry
     return count;
 }
 
-/* "NAME=3 7". What has no room is left out: it has, as many as are listed. */
+/* "NAME=3 7". Nodes without room are left out; there is room for as many as are listed. */
 static void
 set_numbers(char *setting, const char *name, const uint32_t *items, uint32_t count)
 {
@@ -196,8 +196,8 @@ end(struct enforcing_state *state, enum cairn_enforcement_state how, uint32_t va
     CAIRN_LOG_AT(WARN, "enforce: verdict=%" PRIu64 ": %s; took_ms=%" PRIu64, state->number, text,
                  (agent_now_ns(agent) - state->began_ns) / CAIRN_NS_PER_MS);
     if (!enforcing_add_end(agent))
-        return; /* the list is another agent's by now, and does not have it: said again when one
-                 * comes that has */
+        return; /* the list is another agent's by now, and lacks it: announced again when a list
+                 * comes that has it */
     (void)timing_store(agent);
     if (!agent->stopping)
         timing_tell_changes(agent);

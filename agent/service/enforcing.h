@@ -2,8 +2,8 @@
  * agent/service/enforcing.h - runs the operator's command for verdicts that propose an exchange, if
  * verdict_policy is enforce and this agent is the analyst.
  *
- * Invariant: a run is stored and told to the other agents before the command starts, so that no
- * agent runs it a second time after a crash.
+ * Invariant: a run is stored and announced to the other agents before the command starts, so that
+ * no agent runs it a second time after a crash.
  */
 #ifndef CAIRN_AGENT_SERVICE_ENFORCING_H
 #define CAIRN_AGENT_SERVICE_ENFORCING_H

@@ -151,7 +151,7 @@ manifest_from_own(struct fetcher *fetcher, uint32_t member)
 }
 
 /* The agent that holds a member's part now, or did when the fetcher started: a pinned generation
- * stays where it is when another one becomes ready. */
+ * stays in place when another one becomes ready. */
 uint32_t
 fetch_holder_of(const struct fetcher *fetcher, uint32_t member)
 {
@@ -268,7 +268,7 @@ open_run(struct cairn_job *job)
     opening->err = err;
 }
 
-/* Gives what was opened to the fetcher, which owns it from then on. */
+/* Gives the opened files to the fetcher, which owns them from then on. */
 static void
 open_done(struct cairn_job *job)
 {

@@ -1,10 +1,10 @@
 /*
- * agent/service/fetch.h - reads a generation wherever it lies: own memory, other nodes' memory,
+ * agent/service/fetch.h - reads a generation from any place: own memory, other nodes' memory,
  * spilled files.
  *
  * A fetcher first gathers the manifests of all containers of one generation: those of its own group
- * from the seals of its part, the others from other agents. Then it reads runs of blocks into
- * the caller's memory. Restoring trainers, spill and export use it.
+ * from the seals of its part, the others from other agents. Then it reads runs of blocks into the
+ * caller's memory. Restoring trainers, spill and export use it.
  *
  * Invariants:
  *  1. Every block is compared with the checksum in its manifest before it is handed out. A damaged
@@ -38,7 +38,7 @@ void fetch_tick(struct cairn_agent *agent);
 /* A trainer's RESTORE, FETCH or RESTORED. False: malformed. */
 bool fetch_frame(struct cairn_agent *agent, struct session *session,
                  struct cairn_session_frame *frame);
-/* The session gets no more answers: its restore, if one is under way, ends. */
+/* The session gets no more answers: its restore, if pending, ends. */
 void fetch_forget(struct cairn_agent *agent, struct session *session);
 
 /* A FETCH or FETCHED of another agent. */
@@ -60,9 +60,9 @@ struct fetcher_run {
 };
 
 /*
- * Starts on a generation: in memory (the core's ready one, or one that an own complete part
- * keeps pinned), or in the files of its directory below spill_dir. `ready` is called once, from the
- * loop, maybe at once. CAIRN_NOT_FOUND: it is none of these; CAIRN_NOMEM.
+ * Starts on a generation: in memory (the core's ready one, or one that an own complete part keeps
+ * pinned), or in the files of its directory below spill_dir. `ready` is called once, from the loop,
+ * maybe at once. CAIRN_NOT_FOUND: in none of these; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err fetcher_start(struct cairn_agent *agent,
                                          struct cairn_generation_id generation, bool from_files,
@@ -76,7 +76,7 @@ uint32_t fetcher_container_count(const struct fetcher *fetcher);
 const struct cairn_manifest *fetcher_manifest(const struct fetcher *fetcher, uint32_t container);
 
 /* Reads runs[count] (copied); `done` is called once, with `tag`, maybe at once. CAIRN_INVAL: blocks
- * that are not there. */
+ * that do not exist. */
 CAIRN_MUST_CHECK cairn_err fetcher_read(struct fetcher *fetcher, const struct fetcher_run *runs,
                                         uint32_t count, uint64_t tag, fetcher_done_fn *done,
                                         void *context);

@@ -224,7 +224,7 @@ hopeless(const struct fetcher *fetcher, uint64_t now_ns, cairn_err *err)
     return NULL;
 }
 
-/* Asks again for what is missing, and gives up what is overdue. */
+/* Asks again for missing blocks, and gives up what is overdue. */
 static void
 tick_fetcher(struct fetcher *fetcher, uint64_t now_ns)
 {

@@ -62,8 +62,8 @@ fetch_find_read(struct fetcher *fetcher, uint64_t id)
     return NULL;
 }
 
-/* Blocks of this node's memory on their way into a trainer's window, in a worker: trainers that
- * restore may want all of the node's state, each. */
+/* Copies blocks of this node's memory into a trainer's window, in a worker: each restoring trainer
+ * may want all of the node's state. */
 struct own_job {
     struct cairn_job job;
     struct fetcher *fetcher; /* held, and its window with it */

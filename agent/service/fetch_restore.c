@@ -65,7 +65,7 @@ find_own_region(const struct fetcher *fetcher, const struct session *session,
 }
 
 /*
- * The trainer waits while the window's pages are made. If everything lies in its own region, only
+ * The trainer waits while the window's pages are made. If all blocks are in its own region, only
  * damaged blocks come through the window, so it is small.
  */
 static uint32_t

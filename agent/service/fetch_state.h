@@ -28,7 +28,7 @@ enum {
     IN_FLIGHT_MAX = 8,
     READS_MAX = 4096,            /* waiting, of one fetcher */
     RESTORE_WINDOW_BLOCKS = 256, /* of a restoring trainer */
-    REPAIR_WINDOW_BLOCKS = 16    /* of one that finds everything in this node's memory */
+    REPAIR_WINDOW_BLOCKS = 16    /* of a fetcher that finds everything in this node's memory */
 };
 
 struct container {
@@ -66,7 +66,7 @@ struct fetcher {
     struct cairn_agent *agent;
     struct cairn_generation_id generation;
     bool from_files;
-    bool is_opening; /* of files: a worker has it, and the containers are not known */
+    bool is_opening; /* of files: a worker has it, and the containers are unknown */
     bool is_ready;
     bool is_failed; /* `ready` was called with an error */
     bool ended;

@@ -113,7 +113,7 @@ health_gpus_close(struct health_gpus *gpus)
     free(gpus);
 }
 
-/* Takes the XID errors that came since it was last looked. */
+/* Takes the XID errors since the last look. */
 static void
 take_events(struct health_gpus *gpus)
 {

@@ -1,4 +1,4 @@
-/* agent/service/health_reading.c - what sysfs and /proc tell of a node; see health_reading.h. */
+/* agent/service/health_reading.c - a node's readings from sysfs and /proc; see health_reading.h. */
 #include "agent/service/health_reading.h"
 
 #include "agent/service/health_stacks.h"
@@ -40,7 +40,7 @@ read_in(char *text, const char *folder, const char *name)
            read_text(text, path);
 }
 
-/* A whole number at the begin of a file; 0 where there is none, or it is negative. */
+/* A whole number at the begin of a file; 0 without one, or if it is negative. */
 static uint64_t
 number_in(const char *folder, const char *name)
 {
@@ -244,7 +244,7 @@ read_children(int64_t pid, int64_t children[WORKERS_MAX])
     return count;
 }
 
-/* Sums up what a process and its children have used. */
+/* Sums up the use by a process and its children. */
 static void
 sample_rank(struct reading_rank *rank, uint64_t *used, uint64_t *worked)
 {

@@ -1,10 +1,9 @@
 /*
- * agent/service/health_reading.h - what a node can read about itself that explains a slow or
- * hanging rank: GPUs (NVML), PCIe devices, network interfaces, memory errors, and its trainers'
- * processes.
+ * agent/service/health_reading.h - what a node can read about itself to explain a slow or hanging
+ * rank: GPUs (NVML), PCIe devices, network interfaces, memory errors, and its trainers' processes.
  *
  * NVML is opened at run time, so an agent needs no driver. Everything else is files below sysfs and
- * /proc. What a machine does not have is left out; a file that cannot be read counts as absent.
+ * /proc. Missing devices are left out; an unreadable file counts as absent.
  *
  * A reading takes a second, because processes are sampled over that time. Thread: one worker, one
  * reading at a time.
@@ -90,8 +89,8 @@ struct health_reading {
 /* The connection to NVML. */
 struct health_gpus;
 
-/* Opens NVML by this name or path, and asks it to tell of XID errors from now on. NULL: there is
- * none, or no memory. Blocks. */
+/* Opens NVML by this name or path, and asks it to report XID errors from now on. NULL: not found,
+ * or no memory. Blocks. */
 struct health_gpus *health_gpus_open(const char *library);
 void health_gpus_close(struct health_gpus *gpus); /* NULL is allowed */
 void health_gpus_read(struct health_gpus *gpus, struct health_reading *out);

@@ -69,8 +69,8 @@ catches(int64_t pid, int number)
            number <= SIGRTMAX && (strtoull(caught + 8, NULL, 16) >> (number - 1) & 1);
 }
 
-/* Waits until something was written behind `before` and nothing more follows. Returns where it
- * ends; `before`: nothing came. */
+/* Waits until something was written after `before` and nothing more follows. Returns its end;
+ * `before`: nothing came. */
 static off_t
 wait_for_end(int fd, off_t before)
 {
@@ -92,7 +92,7 @@ wait_for_end(int fd, off_t before)
 
 /* ---- the text ---- */
 
-/* Copies a line without addresses and what is not plain. */
+/* Copies a line without addresses and characters that are not plain. */
 static size_t
 copy_line(char *out, size_t room, const char *line, size_t len)
 {
@@ -126,7 +126,7 @@ copy_lines(char *out, size_t room, const char *text)
     return used;
 }
 
-/* The thread that was interrupted comes first: it is the main one, or what runs. */
+/* The interrupted thread comes first: the main thread, or the running one. */
 static void
 tidy(const char *dump, char *out, size_t out_bytes)
 {

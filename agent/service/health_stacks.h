@@ -1,6 +1,6 @@
 /*
- * agent/service/health_stacks.h - the Python stacks of a trainer that hangs, which the Python
- * module in that process hands out on a signal (bindings/python/cairn/_stacks.py).
+ * agent/service/health_stacks.h - the Python stacks of a hanging trainer, which the Python module
+ * in that process writes on a signal (bindings/python/cairn/_stacks.py).
  *
  * A process that offers its stacks has a memfd named "cairn-stacks-NUMBER", the signal's number.
  * The agent sends that signal only if the process catches it, so that it cannot end the process.
@@ -16,9 +16,9 @@
 #include <stdint.h>
 
 /*
- * Asks a process for its stacks. Fills out[out_bytes] with plain text, one frame a line, the thread
- * that was interrupted first if it is named; addresses are left out, so that equal stacks are equal
- * texts. False: it offers none, is stopped, or did not answer.
+ * Asks a process for its stacks. Fills out[out_bytes] with plain text, one frame a line, the
+ * interrupted thread first if it is named; without addresses, so that equal stacks are equal texts.
+ * False: it offers none, is stopped, or did not answer.
  */
 bool health_stacks_ask(int64_t pid, char *out, size_t out_bytes);
 

@@ -1,6 +1,6 @@
 /*
- * agent/service/history.h - records what becomes of verdicts, proposals and offers of placements,
- * and what operators ask for (agent/process/recorder.h).
+ * agent/service/history.h - records the course of verdicts, proposals and offers of placements, and
+ * operators' requests (agent/process/recorder.h).
  *
  * All agents hear of verdicts and placements, so each records them. Thread: loop.
  */

@@ -1,6 +1,6 @@
 /*
- * agent/service/history_changes.h - what has changed in the ledger of verdicts and in the book of
- * placements since it was looked at last, as events. Pure.
+ * agent/service/history_changes.h - the changes of the ledger of verdicts and of the book of
+ * placements since the last look, as events. Pure.
  */
 #ifndef CAIRN_AGENT_SERVICE_HISTORY_CHANGES_H
 #define CAIRN_AGENT_SERVICE_HISTORY_CHANGES_H

@@ -11,7 +11,7 @@ enum { KEEP_VERB = 5 }; /* in an OPERATOR message's `verb` */
 
 /* This agent does. */
 void keep_here(struct cairn_agent *agent);
-/* All agents do: one part alone is worth nothing. */
+/* Asks all agents: one part alone is useless. */
 void keep_everywhere(struct cairn_agent *agent);
 
 #endif

@@ -15,7 +15,7 @@
 
 static const uint64_t patience_ns = 30 * CAIRN_NS_PER_S;
 static const uint64_t pause_after_failure_ns = 60 * CAIRN_NS_PER_S;
-/* Who asks may know of a commit that others hear of a moment later. */
+/* The asker may know of a commit that others hear of a moment later. */
 static const uint64_t asked_ns = 5 * CAIRN_NS_PER_S;
 
 /* One write; owned by the disk's thread until it is done. */
@@ -36,7 +36,7 @@ struct write_job {
 
 struct local_state {
     struct cairn_workers *disk;
-    struct write_job *writing; /* NULL: nothing is written, or what is has been given up */
+    struct write_job *writing; /* NULL: nothing is written, or the write has been given up */
     struct cairn_generation_id newest;
     uint64_t asked_until_ns; /* 0: nobody asked */
     uint32_t commits;

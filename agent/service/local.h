@@ -31,16 +31,17 @@ void local_tick(struct cairn_agent *agent);
 /* The job committed a generation. */
 void local_committed(struct cairn_agent *agent);
 
-/* The ready generation is wanted on the disk now, and what is committed in the next seconds. */
+/* The ready generation, and those committed in the next seconds, must go to the disk now. */
 void local_ask(struct cairn_agent *agent);
 
-/* The file of this generation is damaged: it is written again when it is wanted. */
+/* The file of this generation is damaged: it is written again when needed. */
 void local_forget(struct cairn_agent *agent, struct cairn_generation_id generation);
 
 /* Nothing is being written. */
 bool local_is_idle(const struct cairn_agent *agent);
 
-/* What is on the disk (step 0: nothing), and why the newest write failed (CAIRN_OK: it did not). */
+/* The generation on the disk (step 0: none), and why the newest write failed (CAIRN_OK: it did
+ * not). */
 void local_read(const struct cairn_agent *agent, struct cairn_generation_id *newest,
                 cairn_err *err);
 

@@ -148,7 +148,7 @@ operator_reply(struct cairn_agent *agent, const struct cairn_action_reply *reply
                  reply->text);
     } else {
         request->restored.outcome = *cairn_core_outcome(agent->core);
-        /* a dry run changes no epoch, so that only its text tells where the generation lies */
+        /* a dry run changes no epoch, so only its text tells where the generation is */
         request->restored.from_files =
             reply->err == CAIRN_OK &&
             strstr(request->restored.outcome.text, ": chosen from the spilled checkpoint\n");
@@ -214,8 +214,7 @@ answer_launcher(struct cairn_agent *agent, struct request *request)
     request_answer(agent, request, 0, &writer);
 }
 
-/* Has all agents write the ready generation to their disks. Whether they have done so, a status
- * tells. */
+/* Has all agents write the ready generation to their disks. A status shows whether they have. */
 static void
 answer_keep(struct cairn_agent *agent, struct request *request)
 {
@@ -241,7 +240,7 @@ static void
 request_advance(struct cairn_agent *agent, struct request *request)
 {
     if (request->waiting & ~(request->verb == VERB_RESTORE ? (uint32_t)WAIT_PEERS : 0))
-        return; /* a restore does not wait for those who only tell it how many steps are lost */
+        return; /* a restore does not wait for agents that only know how many steps are lost */
     switch (request->verb) {
     case VERB_STATUS:
     case VERB_SNAPSHOTS:
@@ -459,7 +458,7 @@ begin(struct cairn_agent *agent, struct request *request)
     }
 }
 
-/* Records who asked for what, where that changes something. */
+/* Records the operator and the request, if it changes something. */
 static void
 record_operator(struct cairn_agent *agent, const struct session *session,
                 const struct request *request)

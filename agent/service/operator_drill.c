@@ -181,8 +181,8 @@ is_lost(const struct drill_ask *ask, uint32_t holder)
 }
 
 /*
- * The next group, from *group on, in which a lost node holds a part; its lost parts, and a member
- * that survives, this agent before others: UINT32_MAX if none does. False: there is none.
+ * The next group, from *group on, in which a lost node holds a part; its lost parts, and a
+ * surviving member, preferably this agent: UINT32_MAX without one. False: no more groups.
  */
 static bool
 find_group(const struct cairn_agent *agent, const struct cairn_core_view *core,
@@ -280,7 +280,7 @@ next_group(struct cairn_agent *agent, struct request *request)
     send_ask(agent, request);
 }
 
-/* Reads "3,5". False: it is not a list of nodes of the job. */
+/* Reads "3,5". False: not a list of nodes of the job. */
 static bool
 parse_nodes(const struct cairn_agent *agent, const char *text, struct drill_ask *out)
 {

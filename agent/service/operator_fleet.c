@@ -19,7 +19,7 @@ is_remove(const struct operator_change *change)
     return strcmp(change->what, "remove") == 0;
 }
 
-/* A node's number from its number or its address; UINT32_MAX: there is none. */
+/* A node's number from its number or its address; UINT32_MAX: unknown. */
 static uint32_t
 find_node(const struct cairn_config *config, const char *text)
 {

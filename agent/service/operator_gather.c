@@ -1,4 +1,4 @@
-/* agent/service/operator_gather.c - what a request asks others for; see operator_gather.h. */
+/* agent/service/operator_gather.c - questions of a request to others; see operator_gather.h. */
 #include "agent/service/operator_gather.h"
 
 #include "agent/process/agent_state.h"

@@ -1,6 +1,6 @@
 /*
- * agent/service/operator_health.c - what all nodes' views say together: protected against what,
- * what would be lost now, what is wrong and what to do about it. Pure.
+ * agent/service/operator_health.c - what all nodes' views say together: the protection, what would
+ * be lost now, what is wrong and what to do. Pure.
  */
 #include "agent/service/operator_health.h"
 
@@ -25,8 +25,8 @@ enum {
     VERDICTS_NAMED_MAX = 6
 };
 
-/* A job whose newest generation is younger loses nothing worth a warning, however many of its steps
- * fit in that time. */
+/* A job whose newest generation is younger needs no warning, however many of its steps fit in that
+ * time. */
 static const uint64_t FRESH_NS = 1000000000;
 
 struct cairn_generation_id
@@ -122,8 +122,8 @@ sum_nodes(const struct operator_job *job, struct operator_health *out)
     }
     if (out->last_step > job->newest.step)
         out->lost_steps = out->last_step - job->newest.step;
-    if (out->protect_ns) /* a lost part takes about as long to rebuild as it took to protect, after
-                            the silent are waited for */
+    if (out->protect_ns) /* rebuilding a lost part takes about as long as protecting it did, after
+                          * the wait for silent agents */
         out->restore_estimate_ns =
             out->protect_ns + (uint64_t)job->config->dead_after_ms * UINT64_C(1000000);
     for (uint32_t i = 0; !out->spilled && i < job->files->count; i++)
@@ -420,7 +420,7 @@ check_rest(const struct operator_job *job, struct operator_health *health)
                   cairn_err_text(job->files->err));
 }
 
-/* Who blocks the generation that is due, as its leader knows. */
+/* The node that blocks the due generation, as its leader knows. */
 static void
 check_blocker(const struct operator_node *leader, uint32_t leader_index,
               struct operator_health *health)
@@ -524,8 +524,8 @@ check_run(const struct operator_job *job, struct operator_health *health)
                   blank == 1 ? "" : "s");
 }
 
-/* What is slow or hangs. A job that stands still is as bad as one that is lost; the verdicts have
- * it all. */
+/* What is slow or hangs. A job that stands still is as bad as a lost one; the verdicts have the
+ * details. */
 static void
 check_verdicts(const struct operator_job *job, struct operator_health *health)
 {
@@ -563,8 +563,8 @@ check_verdicts(const struct operator_job *job, struct operator_health *health)
     }
 }
 
-/* What a rank takes along into no snapshot is gone after a failure: of the model that is a warning,
- * of the rest worth knowing. */
+/* State that is in no snapshot is gone after a failure: for the model that is a warning, for the
+ * rest a note. */
 static void
 check_coverage(struct operator_health *health)
 {

@@ -1,6 +1,6 @@
 /*
- * agent/service/operator_health.h - what all nodes' views say together: what the job is protected
- * against, what would be lost now, what is wrong and what to do about it. Pure.
+ * agent/service/operator_health.h - what all nodes' views say together: the job's protection, what
+ * would be lost now, what is wrong and what to do. Pure.
  */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_HEALTH_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_HEALTH_H

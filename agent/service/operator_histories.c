@@ -93,7 +93,7 @@ histories_take(struct operator_histories *histories, uint32_t number, uint64_t o
     return true;
 }
 
-/* Reads the events of one node, as far as they are right. */
+/* Reads the valid events of one node. */
 static cairn_err
 read_node(struct histories_node *node)
 {

@@ -1,12 +1,11 @@
 /*
- * agent/service/operator_histories.h - the nodes' histories as they travel between agents, and what
- * a request has of them. Pure.
+ * agent/service/operator_histories.h - the nodes' histories on their way between agents, and a
+ * request's collection of them. Pure.
  *
  * A history is packed as its events one after the other, each u32 length and packed event
  * (agent/history/event.h). It travels in parts of at most HISTORIES_PART_BYTES, in order: the
- * message's `offset` is where the part begins, `total` how long the whole is. What a peer sends is
- * bounded, checked, and only as good as its word: a history that is malformed ends before the first
- * event that is.
+ * message's `offset` is where the part begins, `total` the length of the whole. Peers' bytes are
+ * bounded and checked: a malformed history ends before its first malformed event.
  */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_HISTORIES_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_HISTORIES_H
@@ -45,13 +44,13 @@ void histories_free(struct operator_histories *histories); /* NULL is allowed */
 CAIRN_MUST_CHECK cairn_err histories_pack(const struct history_book *book, uint8_t **bytes,
                                           size_t *len);
 
-/* Takes a part of a node's history. False: it does not continue what is there, or is too large; the
- * node counts as damaged. */
+/* Takes a part of a node's history. False: it does not continue the earlier parts, or is too large;
+ * the node counts as damaged. */
 bool histories_take(struct operator_histories *histories, uint32_t node, uint64_t offset,
                     uint64_t total, const void *bytes, size_t len);
 
-/* Reads all histories that are whole; lists[node_count] borrow from `histories`. Returns how many
- * there are. CAIRN_NOMEM. */
+/* Reads all complete histories; lists[node_count] borrow from `histories`. Returns how many there
+ * are. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err histories_read(struct operator_histories *histories,
                                           struct history_list *lists, uint32_t *count);
 

@@ -12,7 +12,7 @@ struct cairn_service_message;
 /* Asks the other agents. False: too busy. */
 bool request_history_begin(struct cairn_agent *agent, struct request *request);
 
-/* A message of another agent. False: it is about something else. */
+/* A message of another agent. False: about something else. */
 bool request_history_message(struct cairn_agent *agent,
                              const struct cairn_service_message *message);
 

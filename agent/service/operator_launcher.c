@@ -52,7 +52,7 @@ write_node(struct cairn_json_writer *writer, const struct operator_job *job, uin
     cairn_json_write_object_end(writer);
 }
 
-/* What the command of the job must start on; null: no relaunch is approved. */
+/* The nodes and shape that the job's command must start on; null: no relaunch is approved. */
 static void
 write_relaunch(struct cairn_json_writer *writer, const struct operator_job *job)
 {

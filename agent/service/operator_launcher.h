@@ -20,8 +20,7 @@
 #include "agent/service/operator_view.h"
 #include "base/json.h"
 
-/* What the words of the launcher's command name, so how another round may differ; 0: the launcher
- * has not told. */
+/* What the launcher's command has placeholders for, so how another round may differ; 0: unknown. */
 enum {
     OPERATOR_READS_ANY = 1,
     OPERATOR_READS_NODES = 2,  /* how many nodes there are */
@@ -31,7 +30,7 @@ enum {
 };
 
 struct operator_launcher {
-    uint64_t serial; /* of the session whose note it is; 0: none, or it has ended */
+    uint64_t serial; /* of the session that has the note; 0: none, or it has ended */
     char note[OPERATOR_NOTE_BYTES];
     uint64_t reads;    /* OPERATOR_READS_… */
     uint64_t shape;    /* number of the approved relaunch that the job follows; 0: none */

@@ -17,8 +17,8 @@ void operator_node_fini(struct operator_node *node); /* all zero is allowed */
 void operator_node_write(struct cairn_json_writer *writer, const struct operator_node *node);
 
 /*
- * Reads a view that operator_node_write made, and ends with operator_node_fini. False, and *out
- * untouched: it is not one. Numbers that this version does not know are skipped.
+ * Reads a view that operator_node_write made; end it with operator_node_fini. False, and *out
+ * untouched: malformed. Skips numbers that this version does not know.
  */
 bool operator_node_read(struct cairn_json_reader *reader, struct operator_node *out);
 

@@ -7,7 +7,7 @@
 
 #include "agent/service/operator_state.h"
 
-/* Begins the request; it is answered when the probe has ended. */
+/* Begins the request; the answer comes when the probe has ended. */
 void request_peers_begin(struct cairn_agent *agent, struct request *request);
 
 #endif

@@ -133,8 +133,8 @@ read_answer(const struct cairn_service_message *message, struct proposal_answer 
 
 /* ---- the agent that plans ---- */
 
-/* An agent that does not know yet that it plans, or does not any more, says nothing: the asker asks
- * again, or another one. */
+/* An agent that does not know yet, or no longer, that it plans stays silent: the asker asks again,
+ * or another agent. */
 static void
 decide_for(struct cairn_agent *agent, const struct cairn_service_message *message)
 {

@@ -1,10 +1,10 @@
 /*
- * agent/service/operator_plan.h - the requests of `cairn replan`: what is proposed and offered, and
- * an operator's decision about it.
+ * agent/service/operator_plan.h - the requests of `cairn replan`: proposals and offers, and an
+ * operator's decision about them.
  *
  * One agent decides: the one that plans (the analyst). Another agent that an operator asks sends it
- * the decision, again until it answers; a token tells a decision that arrives twice. So two
- * operators at once get two answers, and one may be a refusal.
+ * the decision, repeatedly until it answers; a token identifies a decision that arrives twice. So
+ * two operators at once get two answers, and one may be a refusal.
  */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_PLAN_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_PLAN_H
@@ -25,7 +25,7 @@ void request_plan_tick(struct cairn_agent *agent, struct request *request);
 /* Answers a request that waits for nothing. */
 void request_plan_answer(struct cairn_agent *agent, struct request *request);
 
-/* An OPERATOR message of another agent. False: it is not about decisions. */
+/* An OPERATOR message of another agent. False: not about decisions. */
 bool request_plan_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 #endif

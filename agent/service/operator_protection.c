@@ -11,7 +11,7 @@ same_domain(const struct cairn_config *config, uint32_t a, uint32_t b)
                       strcmp(config->nodes[a].domain, config->nodes[b].domain) == 0);
 }
 
-/* Who holds which part of the newest generation. A part may be held twice. */
+/* The holders of the parts of the newest generation. A part may be held twice. */
 struct held {
     uint32_t node, member;
 };

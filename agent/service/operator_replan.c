@@ -1,5 +1,5 @@
-/* agent/service/operator_replan.c - what is advised, proposed and offered about the plan, as JSON:
- * the status' "replan", and the answer of `cairn replan`. Pure. */
+/* agent/service/operator_replan.c - advice, proposals and offers about the plan, as JSON: the
+ * status' "replan", and the answer of `cairn replan`. Pure. */
 #include "agent/service/operator_replan.h"
 
 #include "agent/service/operator_verdicts.h"
@@ -126,7 +126,7 @@ put_slow(struct cairn_json_writer *writer, const struct operator_job *job,
     cairn_json_write_array_end(writer);
 }
 
-/* What it takes: 0 a new start of the job's command, 1 other shares, 2 that layers move. */
+/* The cost: 0 a new start of the job's command, 1 other shares, 2 layers that move. */
 static uint64_t
 level_of(const struct proposal *proposal)
 {
@@ -185,7 +185,7 @@ put_waiting(struct cairn_json_writer *writer, const struct operator_job *job)
     }
     cairn_json_write_object_begin(writer);
     put_proposal(writer, job, &book->waiting);
-    cairn_json_write_key(writer, "running_ms"); /* a step of what was offered last, if it can be
+    cairn_json_write_key(writer, "running_ms"); /* a step of the last offer, if it can be
                                                  * compared */
     if (book->offer.placement.count &&
         proposal_is_same_slow(&book->offer.slow, &book->waiting.slow))
@@ -211,7 +211,7 @@ put_decided(struct cairn_json_writer *writer, const struct proposal *offer)
         cairn_json_write_null(writer);
 }
 
-/* A relaunch: the one that waits for an operator, or the one that was approved last; null. */
+/* A relaunch: the one that waits for an operator, or the last approved one; null. */
 static void
 put_relaunch(struct cairn_json_writer *writer, const struct operator_job *job, const char *key,
              const struct proposal *relaunch)
@@ -262,7 +262,7 @@ put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
     cairn_json_write_object_end(writer);
 }
 
-/* Why what is wanted is neither proposed nor offered; null: nothing is wanted, or it is. */
+/* Why the wanted placement is neither proposed nor offered; null: none is wanted, or it is. */
 static void
 put_refused(struct cairn_json_writer *writer, const struct operator_node *analyst)
 {
@@ -294,7 +294,7 @@ put_plan(struct cairn_json_writer *writer, const struct operator_job *job)
     else
         cairn_json_write_null(writer);
     cairn_json_put_string(writer, "policy", policy_names[job->config->plan_policy]);
-    cairn_json_write_key(writer, "node"); /* whose agent plans, and has replan.json in its
+    cairn_json_write_key(writer, "node"); /* of the agent that plans, with replan.json in its
                                            * directory */
     if (analyst && job->config->problem[0])
         cairn_json_write_u64(writer, index);

@@ -1,7 +1,4 @@
-/*
- * agent/service/operator_replan.h - what is advised, proposed and offered about the plan, as JSON.
- * Pure.
- */
+/* agent/service/operator_replan.h - advice, proposals and offers about the plan, as JSON. Pure. */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_REPLAN_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_REPLAN_H
 

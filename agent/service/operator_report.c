@@ -1,5 +1,5 @@
-/* agent/service/operator_report.c - the JSON of the answers to operators. Pure. Ages and durations
- * that nobody knows are null. */
+/* agent/service/operator_report.c - the JSON of the answers to operators. Pure. Unknown ages and
+ * durations are null. */
 #include "agent/service/operator_report.h"
 
 #include "agent/service/operator_coverage.h"
@@ -234,7 +234,7 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
     cairn_json_write_object_end(writer);
 }
 
-/* Who blocks the generation that is due, as its leader knows; null: nobody. */
+/* The node that blocks the due generation, as its leader knows; null: none. */
 static void
 put_blocker(struct cairn_json_writer *writer, const struct operator_job *job)
 {
@@ -316,7 +316,7 @@ struct listed {
 
 enum { LISTED_MAX = 64 };
 
-/* The entry of a generation in a list that is kept newest first; NULL where the list is full. */
+/* The entry of a generation in a list that is kept newest first; NULL if the list is full. */
 static struct listed *
 list_entry(struct listed *list, uint32_t *count, struct cairn_generation_id generation)
 {
@@ -370,7 +370,7 @@ put_listed(struct cairn_json_writer *writer, struct cairn_generation_id generati
     cairn_json_put_string(writer, "where", where);
 }
 
-/* The newest poisoned generation, if it matters: it is the only one that is remembered. */
+/* The newest poisoned generation, if it matters: only that one is remembered. */
 static void
 put_poisoned(struct cairn_json_writer *writer, const struct operator_node *poisoned)
 {

@@ -1,5 +1,5 @@
 /*
- * agent/service/operator_request.h - an operator's request: found, handed to the core, answered.
+ * agent/service/operator_request.h - an operator's request: found, passed to the core, answered.
  *
  * An answer ends its request.
  */
@@ -16,15 +16,15 @@ struct request *request_find(struct cairn_agent *agent, uint64_t number);
 void request_run_core(struct cairn_agent *agent, struct request *request,
                       enum cairn_operation operation);
 
-/* Collects what the request has gathered, for the pure parts. Borrowed. */
+/* Collects the request's views, for the pure parts. Borrowed. */
 void request_fill_job(struct cairn_agent *agent, const struct request *request,
                       struct operator_job *job);
 
-/* Sends what was written (and ends the writer), with the exit code, and ends the request. */
+/* Sends the writer's text (and ends it), with the exit code, and ends the request. */
 void request_answer(struct cairn_agent *agent, struct request *request, int exit_code,
                     struct cairn_json_writer *writer);
 
-/* Sends what was written (and ends the writer) to another agent as an OPERATOR message. */
+/* Sends the writer's text (and ends it) to another agent as an OPERATOR message. */
 void request_send_json(struct cairn_agent *agent, uint32_t to, uint32_t verb, uint64_t number,
                        struct cairn_json_writer *writer);
 
@@ -32,7 +32,7 @@ void request_send_json(struct cairn_agent *agent, uint32_t to, uint32_t verb, ui
 void request_answer_bytes(struct cairn_agent *agent, struct request *request, const void *bytes,
                           size_t bytes_len);
 
-/* The table of requests, made if there is none; NULL: no memory. */
+/* The table of requests, made if necessary; NULL: no memory. */
 struct operator_table *request_table(struct cairn_agent *agent);
 
 /* As request_answer, with {"schema": 1, "error": ...}. */

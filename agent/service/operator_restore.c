@@ -37,7 +37,7 @@ give_up(struct operator_restored *restored, struct cairn_generation_id generatio
         (struct operator_given_up){generation, in_memory};
 }
 
-/* What is lost by the choice of a generation that an operator named. */
+/* What is lost if an operator chooses a generation. */
 static void
 count_loss(const struct cairn_agent *agent, struct request *request, uint64_t *last_step)
 {
@@ -304,9 +304,7 @@ verify_exit_code(const struct operator_verified *verified)
 
     if (loss)
         return 3;
-    if (nothing ||
-        outcome->err ==
-            CAIRN_NOT_FOUND) /* in memory; the files are all there is, or there is nothing */
+    if (nothing || outcome->err == CAIRN_NOT_FOUND) /* in memory; else only the files, or nothing */
         return verified->files->verified ? 0 : 4;
     if (outcome->err)
         return request_exit_code(outcome->err);

@@ -11,9 +11,8 @@ void request_restore_advance(struct cairn_agent *agent, struct request *request)
 void request_verify_advance(struct cairn_agent *agent, struct request *request);
 
 /*
- * Begins the export of the generation that is held ready, if all its holders live and it is the
- * wanted one. Then no restore is needed, which would end the running trainers. False: nothing was
- * begun.
+ * Begins the export of the ready generation, if all its holders live and it is the wanted one. Then
+ * no restore is needed, which would end the running trainers. False: nothing was begun.
  */
 bool request_export_ready(struct cairn_agent *agent, struct request *request);
 

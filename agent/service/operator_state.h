@@ -2,7 +2,7 @@
  * agent/service/operator_state.h - an operator's request on its way through its stages; see
  * operator.c.
  *
- * The agent's operator_table owns the requests, and a request its views of nodes and files.
+ * The agent's operator_table owns the requests; a request owns its views of nodes and files.
  */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_STATE_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_STATE_H
@@ -56,7 +56,7 @@ enum stage {
     STAGE_EXPORTED
 };
 
-/* What a request wants to change about the nodes (operator_fleet.c). */
+/* The change of nodes that a request asks for (operator_fleet.c). */
 struct operator_change {
     char what[16];                                /* "replace" or "remove" */
     char node[CAIRN_CONFIG_ADDRESS_BYTES_MAX];    /* its number or address */
@@ -65,7 +65,7 @@ struct operator_change {
     uint32_t number;                              /* of the node, once it is found */
 };
 
-/* What a request wants to decide about the plan (operator_plan.c). */
+/* The decision about the plan that a request carries (operator_plan.c). */
 struct operator_plan {
     struct proposal_decision decision; /* word 0: it only asks */
     uint32_t planner;                  /* the agent that decides */
@@ -78,7 +78,7 @@ struct operator_note {
     bool given;            /* it leaves the note `text`; else it only asks */
     uint64_t reads, shape; /* of its launcher; operator_launcher.h */
     bool relaunch;         /* an operator wants the launchers to begin a new round */
-    bool local;            /* it wants to know at once who is alive, and not what the others say */
+    bool local;            /* only which agents are alive, at once, without their views */
     char text[OPERATOR_NOTE_BYTES];
 };
 
@@ -101,7 +101,7 @@ struct request {
     enum stage stage;
     uint32_t waiting;
     struct cairn_generation_id wanted;  /* epoch as people name it; step 0: the newest */
-    struct cairn_generation_id spilled; /* restore: the files of `wanted`; step 0: there are none */
+    struct cairn_generation_id spilled; /* restore: the files of `wanted`; step 0: none */
     bool dry_run;
     bool fresh; /* restore: begin an epoch with nothing */
     uint64_t started_ns;

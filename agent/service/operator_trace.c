@@ -25,7 +25,7 @@ enum {
 
 /* ---- the node whose recordings are asked for ---- */
 
-/* A slot for a new parcel: a free one, or the one that was not used for longest. */
+/* A slot for a new parcel: a free one, or the least recently used. */
 static struct operator_parcel *
 choose_slot(struct operator_table *table)
 {
@@ -58,7 +58,7 @@ request_trace_forget(struct cairn_agent *agent, uint64_t now_ns)
     }
 }
 
-/* The parcel of a token, packed if this is its first part. NULL: it is not there. */
+/* The parcel of a token, packed if this is its first part. NULL: unknown. */
 static struct operator_parcel *
 find_parcel(struct cairn_agent *agent, const struct operator_trace *trace)
 {
@@ -83,7 +83,7 @@ find_parcel(struct cairn_agent *agent, const struct operator_trace *trace)
     return parcel;
 }
 
-/* Takes a part of this node's recordings; *trace tells which. */
+/* Takes a part of this node's recordings; *trace names it. */
 static void
 take_part(struct cairn_agent *agent, struct operator_trace *trace, const uint8_t **part)
 {

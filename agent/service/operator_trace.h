@@ -3,9 +3,8 @@
  * node's ranks (replan/live/recording.h), part by part.
  *
  * The command asks any agent for each node in turn, and that agent passes the question on. The node
- * packs its recordings when it is asked for offset 0, and keeps the parcel until its last part was
- * asked for or nobody has asked for ten seconds. So all parts are of one moment. The command names
- * the parcel by a random token.
+ * packs its recordings at offset 0, and keeps the parcel until its last part was asked for or for
+ * ten idle seconds. So all parts are of one moment. The command names the parcel by a random token.
  *
  * The answer is not JSON. Packed by base/wire.h: u32 OPERATOR_TRACE_MAGIC, u32 nodes of the job,
  * u32 enum operator_trace_state, u64 bytes of the whole parcel, then those from `offset` on.
@@ -27,7 +26,7 @@ enum { OPERATOR_PARCELS_MAX = 4, OPERATOR_TRACE_STEPS_MAX = 1000 };
 enum operator_trace_state {
     OPERATOR_TRACE_HERE = 0,
     OPERATOR_TRACE_DEAD = 1,   /* its agent is dead */
-    OPERATOR_TRACE_SILENT = 2, /* its agent lives and does not answer: it is busy, or too old */
+    OPERATOR_TRACE_SILENT = 2, /* its agent lives but does not answer: busy, or too old */
     OPERATOR_TRACE_BUSY = 3,   /* it has no memory, or packs for others */
     OPERATOR_TRACE_STATES
 };
@@ -62,7 +61,7 @@ void request_trace_answer(struct cairn_agent *agent, struct request *request);
 /* Takes another agent's question or answer; false: the message is neither. */
 bool request_trace_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 
-/* Frees the parcels that nobody has asked for lately. */
+/* Frees the parcels that were not asked for lately. */
 void request_trace_forget(struct cairn_agent *agent, uint64_t now_ns);
 
 #endif

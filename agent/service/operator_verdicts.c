@@ -1,5 +1,5 @@
-/* agent/service/operator_verdicts.c - the status' "detection": who analyses what, and the verdicts.
- * Pure. */
+/* agent/service/operator_verdicts.c - the status' "detection": which node analyses, and the
+ * verdicts. Pure. */
 #include "agent/service/operator_verdicts.h"
 
 #include "agent/process/config.h"
@@ -58,7 +58,7 @@ put_evidence(struct cairn_json_writer *writer, const struct cairn_ledger_entry *
     cairn_json_write_array_end(writer);
 }
 
-/* What became of the operator's command; null where it was not run. */
+/* The outcome of the operator's command; null if it did not run. */
 static void
 put_enforcement(struct cairn_json_writer *writer, const struct cairn_enforcement *enforcement)
 {

@@ -8,11 +8,11 @@
 #include "agent/service/operator_view.h"
 #include "base/json.h"
 
-/* The node whose agent analyses the timing of the job, and its index; NULL: none that answered. */
+/* The node whose agent analyses the timing of the job, and its index; NULL: no such node
+ * answered. */
 const struct operator_node *operator_analyst(const struct operator_job *job, uint32_t *index);
 
-/* Writes one verdict as the status has it. Of `job` only the configuration and the ledger are
- * read. */
+/* Writes one verdict as the status has it. Reads only the configuration and the ledger of `job`. */
 void operator_verdict_write(struct cairn_json_writer *writer, const struct operator_job *job,
                             const struct cairn_ledger_entry *entry);
 

@@ -1,6 +1,6 @@
 /*
- * agent/service/operator_view.h - what is shown to operators: one node's view of itself, and what
- * all views together say about the job.
+ * agent/service/operator_view.h - the data shown to operators: one node's view of itself, and the
+ * views together.
  *
  * Operators see cairn_epoch_number(epoch).
  */
@@ -52,7 +52,7 @@ struct operator_part {
     X(blocked_cause)     /* enum cairn_wait */                                                     \
     X(blocked_ms)                                                                                  \
     X(unkept)             /* no keeper holds its memory */                                         \
-    X(denied_peers)       /* with another key or job, or not who they should be */                 \
+    X(denied_peers)       /* with another key or job, or at a wrong address */                     \
     X(certificate_state)  /* enum cairn_certificate_state */                                       \
     X(certificate_left_s) /* until it ends; 0: it has, or there is none */                         \
     X(refused_peers)      /* whose options differ */                                               \
@@ -115,7 +115,7 @@ struct operator_part {
     X(fence_ns_max)                                                                                \
     X(timing_rings)   /* of timing records that are read here */                                   \
     X(timing_records) /* read since the agent's start, as the next two */                          \
-    X(timing_lost)    /* dropped by full rings, or beyond what is kept apart */                    \
+    X(timing_lost)    /* dropped by full rings, or beyond the separate limits */                   \
     X(timing_refused) /* that cannot be */                                                         \
     X(timing_dropped) /* parcels of reports that the analyst had no room for */                    \
     X(analyses)       /* this agent analyses the timing of the job; else the next are 0 */         \
@@ -132,7 +132,7 @@ struct operator_part {
     X(advice_cost_ns)      /* training stands still for that long */                               \
     X(advice_payback_steps)                                                                        \
     X(advice_given_wall_ns)                                                                        \
-    X(refused_gate)    /* enum proposal_gate: why what is wanted is not offered; 0: it is */       \
+    X(refused_gate)    /* enum proposal_gate: why the wanted placement is not offered; 0: it is */ \
     X(refused_wall_ns) /* since when */                                                            \
     X(offer_number)    /* of shares; 0: none, and the next are 0 too */                            \
     X(offer_askers)    /* trainers of this node that ask for their share */                        \
@@ -168,7 +168,7 @@ struct operator_uncovered {
     char reason[CAIRN_REASON_BYTES_MAX];
 };
 
-/* Sorted by kind: what matters most is kept where there is more. */
+/* Sorted by kind: the most important are kept if there are more. */
 struct operator_uncovered_list {
     uint32_t count;
     uint64_t left_out; /* further things, each once per rank */
@@ -296,7 +296,7 @@ struct operator_health {
     struct operator_uncovered_list uncovered;
 };
 
-/* A committed generation that is later than the one that is restored. */
+/* A committed generation later than the restored one. */
 struct operator_given_up {
     struct cairn_generation_id generation;
     bool in_memory; /* else in the spill directory, until newer generations replace it */
@@ -311,7 +311,7 @@ struct operator_restored {
     /* They can read this one, which the last restore chose although `outcome.generation` was there;
      * step 0: none */
     struct cairn_generation_id decided;
-    uint64_t lost_steps; /* OPERATOR_UNKNOWN: nobody who answered has trained */
+    uint64_t lost_steps; /* OPERATOR_UNKNOWN: no node that answered has trained */
     uint64_t took_ns;
     char directory[CAIRN_CONFIG_PATH_BYTES_MAX]; /* that it was exported to; empty: it was not */
     uint64_t exported_bytes;
@@ -323,14 +323,15 @@ struct operator_restored {
 /* What a verify found. */
 struct operator_verified {
     struct cairn_outcome outcome;
-    bool dry_run; /* nothing was checked: checked_bytes is what would be */
+    bool dry_run; /* nothing was checked: checked_bytes is the amount to check */
     int exit_code;
     uint64_t checked_bytes;    /* data of complete parts, on all nodes */
     uint64_t still_bad_blocks; /* of that generation, that the agents know damaged afterwards */
     uint64_t other_bad_blocks; /* of other generations, which a verify does not repair */
-    uint64_t mended_records;   /* what agents keep beside their memory for the agents after them */
-    uint32_t missing_parts;    /* of the newest generation, with nobody who answered, afterwards */
-    int32_t survives;          /* as in operator_health; only where parts are missing */
+    uint64_t mended_records;   /* what agents keep beside their memory for later agents */
+    uint32_t missing_parts;    /* of the newest generation, afterwards without a holder that
+                                * answered */
+    int32_t survives;          /* as in operator_health; only if parts are missing */
     uint32_t answering, configured;
     cairn_err catalog_err;
     uint64_t catalog_records;

@@ -1,4 +1,4 @@
-/* agent/service/placing.c - carries out what the analyst decides; see placing.h. */
+/* agent/service/placing.c - carries out the analyst's decisions; see placing.h. */
 #include "agent/service/placing.h"
 
 #include "agent/process/agent_state.h"

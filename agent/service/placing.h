@@ -1,18 +1,18 @@
 /*
  * agent/service/placing.h - offers other placements to the trainers (plan_policy: approve and
- * enforce): stores the book of placements (proposal.h), and tells it.
+ * enforce): stores the book of placements (proposal.h), and announces it.
  *
  * A placement is a number, one share of the micro-batches per replica, and maybe the layers of each
  * stage. The analyst (analyst.h) decides about it; each agent stores the newest book and tells its
- * offer to the trainers that have asked for their share. Whether it is taken, the trainers decide
- * among themselves (client/placement.h).
+ * offer to the trainers that have asked for their share. The trainers decide among themselves
+ * whether they take it (client/placement.h).
  *
  * Invariants:
  *  1. A book is stored before it is announced to a trainer or another agent, so no number comes
- *     twice from one agent. Two agents that give one number differ in the placement, and then no
+ *     twice from one agent. If two agents give one number, the placements differ, and then no
  *     trainer changes.
  *  2. Without approval, at most plans_per_day offers leave the plan of `problem` within 24 hours,
- *     from all agents together: the book has what is spent. Going back is always offered.
+ *     from all agents together: the book counts them. Going back is always offered.
  */
 #ifndef CAIRN_AGENT_SERVICE_PLACING_H
 #define CAIRN_AGENT_SERVICE_PLACING_H

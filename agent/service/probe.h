@@ -1,6 +1,6 @@
 /*
- * agent/service/probe.h - looks at the other agents for `cairn doctor`: whether they answer, how
- * long a round trip takes, how fast blocks arrive, and which options they set differently.
+ * agent/service/probe.h - probes the other agents for `cairn doctor`: whether they answer, how long
+ * a round trip takes, how fast blocks arrive, and which options they set differently.
  *
  * One peer after the other, by messages that agents answer anyway: a FETCH of a generation that
  * nobody holds is refused at once (the round trip); a FETCH of blocks of the ready generation
@@ -32,7 +32,7 @@ struct probe_peer {
     bool answers;
     bool refused; /* it has other options, and this agent has no session with it for that */
     uint64_t trip_min_ns, trip_median_ns;
-    uint64_t bytes, bytes_ns; /* that came, and how long they took; 0: it holds no blocks */
+    uint64_t bytes, bytes_ns; /* that arrived, and their time; 0: it holds no blocks */
 };
 
 typedef void probe_done_fn(void *context, uint64_t request, const struct probe_peer *peers,
@@ -44,7 +44,7 @@ CAIRN_MUST_CHECK cairn_err probe_start(struct cairn_agent *agent, uint64_t reque
 void probe_tick(struct cairn_agent *agent);
 void probe_close(struct cairn_agent *agent);
 
-/* A FETCHED of another agent. False: it is not for a probe. */
+/* A FETCHED of another agent. False: not for a probe. */
 bool probe_message(struct cairn_agent *agent, const struct cairn_service_message *message,
                    size_t payload_len);
 

@@ -1,4 +1,4 @@
-/* agent/service/problem_file.c - reading the problem that the configuration names. */
+/* agent/service/problem_file.c - reads the problem that the configuration names. */
 #include "agent/service/problem_file.h"
 
 #include <errno.h>

@@ -9,9 +9,9 @@
 #include "replan/advise/adviser.h"
 
 /*
- * Reads it and makes an adviser, which the caller ends; *out is NULL where the configuration
- * names none. CAIRN_CONFIG with the text in error[error_bytes]: it cannot be read, is not a
- * problem, or has no plan that could run on its devices. CAIRN_NOMEM. Blocks on the disk.
+ * Reads it and makes an adviser, which the caller ends; *out is NULL if the configuration names
+ * none. CAIRN_CONFIG with the text in error[error_bytes]: unreadable, malformed, or without a plan
+ * for its devices. CAIRN_NOMEM. Blocks on the disk.
  */
 CAIRN_MUST_CHECK cairn_err cairn_problem_file_load(const struct cairn_config *config,
                                                    struct cairn_adviser **out, char *error,

@@ -63,7 +63,7 @@ proposal_is_same_slow(const struct proposal_slow *left, const struct proposal_sl
     return true;
 }
 
-/* Adds numbers to a text, as far as it has room; "..." where it has not. */
+/* Adds numbers to a text; "..." for those without room. */
 static void
 add_numbers(char text[PROPOSAL_TEXT_BYTES], const char *before, const char *between,
             const uint32_t *numbers, uint32_t count)
@@ -429,7 +429,7 @@ has_denials(const struct proposal_book *book)
 
 /* ---- rounds ---- */
 
-/* The wanted placement is what the trainers were offered last, or was denied: none may wait. */
+/* The wanted placement was the last offer, or was denied: none may wait. */
 static uint32_t
 want_nothing(struct proposal_book *book, const struct proposal_round *round)
 {
@@ -510,7 +510,7 @@ proposal_take_round(struct proposal_book *book, const struct proposal_round *rou
     if (proposal_is_same(&wanted->placement, &proposal_running(book, round->home)->placement) ||
         is_denied(book, wanted, round->wall_ns))
         follows |= want_nothing(book, round);
-    else if (round->gate) /* what waits goes on waiting, unless it gains too little now */
+    else if (round->gate) /* a waiting proposal goes on waiting, unless it gains too little now */
         follows |=
             PROPOSAL_SHUT | (round->gate == PROPOSAL_GATE_GAIN ? want_nothing(book, round) : 0);
     else

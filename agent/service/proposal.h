@@ -67,7 +67,7 @@ enum proposal_end {
     PROPOSAL_BACK       /* an operator went back; `number` is that of the offer */
 };
 
-/* What must hold before a placement is proposed or offered; the one that does not. */
+/* What must hold before a placement is proposed or offered; names the first that does not. */
 enum proposal_gate {
     PROPOSAL_GATE_NONE,   /* all hold */
     PROPOSAL_GATE_GAIN,   /* a step gets at least PROPOSAL_LEAST_GAIN shorter; but for home */
@@ -85,7 +85,7 @@ struct proposal_refused {
     uint64_t ns;
 };
 
-/* What a relaunch starts the job's command on; all replicas are divided alike. */
+/* The nodes and shape of a relaunch; all replicas are divided alike. */
 struct proposal_shape {
     uint32_t tp;                           /* devices of a stage; 0: other shares or layers alone */
     uint32_t node_count;                   /* 1 … CAIRN_SHAPE_NODES_MAX */
@@ -99,7 +99,7 @@ struct proposal {
     enum cairn_replan_action action; /* that leads there; CAIRN_REPLAN_NONE: going home */
     double current_ms;               /* a step of the home placement now */
     double step_ms;                  /* a step of this one */
-    double running_ms;               /* a step of the one that ran when this one was made, now */
+    double running_ms;               /* a step of the earlier placement, now */
     double bound_ms;                 /* no plan takes less */
     double cost_ms;                  /* training stands still for that long */
     uint64_t payback_steps;
@@ -215,7 +215,7 @@ enum {
 /* What the analyst has found out in a round. */
 struct proposal_round {
     const struct proposal *home;
-    const struct proposal *plan;    /* what is advised; NULL: nothing that the trainers could do */
+    const struct proposal *plan;    /* the advice; NULL: nothing that the trainers could do */
     bool at_rest;                   /* nothing has been advised for some rounds: go home */
     enum proposal_gate gate;        /* that refuses the plan, or going home */
     bool needs_approval;            /* plan_policy: approve */
@@ -225,7 +225,7 @@ struct proposal_round {
     uint64_t wall_ns;
 };
 
-/* Takes a round into account. Returns what has to follow. */
+/* Takes a round into account. Returns the necessary actions. */
 uint32_t proposal_take_round(struct proposal_book *book, const struct proposal_round *round);
 
 /* A denial holds for at most a year. */
@@ -253,7 +253,7 @@ struct proposal_scene {
     const struct proposal *home;       /* NULL: nothing is planned here */
     const struct proposal *best;       /* of PROPOSAL_NOW; NULL: no plan gains enough */
     const struct proposal_slow *slow;  /* now */
-    const struct proposal *home_shape; /* the home placement as a relaunch; NULL: there is none */
+    const struct proposal *home_shape; /* the home placement as a relaunch; NULL: none */
     enum proposal_gate waiting_gate;   /* that refuses what waits; of these, PROPOSAL_GATE_RANKS, */
     enum proposal_gate home_gate;      /* … _COMMIT and _SLOTS hold for an operator too */
     enum proposal_gate best_gate;
@@ -267,13 +267,13 @@ struct proposal_answer {
     char text[PROPOSAL_ANSWER_BYTES]; /* the placement, or why not and what to do */
 };
 
-/* Carries a decision out. Returns what has to follow; 0, and the book is as before, if it was
+/* Carries a decision out. Returns the necessary actions; 0, and the book is unchanged, if it was
  * refused or had been carried out already. */
 uint32_t proposal_decide(struct proposal_book *book, const struct proposal_decision *decision,
                          const struct proposal_scene *scene, struct proposal_answer *out);
 
-/* All ranks compute by the offer now. before_ms, expected_ms: a measured step before, and what it
- * should become. Returns what has to follow, as the next four. */
+/* All ranks compute by the offer now. before_ms, expected_ms: a measured step before, and the
+ * predicted one. Returns the necessary actions, as the next four. */
 uint32_t proposal_note_taken(struct proposal_book *book, double before_ms, double expected_ms,
                              uint64_t wall_ns);
 /* Training stood still while layers moved; or for a move that was given up. Once per story. */
@@ -288,8 +288,8 @@ uint32_t proposal_withdraw(struct proposal_book *book, const struct proposal *be
                            uint64_t wall_ns);
 
 /*
- * A relaunch would gain enough (wanted), or none would (NULL): proposes it, or ends the one that
- * waits. Returns what has to follow, as the next three.
+ * A relaunch would gain enough (wanted), or none would (NULL): proposes it, or ends the waiting
+ * one. Returns the necessary actions, as the next three.
  */
 uint32_t proposal_want_relaunch(struct proposal_book *book, const struct proposal *wanted,
                                 uint64_t wall_ns);
@@ -317,8 +317,8 @@ uint64_t proposal_spent_ns(const struct proposal_book *book, uint64_t wall_ns);
 /* The median standstill of the last moves of layers; 0: none was measured. */
 uint64_t proposal_price_ns(const struct proposal_book *book);
 
-/* Takes over another agent's book if its version is higher. Returns what has to follow, but for
- * telling it to other agents. */
+/* Takes over another agent's book if its version is higher. Returns the necessary actions, except
+ * for telling it to other agents. */
 uint32_t proposal_hear(struct proposal_book *book, const struct proposal_book *heard);
 
 /* A trainer computes by the placement with this number: no lower one is given any more. */
@@ -327,7 +327,7 @@ void proposal_note_number(struct proposal_book *book, uint64_t number);
 /* Forgets changes of more than a day ago; returns how many are left. */
 uint32_t proposal_count_changes(struct proposal_book *book, uint64_t wall_ns);
 
-/* "commit", and what is wrong: "the newest commit is older than two intervals of snapshots". */
+/* "commit", and the reason: "the newest commit is older than two intervals of snapshots". */
 const char *proposal_gate_name(enum proposal_gate gate);
 const char *proposal_gate_why(enum proposal_gate gate);
 

@@ -7,7 +7,7 @@
 
 #include "agent/service/proposal.h"
 
-/* Remembers why a number is over, for operators who decide on it later. decision NULL: nobody
+/* Remembers why a number is over, for later decisions of operators. decision NULL: nobody
  * decided. */
 void book_note_end(struct proposal_book *book, uint64_t number, enum proposal_end end,
                    const struct proposal_decision *decision, uint64_t wall_ns);

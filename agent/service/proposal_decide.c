@@ -1,5 +1,5 @@
-/* agent/service/proposal_decide.c - what an operator's decision does to a book, or why it is
- * refused; see proposal.h. */
+/* agent/service/proposal_decide.c - the effect of an operator's decision on a book, or its refusal;
+ * see proposal.h. */
 #include "agent/service/proposal_book.h"
 
 #include "base/clock.h"
@@ -128,7 +128,7 @@ refuse_number(const struct proposal_book *book, uint64_t wrong, uint64_t wall_ns
     return refuse(out, EXIT_USAGE);
 }
 
-/* A gate that holds for operators too refuses what they decided. */
+/* A gate that holds for operators too refuses their decision. */
 static uint32_t
 refuse_gate(enum proposal_gate gate, struct proposal_answer *out)
 {
@@ -296,7 +296,7 @@ go_back(struct proposal_book *book, const struct proposal_decision *decision,
     return answer(out, &home.placement, PROPOSAL_CHANGED | PROPOSAL_OFFER);
 }
 
-/* Offers the best plan at once, although what slow ranks have cost so far has not paid for it. */
+/* Offers the best plan at once, although the cost of slow ranks so far does not justify it. */
 static uint32_t
 offer_now(struct proposal_book *book, const struct proposal_decision *decision,
           const struct proposal_scene *scene, struct proposal_answer *out)

@@ -1,4 +1,4 @@
-/* agent/service/proposal_plan.c - proposals out of the planner's plans; see proposal_plan.h. */
+/* agent/service/proposal_plan.c - proposals from the planner's plans; see proposal_plan.h. */
 #include "agent/service/proposal_plan.h"
 
 #include "replan/fleet/plan.h"
@@ -191,7 +191,7 @@ bool
 proposal_make_best(const struct cairn_adviser *adviser, const struct proposal *running,
                    uint32_t stages, struct proposal *out)
 {
-    static const double nearly = 1.02; /* as the decider has it: the cheaper one is as good */
+    static const double nearly = 1.02; /* as the decider does: the cheaper one is as good */
     struct proposal shares, layers;
     bool has_shares = make_of(adviser, CAIRN_REPLAN_MICROBATCHES, stages, &shares);
     bool has_layers = make_of(adviser, CAIRN_REPLAN_LAYERS, stages, &layers);

@@ -12,8 +12,8 @@
 
 /*
  * The fastest shape at the settled rates, on all nodes of the current plan or without the slowest.
- * `reads`: OPERATOR_READS_… of the command. running_ms: a step of what runs; cost_ms: what a
- * relaunch costs. False: none that the command can take, or none gains PROPOSAL_LEAST_GAIN.
+ * `reads`: OPERATOR_READS_… of the command. running_ms: a step of what runs; cost_ms: of a
+ * relaunch. False: none that the command can take, or none gains PROPOSAL_LEAST_GAIN.
  */
 bool proposal_make_relaunch(const struct cairn_adviser *adviser, uint64_t reads, double running_ms,
                             double cost_ms, struct proposal *out);

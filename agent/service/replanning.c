@@ -2,9 +2,9 @@
  * agent/service/replanning.c - advises what to do about the plan while ranks are slow; see
  * replanning.h.
  *
- * The shell of the analyst (analyst.h), which decides: twice a second it gets what the analysis has
- * found. A worker makes the plans that it asks for: one thread of low priority, with a time limit,
- * so that trainers keep their processors. The problem that it plans for is also written to
+ * The shell of the analyst (analyst.h), which decides: twice a second it gets the results of the
+ * analysis. A worker makes the plans that it asks for: one thread of low priority, with a time
+ * limit, so that trainers keep their processors. The problem that it plans for is also written to
  * `replan.json` in the agent's directory, for `cairn plan --problem`.
  */
 #include "agent/service/replanning.h"
@@ -51,7 +51,7 @@ struct offering {
     struct cairn_problem problem; /* owns its devices alone */
     uint64_t number;
     struct cairn_offer_costs costs;
-    uint64_t until_ns; /* of the worker's processor time: what the trainers take does not count */
+    uint64_t until_ns; /* of the worker's CPU time: trainers' use does not count */
     struct cairn_offers offers;
     cairn_err err;
     char path[CAIRN_CONFIG_PATH_BYTES_MAX + 32];
@@ -64,8 +64,7 @@ struct replanning_state {
     atomic_bool is_closing;
     uint64_t fingerprint; /* of the problem */
     uint64_t plans_made;
-    cairn_err said_err; /* why no plans could be made, when that was logged last; CAIRN_OK: they
-                         * could since */
+    cairn_err said_err; /* the logged reason for making no plans; CAIRN_OK: it has worked since */
     bool said_unwritten;
 };
 
@@ -115,7 +114,7 @@ run_offering(struct cairn_job *job)
     struct offering *offering = (struct offering *)job;
     struct cairn_stop stop = {is_over, offering};
 
-    /* of this thread; where it cannot be, the limit of time is still there */
+    /* of this thread; if that fails, the time limit still holds */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), PLAN_NICE);
     offering->until_ns = cairn_clock_thread_cpu_ns() + PLAN_LIMIT_MS * CAIRN_NS_PER_MS;
     offering->write_errno = write_problem(&offering->problem, offering->path);
@@ -212,8 +211,8 @@ is_something_slow(const struct cairn_agent *agent, const struct cairn_adviser *a
     return false;
 }
 
-/* Continues with the stored advice about the same problem, if stored verdicts still say that
- * something is slow. */
+/* Continues with the stored advice about the same problem, if stored verdicts still show something
+ * slow. */
 static void
 load_advice(struct cairn_agent *agent)
 {
@@ -285,7 +284,7 @@ is_hung(const struct cairn_ledger *ledger)
     return false;
 }
 
-/* What the verdicts say of the ranks that a proposal was made for. */
+/* What the verdicts say about the ranks that a proposal was made for. */
 static uint32_t
 find_unsure(const struct cairn_agent *agent, uint64_t run, uint64_t unsure[PROPOSAL_SLOW_MAX])
 {
@@ -299,7 +298,7 @@ find_unsure(const struct cairn_agent *agent, uint64_t run, uint64_t unsure[PROPO
     return count;
 }
 
-/* The state that this node's trainers have registered, and whose it is. */
+/* The state that this node's trainers have registered, by rank. */
 static uint64_t
 find_held(const struct cairn_agent *agent, uint32_t ranks[SESSIONS_MAX], uint32_t *count)
 {

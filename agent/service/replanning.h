@@ -18,7 +18,7 @@ struct proposal;
 struct proposal_answer;
 struct proposal_decision;
 
-/* Reads the configured problem, if there is one. CAIRN_CONFIG, and logged: it is wrong. */
+/* Reads the configured problem, if there is one. CAIRN_CONFIG, logged: it is wrong. */
 CAIRN_MUST_CHECK cairn_err replanning_open(struct cairn_agent *agent);
 void replanning_close(struct cairn_agent *agent);
 
@@ -29,7 +29,7 @@ uint64_t replanning_standstill_ns(void);
 /* The home placement: that of the plan in `problem`. False: nothing is offered to trainers here. */
 bool replanning_home(const struct cairn_agent *agent, struct proposal *out);
 
-/* Carries out an operator's decision if this agent is the one that plans, or only checks it. */
+/* Carries out an operator's decision if this agent plans, or only checks it. */
 void replanning_decide(struct cairn_agent *agent, const struct proposal_decision *decision,
                        bool dry_run, struct proposal_answer *out);
 

@@ -138,7 +138,7 @@ found(struct cairn_agent *agent, const struct slice *slice, uint64_t unit)
                      unit);
 }
 
-/* Looks at all damage that is listed, and has it repaired. */
+/* Checks all listed damage, and has it repaired. */
 static void
 mind_damage(struct cairn_agent *agent, const struct cairn_core_view *core)
 {

@@ -1,10 +1,9 @@
 /*
- * agent/service/scrub.h - reads what this agent holds in memory in the background, and has damage
- * repaired.
+ * agent/service/scrub.h - reads this agent's memory in the background, and has damage repaired.
  *
  * Each block of the ready generation, data and parity, is compared with its checksum once per
  * scrub_interval_ms, in at most a hundredth of a processor's time (scrub_plan.h). So are the two
- * copies of each part's record. A damaged block is lost as far as the job is concerned: a verify
+ * copies of each part's record. For the job a damaged block is a lost one: a verify
  * (CAIRN_OP_VERIFY), which any operator may ask for, decodes it from the other members.
  *
  * Invariants:

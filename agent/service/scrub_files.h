@@ -2,11 +2,11 @@
  * agent/service/scrub_files.h - compares the files in local_dir with their checksums in the
  * background, and has damaged files replaced from memory.
  *
- * Pace and period are those of the scrub of memory (scrub_plan.h), with a thread of its own, as a
- * disk may hang. A damaged file of the ready generation is written again. A damaged file of an
- * older one cannot be: all agents write the ready generation, and once this node's is on its disk,
- * the damaged file is marked as bad, so that no agent loads it. Until then it stays: what is good
- * in it still counts, as an agent that loads it compares each block with its record.
+ * Pace and period are those of the scrub of memory (scrub_plan.h), with a thread of its own,
+ * because a disk may hang. A damaged file of the ready generation is written again. An older one
+ * cannot be: all agents write the ready generation, and once this node's is on its disk, the
+ * damaged file is marked as bad, so that no agent loads it. Until then it stays: its good blocks
+ * still count, because an agent that loads it compares each block with its record.
  *
  * Thread: loop.
  */

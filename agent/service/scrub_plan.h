@@ -1,6 +1,6 @@
 /*
- * agent/service/scrub_plan.h - the decisions of a scrub: what is read next and when, and what
- * becomes of damage that was found. Pure.
+ * agent/service/scrub_plan.h - the decisions of a scrub: what to read next and when, and what to do
+ * about damage. Pure.
  *
  * A course goes round over a list of extents, such as the data and parity of each part. A pass
  * reads each unit once. Two bounds pace it:
@@ -8,11 +8,10 @@
  *   - the share: after work that took t of processor time, nothing is read for
  *     t * (SCRUB_SHARE - 1). It wins over the interval, so a pass over much memory takes longer.
  * Extents may grow, shrink and change their contents at any time. The course keeps its place, so
- * that memory which is written again and again is read as often as memory that stays.
+ * that memory that is often rewritten is read as often as memory that stays.
  *
  * A ledger lists damage until it is repaired or its generation has gone. The job's repair runs at
- * once, and again after pauses that double. Damage that two repairs have left counts as
- * unrepairable.
+ * once, and again after pauses that double. Damage counts as unrepairable after two repairs.
  */
 #ifndef CAIRN_AGENT_SERVICE_SCRUB_PLAN_H
 #define CAIRN_AGENT_SERVICE_SCRUB_PLAN_H
@@ -23,8 +22,8 @@
 #include <stdint.h>
 
 enum {
-    SCRUB_SHARE = 125, /* one part in so many of a processor; what waking up takes comes on top,
-                        * and both stay below 1 %: `cairn bench scrub` */
+    SCRUB_SHARE = 125, /* one part in so many of a processor; waking up costs extra, and both stay
+                        * below 1 %: `cairn bench scrub` */
     SCRUB_DAMAGE_MAX = 256, /* that is listed at once; the next pass finds the rest */
     SCRUB_TRIES_MAX = 2     /* repairs after which damage counts as unrepairable */
 };
@@ -71,7 +70,7 @@ void scrub_course_took(struct scrub_course *course, uint64_t cpu_ns, uint64_t no
 void scrub_course_again(struct scrub_course *course, const struct scrub_run *run, uint64_t cpu_ns,
                         uint64_t now_ns);
 
-/* What is done about a damaged generation on the disk. */
+/* What to do about a damaged generation on the disk. */
 enum scrub_remedy {
     SCRUB_WAIT,   /* it is read again later */
     SCRUB_REPAIR, /* from memory; then it is read again */
@@ -112,8 +111,8 @@ enum scrub_fate {
 bool scrub_ledger_add(struct scrub_ledger *ledger, struct cairn_generation_id generation,
                       uint32_t extent, uint64_t unit);
 
-/* Notes what became of entry i; one that is not SCRUB_STILL leaves, and the last takes its place.
- * `tried`: a repair has ended since the last look. */
+/* Notes the outcome for entry i; if it is not SCRUB_STILL the entry leaves, and the last takes its
+ * place. `tried`: a repair has ended since the last look. */
 void scrub_ledger_look(struct scrub_ledger *ledger, uint32_t i, enum scrub_fate fate, bool tried);
 
 /* True if a repair should run now: it counts as asked for. */

@@ -39,7 +39,7 @@ struct own {
     uint64_t blocks; /* of all files */
 };
 
-/* What the disk's thread does. While it does, the opened generation is its own. */
+/* The job of the disk's thread, which owns the opened generation meanwhile. */
 struct spilled_job {
     struct cairn_job job;
     struct cairn_agent *agent;
@@ -179,7 +179,7 @@ list_own(struct spilled_job *job)
     return err;
 }
 
-/* The file and the block in it of a block of the whole generation. */
+/* The file, and the block in it, of a block of the whole generation. */
 static uint32_t
 locate(const struct cairn_universal *universal, uint64_t *block)
 {
@@ -219,7 +219,7 @@ read_blocks(struct spilled_job *job, int dir_fd, const struct cairn_universal *u
     return err;
 }
 
-/* The damaged index.json is replaced by one of what was written. */
+/* Replaces the damaged index.json by one made from the written files. */
 static cairn_err
 commit(const struct spilled_job *job)
 {
@@ -236,7 +236,7 @@ commit(const struct spilled_job *job)
     return err;
 }
 
-/* What was marked as bad stays marked also if `left` cannot be found out. */
+/* A mark as bad stays, even if `left` cannot be determined. */
 static cairn_err
 mark(struct spilled_job *job)
 {
@@ -506,8 +506,8 @@ begin_repair(struct cairn_agent *agent, const struct cairn_core_view *core)
 }
 
 /*
- * Damage was found: in blocks of a file of the opened generation, or in the index or a header. What
- * was found is read again unless it is marked.
+ * Damage was found: in blocks of a file of the opened generation, or in the index or a header. It
+ * is read again unless it is marked.
  */
 static void
 treat(struct cairn_agent *agent, struct cairn_generation_id generation, uint32_t file,

@@ -1,6 +1,6 @@
 /*
- * agent/service/spill.h - writes generations to durable storage: to spill_dir as the configuration
- * says, or to a directory that an operator names (an export).
+ * agent/service/spill.h - writes generations to durable storage: to spill_dir as configured, or to
+ * a directory that an operator names (an export).
  *
  * Thread: loop; never blocks on the disk.
  */
@@ -33,7 +33,7 @@ void spill_failure_read(const struct cairn_agent *agent, uint64_t *failed_ms, co
 /* The job committed a generation: begins a spill if one is due. */
 void spill_committed(struct cairn_agent *agent, struct cairn_generation_id generation);
 
-/* The ready generation is wanted in spill_dir now, if there is one: begins a spill. */
+/* Begins a spill of the ready generation now, if there is one. */
 void spill_ask(struct cairn_agent *agent);
 
 /* A SERVICE message of another agent; messages of other services are ignored. */
@@ -57,21 +57,20 @@ typedef void spill_export_done_fn(void *context, uint64_t request,
 
 /*
  * Writes the whole ready generation (from the job's memory, or from the files it was spilled to),
- * or the one in the files of `spilled` if its step is not 0,
- * into the directory `dir` as one universal checkpoint, its COMMIT last; this agent writes all of
- * it. `dir` is an absolute path that does not exist (then it is made) or is empty. `done` is called
- * with `request` when it is over; on failure what was written is removed again. CAIRN_INVAL: not an
- * absolute path; CAIRN_NOT_FOUND: no generation is held ready; CAIRN_AGAIN: another export runs, or
- * a restore of the job; CAIRN_NOMEM; then `done` is not called and text (text_bytes long) says why
- * and what to do. Thread: loop; never blocks on the disk.
+ * or the one in the files of `spilled` if its step is not 0, into the directory `dir` as one
+ * universal checkpoint, its COMMIT last; this agent writes all of it. `dir` is an absolute path
+ * that does not exist (then it is made) or is empty. `done` is called with `request` when it is
+ * over; on failure the written files are removed. CAIRN_INVAL: not an absolute path;
+ * CAIRN_NOT_FOUND: no generation is ready; CAIRN_AGAIN: another export or a restore of the job
+ * runs; CAIRN_NOMEM; then `done` is not called and text (text_bytes long) has the reason and what
+ * to do. Thread: loop; never blocks on the disk.
  */
 CAIRN_MUST_CHECK cairn_err spill_export(struct cairn_agent *agent, const char *dir,
                                         struct cairn_generation_id spilled, uint64_t request,
                                         spill_export_done_fn *done, void *context, char *text,
                                         size_t text_bytes);
 
-/* The export of this request is wanted no more: it ends, what it wrote is removed, `done` is not
- * called. */
+/* Cancels the export of this request: it ends, its files are removed, `done` is not called. */
 void spill_export_forget(struct cairn_agent *agent, uint64_t request);
 
 #endif

@@ -1,4 +1,4 @@
-/* agent/service/spill_disk.c - what spill and export do to directories, in the disk thread; see
+/* agent/service/spill_disk.c - the disk thread's work of spill and export on directories; see
  * spill_state.h. */
 #include "agent/service/spill_disk.h"
 
@@ -27,9 +27,9 @@ fail(struct spill_disk_job *job, cairn_err err, const char *format, ...)
 }
 
 /*
- * Removes what earlier spills left unfinished: they were given up, and this spill may need their
- * space. Refuses if a whole one is newer than this generation: it is of a previous run that the job
- * did not restore, and retention would keep it and remove this run's own.
+ * Removes unfinished earlier spills: they were given up, and this spill may need their space.
+ * Refuses if a complete one is newer than this generation: it is of a previous run that the job did
+ * not restore, and retention would keep it and remove this run's own.
  */
 static cairn_err
 clear_unfinished(struct spill_disk_job *job, int spill_fd)
@@ -107,7 +107,7 @@ begin(struct spill_disk_job *job)
     return err;
 }
 
-/* Checks that every file of the plan is there with its size. This finds a node whose spill_dir is
+/* Checks that every file of the plan exists with its size. This finds a node whose spill_dir is
  * another directory. */
 static cairn_err
 check_files(struct spill_disk_job *job, int dir_fd)
@@ -191,7 +191,7 @@ remove_spilled(struct spill_disk_job *job)
 
 /* ---- exports ---- */
 
-/* The directory of an export may not be a link: who can replace it could lead us elsewhere. */
+/* The directory of an export may not be a link: its owner could lead us elsewhere. */
 static cairn_err
 make_empty(struct spill_disk_job *job)
 {

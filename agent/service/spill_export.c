@@ -128,8 +128,7 @@ export_say(struct cairn_agent *agent, uint64_t files, uint64_t bytes)
 
 /* ---- commit ---- */
 
-/* The commit is done. If it failed, or nobody waits for it any more, wipes the files that the plan
- * names. */
+/* The commit is done. If it failed, or nobody waits for it any more, removes the plan's files. */
 static void
 export_committed(struct spill_disk_job *job)
 {

@@ -1,10 +1,10 @@
 /*
  * agent/service/spill_fill.c - see spill_fill.h.
  *
- * `order` holds the container's moves by where they begin in the target; those that reach into the
+ * `order` holds the container's moves by their begin in the target; those that reach into the
  * buffer are in `active`, in the order of the plan (source container, source offset), so that
  * neighbouring runs share blocks. A cursor is a place in the buffer's bytes in that order; a piece
- * is the most from there that lies in one run and one source block.
+ * is the longest stretch from there within one run and one source block.
  */
 #include "agent/service/spill_fill.h"
 

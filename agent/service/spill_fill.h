@@ -25,7 +25,7 @@ struct fill;
 
 /*
  * Makes a fill for the moves to target_container. moves is kept until fill_destroy. CAIRN_NOMEM;
- * CAIRN_INVAL where the runs of a move overlap in the target, or end beyond what 63 bits count.
+ * CAIRN_INVAL if the runs of a move overlap in the target, or end beyond 63 bits.
  */
 CAIRN_MUST_CHECK cairn_err fill_create(const struct cairn_moves *moves, uint32_t target_container,
                                        struct fill **out);
@@ -40,7 +40,7 @@ void fill_begin(struct fill *fill, uint8_t *buffer, uint64_t offset, size_t byte
 bool fill_next(struct fill *fill, struct fetcher_run *runs, uint32_t *count);
 void fill_copy(struct fill *fill);
 
-/* True when as many bytes were copied into the buffer as it has. */
+/* True once the buffer is filled. */
 bool fill_check(const struct fill *fill);
 
 #endif

@@ -184,7 +184,7 @@ removed(struct spill_disk_job *job)
         lead->removals_left = 0;
 }
 
-/* Removes what a failed spill left; again later if abandoned threads still have a file there. */
+/* Removes a failed spill's files; again later if abandoned threads still have one open. */
 static void
 remove_left(struct cairn_agent *agent)
 {

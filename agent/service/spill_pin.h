@@ -1,6 +1,5 @@
 /*
- * agent/service/spill_pin.h - who reads which generation, and small parts that all of spilling
- * uses.
+ * agent/service/spill_pin.h - pins of generations, and small functions that all of spilling uses.
  *
  * Invariant: the core keeps a generation while at least one of its pins is left. A pin with a lease
  * ends when the lease is not renewed.
@@ -20,7 +19,7 @@ void spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint
 void spill_learn(struct cairn_agent *agent, struct cairn_generation_id generation);
 
 /* A generation was marked as bad on durable storage, where `left` is the newest one now (step 0:
- * there is none). Operators read `text` until a spill succeeds. */
+ * none). Operators read `text` until a spill succeeds. */
 void spill_forget_everywhere(struct cairn_agent *agent, struct cairn_generation_id bad,
                              struct cairn_generation_id left, const char *text);
 /* A SPILL_BAD arrived. */
@@ -31,7 +30,7 @@ bool spill_is_complete(const struct cairn_agent *agent, struct cairn_generation_
 
 /*
  * Keeps a generation that is complete here, or renews the lease of the same request. lease_ns 0:
- * until spill_unpin. CAIRN_NOT_FOUND: it is not complete here; CAIRN_FULL: too many readers.
+ * until spill_unpin. CAIRN_NOT_FOUND: not complete here; CAIRN_FULL: too many readers.
  */
 CAIRN_MUST_CHECK cairn_err spill_pin(struct cairn_agent *agent, uint64_t request,
                                      struct cairn_generation_id generation, uint64_t lease_ns);
@@ -43,8 +42,8 @@ void spill_unpin(struct cairn_agent *agent, uint64_t request);
  */
 uint64_t spill_patience_ns(const struct cairn_agent *agent, struct cairn_generation_id generation);
 
-/* A spill made no progress since then, or does again. If this agent's disk has not answered, it is
- * to blame; else a member's, and that member knows. */
+/* A spill made no progress since then, or does again. If this agent's disk has not answered, the
+ * disk is to blame; else a member's, and that member knows. */
 void spill_stuck(struct cairn_agent *agent, uint64_t since_ns);
 void spill_unstuck(struct cairn_agent *agent);
 /* True while work that was given up is still with the disk thread. */

@@ -208,7 +208,7 @@ plan_run(struct cairn_job *job)
     free(writers);
 }
 
-/* CAIRN_STALE: the file that is written again was another one. */
+/* CAIRN_STALE: the file to write again has changed. */
 static cairn_err
 compare_file(const struct spill_run *run, const uint8_t *header, size_t header_bytes)
 {

@@ -38,8 +38,8 @@ struct spill_run_options {
     const char *dir;       /* that the files go to; exists */
     uint32_t writer_count; /* writers are the containers 0 … writer_count - 1 */
     uint32_t own_writer;   /* whose files are written here; SPILL_ALL_FILES */
-    /* Not NULL: own_file of this checkpoint is written again, alone. CAIRN_STALE if it would become
-     * another one than it was. Borrowed until the disk thread was stopped. */
+    /* Not NULL: own_file of this checkpoint is written again, alone. CAIRN_STALE if it would differ
+     * from before. Borrowed until the disk thread was stopped. */
     const struct cairn_universal *again;
     uint32_t own_file;
     struct cairn_workers *disk; /* for what may block; outlives the run */
@@ -60,10 +60,10 @@ CAIRN_MUST_CHECK cairn_err spill_run_start(struct cairn_agent *agent,
  * more. NULL is allowed. */
 void spill_run_end(struct spill_run *run);
 
-/* Fails the run if it has made no progress for so long. */
+/* Fails the run if it has made no progress for this time. */
 void spill_run_tick(struct spill_run *run, uint64_t patience_ns);
 
-/* The plan, with the checksums of the own files that are written; NULL before it is made. */
+/* The plan, with the checksums of the written own files; NULL before it is made. */
 struct cairn_universal *spill_run_plan(struct spill_run *run);
 /* Data bytes that were written, and that will be (0 before the plan). */
 void spill_run_progress(const struct spill_run *run, uint64_t *written_bytes,

@@ -70,7 +70,7 @@ enum {
 #define SPILL_RESEND_NS (1 * CAIRN_NS_PER_S)
 #define SPILL_LEASE_NS (10 * CAIRN_NS_PER_S)
 
-/* Somebody reads a generation. expires_ns 0: until it is dropped. */
+/* A reader of a generation. expires_ns 0: until it is dropped. */
 struct spill_pin {
     uint64_t request; /* 0: unused */
     struct cairn_generation_id generation;
@@ -139,12 +139,12 @@ struct spill_state {
     struct cairn_generation_id tried;  /* newest one this agent took part in */
     uint32_t commits;                  /* since one was due */
     uint64_t requests;
-    uint64_t pause_ns;      /* no spill is begun before */
-    uint64_t pause_step_ns; /* grows while the disk does not answer */
-    uint64_t stuck_ns;      /* since when it does not; 0: it does */
-    uint64_t given_up;      /* spills, since the start, because of that */
-    uint64_t said_ns;       /* when one that was given up was logged last */
-    uint64_t failed_ns;     /* first of the failures since the last spill; 0: there is none */
+    uint64_t pause_ns;              /* no spill is begun before */
+    uint64_t pause_step_ns;         /* grows while the disk does not answer */
+    uint64_t stuck_ns;              /* since when it does not; 0: it does */
+    uint64_t given_up;              /* spills, since the start, because of that */
+    uint64_t said_ns;               /* when one that was given up was logged last */
+    uint64_t failed_ns;             /* first of the failures since the last spill; 0: none */
     char failure[SPILL_TEXT_BYTES]; /* why the newest of them failed */
 };
 

@@ -2,11 +2,11 @@
  * agent/service/timing_analysis.c - the analysis of the job, in a thread of its own; see
  * timing_analysis.h.
  *
- * With 16,384 ranks a step takes some 75 ms to analyse, and the search for hangs as long. In the
- * loop, heartbeats and blocks to protect would wait for that. So reports wait here and go to a
+ * With 16,384 ranks the analysis of a step takes some 75 ms, and the search for hangs as long. In
+ * the loop, heartbeats and blocks to protect would wait for that. So reports wait here and go to a
  * worker with the next turn of the timer. The worker owns the analysis and a copy of the ledger
- * until it is done. Its copy then becomes the agent's ledger, unless a newer one has arrived
- * meanwhile: the next turn merges the verdicts that last into that one.
+ * until it is done. Its copy then becomes the agent's ledger, unless a newer one has arrived: then
+ * the next turn merges the open verdicts into that one.
  */
 #include "agent/service/timing_analysis.h"
 
@@ -164,7 +164,7 @@ done(struct cairn_job *job)
         timing->ledger = analysis->ledger;
     if (!agent->stopping)
         timing_tell_changes(agent);
-    /* else the numbers are of other verdicts; said with the next turn */
+    /* else the numbers belong to other verdicts; reported with the next turn */
     for (uint32_t i = 0; is_taken && i < analysis->change_count; i++)
         timing_log_change(agent, &analysis->changes[i].entry, analysis->changes[i].change);
     say_troubles(analysis);
@@ -325,8 +325,7 @@ timing_analysis_close(struct cairn_agent *agent)
 
     if (!analysis)
         return;
-    cairn_workers_stop(analysis->worker); /* its turn is done, and what it changed is in the
-                                           * ledger */
+    cairn_workers_stop(analysis->worker); /* its turn is done, and its changes are in the ledger */
     cairn_live_destroy(analysis->live);
     free(analysis->waiting.data);
     free(analysis->taken.data);

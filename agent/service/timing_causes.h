@@ -5,8 +5,8 @@
  * While a verdict says that ranks hang, the Python stacks of all ranks are asked for too, once a
  * minute (health_stacks.h). A job without such a verdict is never asked.
  *
- * While ranks are timed and no verdict names the node, it is read once a minute, as what later
- * readings are compared with. Reading has a thread of its own. Thread: loop.
+ * While ranks are timed and no verdict names the node, it is read once a minute, to compare later
+ * readings with. Reading has a thread of its own. Thread: loop.
  */
 #ifndef CAIRN_AGENT_SERVICE_TIMING_CAUSES_H
 #define CAIRN_AGENT_SERVICE_TIMING_CAUSES_H

@@ -1,8 +1,8 @@
 /*
  * agent/service/timing_ledger.c - the agent's copy of the ledger of verdicts; see timing_ledger.h.
  *
- * The analyst tells the ledger with each change, and again every ten seconds while a verdict lasts.
- * A newer version replaces an older one, except for what the older one knows better about the
+ * The analyst announces the ledger with each change, and every ten seconds while a verdict lasts. A
+ * newer version replaces an older one, except for what the older one knows better about the
  * operator's command.
  */
 #include "agent/service/timing_ledger.h"
@@ -44,7 +44,7 @@ timing_log_change(const struct cairn_agent *agent, const struct cairn_ledger_ent
                  advice[0] ? "; do: " : "", advice);
 }
 
-/* Packs the ledger into timing->ledger_bytes; 0 where that fails, which it cannot. */
+/* Packs the ledger into timing->ledger_bytes; 0 on failure, which cannot happen. */
 static size_t
 pack_ledger(struct timing_state *timing)
 {

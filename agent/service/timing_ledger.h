@@ -2,8 +2,8 @@
  * agent/service/timing_ledger.h - the agent's copy of the ledger of verdicts: logged, told to the
  * other agents, stored.
  *
- * The ledger is in agent->timing, and is the same on all agents but for moments. The analyst
- * changes it and tells it with each change.
+ * The ledger is in agent->timing, and the same on all agents, apart from moments. The analyst
+ * changes it and announces each change.
  */
 #ifndef CAIRN_AGENT_SERVICE_TIMING_LEDGER_H
 #define CAIRN_AGENT_SERVICE_TIMING_LEDGER_H
@@ -18,7 +18,7 @@ struct cairn_agent;
 /* Reads the stored ledger, or begins an empty one. */
 void timing_load(struct cairn_agent *agent);
 
-/* Stores the ledger now. False, and logged: it is not stored. */
+/* Stores the ledger now. False, logged: not stored. */
 bool timing_store(struct cairn_agent *agent);
 
 /* Sends the ledger to the agents that live. */

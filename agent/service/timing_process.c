@@ -21,8 +21,8 @@ parse_stat(const char *text, char *state, uint64_t *start_ticks)
                         state, start_ticks) == 2;
 }
 
-/* Reads a process' state letter and its start, in ticks since the machine's start. False: there is
- * no such process. */
+/* Reads a process's state letter and its start, in ticks since the machine's start. False: no such
+ * process. */
 static bool
 read_stat(int64_t pid, char *state, uint64_t *start_ticks)
 {

@@ -15,7 +15,7 @@ struct timing_process {
     uint64_t start_ticks; /* tells it from a later process with the same number */
 };
 
-/* The process with this number, as it is now. False: there is none. */
+/* The process with this number, as it is now. False: none. */
 bool timing_process_find(int64_t pid, struct timing_process *out);
 
 /* GONE if it has ended, even if another process has its number now. */

@@ -78,7 +78,7 @@ same_process(const struct timing_rank *rank, const struct timing_process *proces
     return rank->process.pid == process->pid && rank->process.start_ticks == process->start_ticks;
 }
 
-/* The entry of a session's process, made if there is none; an older process of the same rank is
+/* The entry of a session's process, made if necessary; an older process of the same rank is
  * released. NULL: no room. */
 static struct timing_rank *
 rank_of(struct cairn_agent *agent, const struct session *session)
@@ -146,7 +146,7 @@ count_rings(const struct timing_state *timing, const struct timing_rank *rank)
     return count;
 }
 
-/* Maps a ring and opens it for reading. On failure *why is what is wrong with it. */
+/* Maps a ring and opens it for reading. On failure *why is the reason. */
 static cairn_err
 map_ring(int fd, struct timing_ring *out, const char **why)
 {
@@ -274,8 +274,8 @@ read_ring(struct cairn_agent *agent, struct timing_ring *ring)
     return total;
 }
 
-/* Reads a ring that nobody writes any more, and skips holes. Reads one round at most, since the
- * head may be wrong. */
+/* Reads a ring without writers, across holes. Reads one round at most, since the head may be
+ * wrong. */
 static void
 read_to_the_end(struct cairn_agent *agent, struct timing_ring *ring)
 {

@@ -2,7 +2,7 @@
  * agent/service/timing_rings.h - the rings of timing records that trainers handed over: mapped,
  * read, released.
  *
- * agent->timing owns the mappings. Nothing in a ring is believed: base/ring.h checks every record.
+ * agent->timing owns the mappings. Rings are untrusted: base/ring.h checks every record.
  */
 #ifndef CAIRN_AGENT_SERVICE_TIMING_RINGS_H
 #define CAIRN_AGENT_SERVICE_TIMING_RINGS_H
@@ -13,7 +13,7 @@
 
 struct cairn_agent;
 
-/* Reads what is waiting, and twice a second looks at the trainers' processes. */
+/* Reads waiting records, and twice a second looks at the trainers' processes. */
 void timing_rings_read(struct cairn_agent *agent, uint64_t now_ns);
 
 /* Writes the recordings of this node's ranks; see timing_pack_recordings. */

@@ -40,7 +40,7 @@ struct timing_rank {
     struct timing_process process;
     enum cairn_presence presence;
     uint64_t gone_ns; /* when it was found gone, 0: it was not */
-    bool is_cut;      /* its session ended, and nobody had said that it would */
+    bool is_cut;      /* its session ended without LEAVE */
     struct cairn_reduce *reduce;
 };
 

@@ -125,7 +125,7 @@ begin_stream(struct cairn_watch *watch)
         watch->options.announce(watch->options.context);
 }
 
-/* Makes a part of what has gathered; to itself it goes at once. */
+/* Makes a part of the gathered reports; sends to itself at once. */
 static void
 close_part(struct cairn_watch *watch)
 {
@@ -235,7 +235,7 @@ take_part(struct cairn_watch *watch, const struct cairn_service_message *message
     if (message->request < source->stream) /* late, of a stream that is over */
         return;
     if (source->stream != message->request) {
-        if (message->offset != 0) { /* its beginning went to somebody else, or was forgotten */
+        if (message->offset != 0) { /* its beginning went to another agent, or was forgotten */
             answer(watch, message->from, message->request, BEGIN_ANEW);
             return;
         }

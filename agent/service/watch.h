@@ -4,11 +4,10 @@
  *
  * The analyst is the lowest agent that is eligible (a live member). Each agent sends it a stream of
  * parts, numbered from 0, each some packed reports (replan/live/report.h). The analyst takes them
- * in order and says how many it has; what it has not said for a while is sent again from there on.
- * A stream begins with everything that the node has to announce, so that an analyst that is new, or
- * has forgotten a stream, asks for a new one. Where more than CAIRN_WATCH_PARTS_MAX parts are not
- * acknowledged they are dropped and a new stream begins: detection may lose steps, never hold
- * anything up.
+ * in order and acknowledges their number; unacknowledged parts are sent again after a while. A
+ * stream begins with everything that the node has to announce, so that an analyst that is new, or
+ * has forgotten a stream, asks for a new one. Beyond CAIRN_WATCH_PARTS_MAX unacknowledged parts all
+ * are dropped and a new stream begins: detection may lose steps, but never holds anything up.
  *
  * No clock, no I/O: time comes with calls, and the functions in the options carry out the work.
  * They may call back only where their comments allow it.
@@ -37,7 +36,8 @@ struct cairn_watch_options {
     void *context;
     void (*send)(void *context,
                  const struct cairn_service_message *message); /* the message is borrowed */
-    void (*announce)(void *context); /* a stream begins: say all again, by cairn_watch_report */
+    void (*announce)(void *context); /* a stream begins: report everything again, by
+                                      * cairn_watch_report */
     void (*begin)(void *context);    /* this agent analyses from here on */
     void (*end)(void *context);      /* … and no longer */
     /* a part, to the analyst */
@@ -58,8 +58,8 @@ CAIRN_MUST_CHECK cairn_err cairn_watch_create(const struct cairn_watch_options *
                                               struct cairn_watch **out);
 void cairn_watch_destroy(struct cairn_watch *watch); /* NULL is allowed */
 
-/* Time has passed; eligible[agent_count] is as this agent sees it now. Sends what has gathered, and
- * again what got lost. */
+/* Time has passed; eligible[agent_count] is as this agent sees it now. Sends gathered reports, and
+ * lost parts again. */
 void cairn_watch_tick(struct cairn_watch *watch, const bool *eligible, uint64_t now_ns);
 
 /* A packed report of this node (at most CAIRN_WATCH_REPORT_BYTES_MAX), which goes out with the next
