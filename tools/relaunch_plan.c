@@ -1,7 +1,7 @@
-/* tools/relaunch_plan.c - see relaunch_plan.h. */
+/* tools/relaunch_plan.c - see relaunch_plan.h; relaunch_round.c chooses the seats of a round. */
 #include "tools/relaunch_plan.h"
 
-#include "base/crc.h"
+#include "tools/relaunch_round.h"
 #include "tools/verb.h"
 
 #include <inttypes.h>
@@ -13,8 +13,7 @@
 enum {
     SHOWN_NODES = 8,
     NODES_TEXT_BYTES = 128,
-    LATE_LOOKS_MAX = 120, /* at a seat that has accepted its round and does not begin it */
-    NO_RANK = -1
+    LATE_LOOKS_MAX = 120 /* at a seat that has accepted its round and does not begin it */
 };
 
 /* ---- words ---- */
@@ -62,39 +61,6 @@ list(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *vi
 
 /* ---- who is there ---- */
 
-static const struct cairn_relaunch_note *
-note_of(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
-        uint32_t node)
-{
-    const struct cairn_relaunch_peer *peer = &view->peers[node];
-
-    if (node == relaunch->self)
-        return &relaunch->note;
-    return peer->answered && peer->has_note ? &peer->note : NULL;
-}
-
-static bool
-is_in(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view, uint32_t node,
-      enum cairn_relaunch_state state)
-{
-    const struct cairn_relaunch_note *note = note_of(relaunch, view, node);
-
-    return note && note->state == state && (node == relaunch->self || view->peers[node].attached) &&
-           !view->peers[node].removed;
-}
-
-static bool
-joins(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view, uint32_t node)
-{
-    return is_in(relaunch, view, node, CAIRN_RELAUNCH_JOINS);
-}
-
-static bool
-runs(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view, uint32_t node)
-{
-    return node != relaunch->self && is_in(relaunch, view, node, CAIRN_RELAUNCH_RUNS);
-}
-
 static bool
 is_silent(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
           uint32_t node)
@@ -122,31 +88,6 @@ is_idle(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view 
            !peer->spare;
 }
 
-/* Whether an approved relaunch has this node. */
-static bool
-is_offered(const struct cairn_relaunch_offer *offer, uint32_t node)
-{
-    for (uint32_t i = 0; i < offer->count; i++)
-        if (offer->nodes[i] == node)
-            return true;
-    return false;
-}
-
-/* Whether the next round is that of an approved relaunch: all its nodes join and hold state. */
-static bool
-has_offer(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view)
-{
-    const struct cairn_relaunch_offer *offer = view->offer;
-
-    if (!offer || !offer->number || !offer->count)
-        return false;
-    for (uint32_t i = 0; i < offer->count; i++)
-        if (offer->nodes[i] >= view->count || !joins(relaunch, view, offer->nodes[i]) ||
-            !view->peers[offer->nodes[i]].holds)
-            return false;
-    return true;
-}
-
 /* Whether an approved relaunch waits for this round to end: all its nodes are there. */
 static bool
 is_offer_due(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view)
@@ -160,185 +101,14 @@ is_offer_due(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_
         uint32_t node = offer->nodes[i];
 
         if (node >= view->count ||
-            (node != relaunch->self && !runs(relaunch, view, node) && !joins(relaunch, view, node)))
+            (node != relaunch->self && !cairn_relaunch_runs(relaunch, view, node) &&
+             !cairn_relaunch_joins(relaunch, view, node)))
             return false;
     }
     return true;
 }
 
-static uint32_t
-lead_of(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view)
-{
-    uint32_t best = relaunch->self;
-    bool is_shaped = has_offer(relaunch, view);
-
-    for (uint32_t i = 0; i < view->count; i++) {
-        const struct cairn_relaunch_note *note, *against = note_of(relaunch, view, best);
-
-        if (i == best || !joins(relaunch, view, i) || !view->peers[i].holds ||
-            (is_shaped && !is_offered(view->offer, i)))
-            continue;
-        note = note_of(relaunch, view, i);
-        if (!view->peers[best].holds || (is_shaped && !is_offered(view->offer, best))) {
-            best = i;
-        } else if (note->term != against->term) {
-            best = note->term > against->term ? i : best;
-        } else if (view->peers[i].spare != view->peers[best].spare) {
-            best = view->peers[best].spare ? i : best;
-        } else {
-            best = i < best ? i : best;
-        }
-    }
-    return best;
-}
-
-/* ---- a round ---- */
-
-/* A joining node whose agent holds a part of the state, or of an epoch without one: on other nodes
- * nothing can be restored or captured. */
-struct wish {
-    bool is_new, is_spare;
-    uint32_t node;
-    int64_t rank; /* that it had in the newest round, or NO_RANK */
-};
-
-static int
-compare_wishes(const void *a, const void *b)
-{
-    const struct wish *x = a, *y = b;
-
-    if (x->is_new != y->is_new)
-        return x->is_new ? 1 : -1;
-    if (x->is_spare != y->is_spare)
-        return x->is_spare ? 1 : -1;
-    return x->node < y->node ? -1 : x->node > y->node;
-}
-
-static int
-compare_nodes(const void *a, const void *b)
-{
-    const struct wish *x = a, *y = b;
-
-    return x->node < y->node ? -1 : x->node > y->node;
-}
-
-/* Nodes of the newest round keep their ranks if these still exist, since their agents hold the
- * state of those ranks; the others get the rest, in the order of nodes. */
-static void
-seat_all(const struct cairn_relaunch_view *view, const struct cairn_relaunch *relaunch,
-         const struct wish *wishes, uint32_t count, struct cairn_relaunch_seat *seats)
-{
-    uint32_t next = 0;
-
-    for (uint32_t i = 0; i < count; i++)
-        seats[i].node = UINT32_MAX;
-    for (uint32_t pass = 0; pass < 2; pass++)
-        for (uint32_t i = 0; i < count; i++) {
-            const struct wish *wish = &wishes[i];
-            bool keeps = wish->rank >= 0 && wish->rank < (int64_t)count &&
-                         (pass == 0 ? seats[wish->rank].node == UINT32_MAX
-                                    : seats[wish->rank].node == wish->node);
-            struct cairn_relaunch_seat *seat;
-            const struct cairn_relaunch_note *note = note_of(relaunch, view, wish->node);
-
-            if ((pass == 0) != keeps)
-                continue;
-            while (pass == 1 && seats[next].node != UINT32_MAX)
-                next++;
-            seat = &seats[keeps ? (uint32_t)wish->rank : next];
-            *seat = (struct cairn_relaunch_seat){
-                .node = wish->node, .port = note->port, .door = note->door};
-            snprintf(seat->host, sizeof seat->host, "%s", view->peers[wish->node].host);
-        }
-}
-
-/* The seats of an approved relaunch. */
-static cairn_err
-choose_offered(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
-               struct cairn_relaunch_round *out)
-{
-    const struct cairn_relaunch_offer *offer = view->offer;
-    struct cairn_relaunch_seat *seats = calloc(offer->count, sizeof *seats);
-
-    if (!seats)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < offer->count; i++) {
-        const struct cairn_relaunch_note *note = note_of(relaunch, view, offer->nodes[i]);
-
-        seats[i] = (struct cairn_relaunch_seat){
-            .node = offer->nodes[i], .port = note->port, .door = note->door};
-        snprintf(seats[i].host, sizeof seats[i].host, "%s", view->peers[offer->nodes[i]].host);
-    }
-    *out = (struct cairn_relaunch_round){
-        .seats = seats, .count = offer->count, .shape = offer->number, .problem = view->problem};
-    return CAIRN_OK;
-}
-
-/* The seats of the next round of a leader, as this launcher sees the nodes: at most `most`. */
-static cairn_err
-choose(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
-       uint32_t leader, uint64_t most, struct cairn_relaunch_round *out)
-{
-    uint64_t term = note_of(relaunch, view, leader)->term;
-    struct wish *wishes = calloc(view->count, sizeof *wishes);
-    struct cairn_relaunch_seat *seats = NULL;
-    uint32_t count = 0;
-
-    if (!wishes)
-        return CAIRN_NOMEM;
-    if (has_offer(relaunch, view)) {
-        free(wishes);
-        return choose_offered(relaunch, view, out);
-    }
-    for (uint32_t i = 0; i < view->count; i++) {
-        const struct cairn_relaunch_note *note = note_of(relaunch, view, i);
-        bool is_new;
-
-        if (!joins(relaunch, view, i) || !view->peers[i].holds)
-            continue;
-        is_new = note->term == 0 || note->term != term;
-        wishes[count++] = (struct wish){.is_new = is_new && i != leader,
-                                        .is_spare = view->peers[i].spare,
-                                        .node = i,
-                                        .rank = is_new ? NO_RANK : (int64_t)note->rank};
-    }
-    qsort(wishes, count, sizeof *wishes, compare_wishes);
-    count = count < most ? count : (uint32_t)most;
-    qsort(wishes, count, sizeof *wishes, compare_nodes);
-    seats = calloc(count ? count : 1, sizeof *seats);
-    if (seats)
-        seat_all(view, relaunch, wishes, count, seats);
-    free(wishes);
-    if (!seats)
-        return CAIRN_NOMEM;
-    *out = (struct cairn_relaunch_round){.seats = seats, .count = count, .problem = view->problem};
-    return CAIRN_OK;
-}
-
-static uint64_t
-name_of(const struct cairn_relaunch_round *round, uint64_t job, uint64_t term)
-{
-    const uint64_t head[] = {job, term, round->count, round->shape, round->problem};
-    uint64_t name = cairn_crc64(0, head, sizeof head);
-
-    for (uint32_t i = 0; i < round->count; i++) {
-        const struct cairn_relaunch_seat *seat = &round->seats[i];
-        const uint64_t words[] = {seat->node, seat->port, seat->door};
-
-        name = cairn_crc64(name, words, sizeof words);
-        name = cairn_crc64(name, seat->host, strlen(seat->host));
-    }
-    return name ? name : 1;
-}
-
-static uint32_t
-rank_in(const struct cairn_relaunch_round *round, uint32_t node)
-{
-    for (uint32_t i = 0; i < round->count; i++)
-        if (round->seats[i].node == node)
-            return i;
-    return UINT32_MAX;
-}
+/* ---- a round begins ---- */
 
 static void
 take_round(struct cairn_relaunch *relaunch, struct cairn_relaunch_round *round)
@@ -362,7 +132,8 @@ static enum cairn_relaunch_action
 start(struct cairn_relaunch *relaunch, uint64_t job, uint64_t term, uint64_t used)
 {
     relaunch->note.state = CAIRN_RELAUNCH_RUNS;
-    relaunch->note.offers = relaunch->round.name = name_of(&relaunch->round, job, term);
+    relaunch->note.offers = relaunch->round.name =
+        cairn_relaunch_round_name(&relaunch->round, job, term);
     relaunch->note.job = relaunch->seen_job = job;
     relaunch->note.term = term;
     relaunch->note.used = used;
@@ -394,7 +165,7 @@ find_end(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view
          enum cairn_relaunch_state state)
 {
     for (uint32_t i = 0; i < view->count; i++) {
-        const struct cairn_relaunch_note *note = note_of(relaunch, view, i);
+        const struct cairn_relaunch_note *note = cairn_relaunch_note_of(relaunch, view, i);
 
         if (i != relaunch->self && note && note->state == state && note->job &&
             (note->job == relaunch->note.job || note->job == relaunch->seen_job))
@@ -431,7 +202,7 @@ is_over(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
                   done);
         *out = leave(relaunch, relaunch->last_code);
     } else if (stopped != UINT32_MAX) {
-        uint64_t exit_code = note_of(relaunch, view, stopped)->exit_code;
+        uint64_t exit_code = cairn_relaunch_note_of(relaunch, view, stopped)->exit_code;
 
         (void)say(relaunch, CAIRN_RELAUNCH_EXIT,
                   "node %" PRIu32 " has ended the job with exit code %" PRIu64
@@ -450,13 +221,13 @@ differs(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
         enum cairn_relaunch_action *out)
 {
     const struct cairn_relaunch_note *own = &relaunch->note, *note;
-    uint32_t other = lead_of(relaunch, view);
+    uint32_t other = cairn_relaunch_leader(relaunch, view);
 
     if (own->term)
         return false;
     for (uint32_t i = 0; i < view->count; i++)
-        other = runs(relaunch, view, i) ? i : other;
-    note = note_of(relaunch, view, other);
+        other = cairn_relaunch_runs(relaunch, view, i) ? i : other;
+    note = cairn_relaunch_note_of(relaunch, view, other);
     if (note->budget == own->budget && note->least == own->least && note->most == own->most)
         return false;
     (void)say(relaunch, CAIRN_RELAUNCH_EXIT,
@@ -479,13 +250,13 @@ has_to_wait(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *v
     for (uint32_t i = 0; i < view->count; i++) {
         usable += !view->peers[i].removed;
         answered += !view->peers[i].removed && (i == relaunch->self || view->peers[i].answered);
-        joining += joins(relaunch, view, i);
-        regular += joins(relaunch, view, i) && !view->peers[i].spare;
+        joining += cairn_relaunch_joins(relaunch, view, i);
+        regular += cairn_relaunch_joins(relaunch, view, i) && !view->peers[i].spare;
     }
     if (list(relaunch, view, is_silent, nodes)) {
         (void)say(relaunch, CAIRN_RELAUNCH_WAIT,
                   "waits for an answer of node %s, whose death is not certain yet", nodes);
-    } else if (list(relaunch, view, runs, nodes)) {
+    } else if (list(relaunch, view, cairn_relaunch_runs, nodes)) {
         (void)say(relaunch, CAIRN_RELAUNCH_WAIT,
                   "waits for node %s to end the command of the round before", nodes);
     } else if (2 * answered <= usable) {
@@ -533,7 +304,7 @@ have_all_accepted(const struct cairn_relaunch *relaunch, const struct cairn_rela
     for (uint32_t i = 0; i < round->count; i++) {
         uint32_t node = round->seats[i].node;
 
-        if (node != relaunch->self && note_of(relaunch, view, node)->accepts != name)
+        if (node != relaunch->self && cairn_relaunch_note_of(relaunch, view, node)->accepts != name)
             return false;
     }
     return true;
@@ -545,7 +316,7 @@ choose_fitting(const struct cairn_relaunch *relaunch, const struct cairn_relaunc
                uint64_t least, uint64_t most, struct cairn_relaunch_round *out)
 {
     for (;;) {
-        cairn_err err = choose(relaunch, view, relaunch->self, most, out);
+        cairn_err err = cairn_relaunch_round_choose(relaunch, view, relaunch->self, most, out);
 
         if (err || !view->fits || out->count == 0 || view->fits(view->context, out))
             return err;
@@ -568,7 +339,7 @@ lead(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
 
     if (note->term && relaunch->keeps_size)
         least = most = note->size;
-    if (has_offer(relaunch, view))
+    if (cairn_relaunch_has_offer(relaunch, view))
         least = most = view->offer->count;
     *out = CAIRN_RELAUNCH_WAIT;
     if (has_to_wait(relaunch, view, least, most)) {
@@ -586,7 +357,7 @@ lead(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
     if (err)
         return err;
     note->job = note->job ? note->job : relaunch->token;
-    name = name_of(&round, note->job, note->term + 1);
+    name = cairn_relaunch_round_name(&round, note->job, note->term + 1);
     if ((note->term || relaunch->resumes) && relaunch->restored_for != name) {
         note->offers = 0;
         *out = say(relaunch, CAIRN_RELAUNCH_RESTORE, "the agents restore for %" PRIu32 " nodes",
@@ -595,7 +366,7 @@ lead(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
         free(round.seats);
         return CAIRN_OK;
     }
-    if (round.count < least || rank_in(&round, relaunch->self) == UINT32_MAX) {
+    if (round.count < least || cairn_relaunch_round_rank(&round, relaunch->self) == UINT32_MAX) {
         note->offers = 0;
         (void)say(relaunch, CAIRN_RELAUNCH_WAIT,
                   "waits for agents that hold a part of the state: %" PRIu32 " of at least %" PRIu64
@@ -616,7 +387,7 @@ lead(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
     }
     for (uint32_t i = 0; i < round.count; i++)
         answering += round.seats[i].node == relaunch->self ||
-                     note_of(relaunch, view, round.seats[i].node)->accepts == name;
+                     cairn_relaunch_note_of(relaunch, view, round.seats[i].node)->accepts == name;
     (void)say(relaunch, CAIRN_RELAUNCH_WAIT,
               "offers a round of %" PRIu32 " nodes, which %" PRIu32 " have accepted", round.count,
               answering);
@@ -633,7 +404,7 @@ is_bound(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view
 
     if (relaunch->leader >= view->count || !relaunch->note.accepts)
         return false;
-    note = note_of(relaunch, view, relaunch->leader);
+    note = cairn_relaunch_note_of(relaunch, view, relaunch->leader);
     if (!note && view->peers[relaunch->leader].alive) {
         *out = say(relaunch, CAIRN_RELAUNCH_WAIT, "waits for an answer of node %" PRIu32,
                    relaunch->leader);
@@ -656,7 +427,7 @@ static cairn_err
 follow(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view, uint32_t leader,
        enum cairn_relaunch_action *out)
 {
-    const struct cairn_relaunch_note *note = note_of(relaunch, view, leader);
+    const struct cairn_relaunch_note *note = cairn_relaunch_note_of(relaunch, view, leader);
     struct cairn_relaunch_round round;
     cairn_err err;
 
@@ -667,15 +438,15 @@ follow(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view, 
                   leader);
         return CAIRN_OK;
     }
-    err = choose(relaunch, view, leader, note->size, &round);
+    err = cairn_relaunch_round_choose(relaunch, view, leader, note->size, &round);
     if (err)
         return err;
-    if (rank_in(&round, relaunch->self) == UINT32_MAX) {
+    if (cairn_relaunch_round_rank(&round, relaunch->self) == UINT32_MAX) {
         *out = say(relaunch, CAIRN_RELAUNCH_STAND_BY, "stands by: %s",
                    view->peers[relaunch->self].holds
                        ? "the round has all its nodes"
                        : "its agent holds no part of the state, as that of a spare");
-    } else if (name_of(&round, note->job, note->term + 1) != note->offers) {
+    } else if (cairn_relaunch_round_name(&round, note->job, note->term + 1) != note->offers) {
         (void)say(relaunch, CAIRN_RELAUNCH_WAIT,
                   "sees other nodes than node %" PRIu32 " does, or has another problem file",
                   leader);
@@ -702,11 +473,12 @@ look_joining(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *
         return CAIRN_OK;
     relaunch->leader = UINT32_MAX;
     for (uint32_t i = 0; i < view->count; i++)
-        if (runs(relaunch, view, i) && view->peers[i].note.term > relaunch->note.term) {
+        if (cairn_relaunch_runs(relaunch, view, i) &&
+            view->peers[i].note.term > relaunch->note.term) {
             relaunch->seen_job = view->peers[i].note.job;
             is_behind = true;
         }
-    if (is_behind && list(relaunch, view, runs, nodes)) {
+    if (is_behind && list(relaunch, view, cairn_relaunch_runs, nodes)) {
         relaunch->note.accepts = relaunch->note.offers = 0;
         relaunch->last_code = 0; /* its own failures count no more */
         *out = say(relaunch, CAIRN_RELAUNCH_STAND_BY,
@@ -715,7 +487,7 @@ look_joining(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *
                    nodes);
         return CAIRN_OK;
     }
-    leader = lead_of(relaunch, view);
+    leader = cairn_relaunch_leader(relaunch, view);
     if (leader != relaunch->self) {
         relaunch->note.offers = 0;
         return follow(relaunch, view, leader, out);
@@ -733,7 +505,7 @@ has_left(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view
 {
     const uint32_t node = seat->node;
     const struct cairn_relaunch_peer *peer = &view->peers[node];
-    const struct cairn_relaunch_note *note = note_of(relaunch, view, node);
+    const struct cairn_relaunch_note *note = cairn_relaunch_note_of(relaunch, view, node);
 
     if (seat->is_done)
         return false;
@@ -828,7 +600,7 @@ is_planned(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_vi
     const struct cairn_relaunch_note *first = NULL;
 
     if (relaunch->round.count)
-        first = note_of(relaunch, view, relaunch->round.seats[0].node);
+        first = cairn_relaunch_note_of(relaunch, view, relaunch->round.seats[0].node);
     return first && first->planned && first->job == relaunch->note.job &&
            first->term == relaunch->note.term;
 }
@@ -849,7 +621,8 @@ cairn_relaunch_ended(struct cairn_relaunch *relaunch, const struct cairn_relaunc
     relaunch->leader = UINT32_MAX;
     for (uint32_t i = 0; i < relaunch->round.count; i++) {
         const struct cairn_relaunch_seat *seat = &relaunch->round.seats[i];
-        const struct cairn_relaunch_note *other = note_of(relaunch, view, seat->node);
+        const struct cairn_relaunch_note *other =
+            cairn_relaunch_note_of(relaunch, view, seat->node);
 
         if (seat->is_done || (other && other != note && other->state == CAIRN_RELAUNCH_DONE &&
                               other->job == note->job && other->term == note->term)) {
@@ -933,5 +706,5 @@ cairn_relaunch_heard(struct cairn_relaunch *relaunch, uint64_t name, uint64_t no
 uint32_t
 cairn_relaunch_rank(const struct cairn_relaunch *relaunch)
 {
-    return rank_in(&relaunch->round, relaunch->self);
+    return cairn_relaunch_round_rank(&relaunch->round, relaunch->self);
 }
