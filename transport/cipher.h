@@ -7,7 +7,8 @@
  * opened at run time, and a host without it only loses speed. Which one is faster depends on the
  * processor: it is measured.
  *
- * A nonce must never come twice under one key: seal.h ensures that. Thread: the owner's.
+ * A nonce must never come twice under one key: seal.h sees to that. Thread: the owner's; two threads
+ * may call `make` with the same key, each with its own number.
  */
 #ifndef CAIRN_TRANSPORT_CIPHER_H
 #define CAIRN_TRANSPORT_CIPHER_H
@@ -22,7 +23,8 @@ enum {
     CAIRN_CIPHER_KEY_BYTES = 32,
     CAIRN_CIPHER_NONCE_BYTES = 12,
     CAIRN_CIPHER_TAG_BYTES = 16,
-    CAIRN_CIPHER_LIBRARIES = 2
+    CAIRN_CIPHER_LIBRARIES = 2,
+    CAIRN_CIPHER_THREADS = 2 /* that use a key at once */
 };
 
 struct cairn_cipher;     /* an open library */
@@ -49,10 +51,11 @@ struct cairn_cipher_ops {
                             struct cairn_cipher_key **out);
     void (*key_destroy)(struct cairn_cipher_key *key); /* erases it */
     /* The sender's: the tag, and with encryption the block's bytes in `out`. CAIRN_IO. */
-    cairn_err (*make)(struct cairn_cipher_key *key, const struct cairn_cipher_block *how,
-                      const void *block, void *out, uint8_t tag[CAIRN_CIPHER_TAG_BYTES]);
-    /* The receiver's: compares the tag in constant time, and decrypts in place. CAIRN_CORRUPT: do
-     * not use the block. */
+    cairn_err (*make)(struct cairn_cipher_key *key, uint32_t thread,
+                      const struct cairn_cipher_block *how, const void *block, void *out,
+                      uint8_t tag[CAIRN_CIPHER_TAG_BYTES]);
+    /* The receiver's, in thread 0: compares the tag, in constant time, and decrypts in place.
+     * CAIRN_CORRUPT: what the block then holds must not be used. */
     cairn_err (*check)(struct cairn_cipher_key *key, const struct cairn_cipher_block *how,
                        void *block, const uint8_t tag[CAIRN_CIPHER_TAG_BYTES]);
 };

@@ -10,34 +10,41 @@
 #include "transport/cipher.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
+#include "base/limits.h"
 #include "base/secret.h"
 
 #include <dlfcn.h>
+#include <emmintrin.h>
 #include <intel-ipsec-mb.h>
 #include <openssl/crypto.h>
 #include <stdlib.h>
 
 /*
- * A sender's block comes from memory. The kernels compute faster than a core's own prefetching
- * fetches it, since that ends at each page. So a sender computes a page while it fetches the next
- * one. A receiver's block was just copied and is in cache.
+ * A sender's block comes from memory, and the kernels compute faster than a core's own prefetching
+ * fetches it: that ends at each page. So a sender may compute some KiB while the next ones are
+ * fetched. How many are best depends on the processor, and is measured. A receiver's block has just
+ * been copied, and is in cache.
  */
-enum { AHEAD_BYTES = 4096, LINE_BYTES = 64 };
+static const size_t ahead_choices[] = {CAIRN_BLOCK_BYTES, 2048, 4096};
+enum { CHOICES = sizeof ahead_choices / sizeof ahead_choices[0], LINE_BYTES = 64 };
+enum { TRIALS = 4, TRIAL_BLOCKS = 4 };
 
 struct ipsec {
     struct cairn_cipher cipher;
     void *library;
     IMB_MGR *manager;
     void (*manager_free)(IMB_MGR *manager);
+    size_t ahead_bytes[2]; /* for keys that tag, and that encrypt */
 };
 
-/* In memory of base/secret.h: it has the key, and the hash's secret in `state`. */
+/* In memory of base/secret.h: it has the key, and the hash's secret in `states`. */
 struct ipsec_key {
     struct cairn_cipher_key key;
     IMB_MGR *manager;
     bool encrypt;
-    bool sender;
-    struct gcm_context_data state;
+    size_t ahead_bytes;
+    struct gcm_context_data states[CAIRN_CIPHER_THREADS];
     _Alignas(64) struct gcm_key_data data; /* the kernels read it in whole vectors */
 };
 
@@ -82,27 +89,6 @@ manager_make(struct ipsec *ipsec)
                : NULL;
 }
 
-static cairn_err
-ipsec_open(struct cairn_cipher **out)
-{
-    struct ipsec *ipsec = calloc(1, sizeof *ipsec);
-
-    if (!ipsec)
-        return CAIRN_NOMEM;
-    ipsec->cipher.ops = &cairn_cipher_ipsec;
-    ipsec->library = dlopen("libIPSec_MB.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!ipsec->library) {
-        free(ipsec);
-        return CAIRN_NOT_FOUND;
-    }
-    if (!manager_make(ipsec)) {
-        ipsec_close(&ipsec->cipher);
-        return CAIRN_NOT_FOUND;
-    }
-    *out = &ipsec->cipher;
-    return CAIRN_OK;
-}
-
 static void
 ipsec_key_destroy(struct cairn_cipher_key *key)
 {
@@ -121,7 +107,7 @@ ipsec_key_create(const struct cairn_cipher *cipher, bool encrypt, bool sender,
     key->key.ops = cipher->ops;
     key->manager = ipsec->manager;
     key->encrypt = encrypt;
-    key->sender = sender;
+    key->ahead_bytes = sender ? ipsec->ahead_bytes[encrypt] : CAIRN_BLOCK_BYTES;
     IMB_AES256_GCM_PRE(key->manager, bytes, &key->data);
     *out = &key->key;
     return CAIRN_OK;
@@ -131,8 +117,8 @@ ipsec_key_create(const struct cairn_cipher *cipher, bool encrypt, bool sender,
 static size_t
 step_fetch(const struct ipsec_key *key, const uint8_t *rest, size_t rest_len)
 {
-    size_t step = key->sender && rest_len > AHEAD_BYTES ? AHEAD_BYTES : rest_len;
-    size_t end = rest_len - step < AHEAD_BYTES ? rest_len : step + AHEAD_BYTES;
+    size_t step = rest_len < key->ahead_bytes ? rest_len : key->ahead_bytes;
+    size_t end = rest_len - step < key->ahead_bytes ? rest_len : step + key->ahead_bytes;
 
     for (size_t at = step; at < end; at += LINE_BYTES)
         __builtin_prefetch(rest + at, 0, 2);
@@ -141,52 +127,55 @@ step_fetch(const struct ipsec_key *key, const uint8_t *rest, size_t rest_len)
 
 /* The tag of head and block, neither of them encrypted. */
 static void
-tag_compute(struct ipsec_key *key, const struct cairn_cipher_block *how, const void *block,
+tag_compute(struct ipsec_key *key, struct gcm_context_data *state,
+            const struct cairn_cipher_block *how, const void *block,
             uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
 {
     IMB_MGR *manager = key->manager;
 
-    IMB_AES256_GMAC_INIT(manager, &key->data, &key->state, how->nonce, CAIRN_CIPHER_NONCE_BYTES);
+    IMB_AES256_GMAC_INIT(manager, &key->data, state, how->nonce, CAIRN_CIPHER_NONCE_BYTES);
     if (how->head_len)
-        IMB_AES256_GMAC_UPDATE(manager, &key->data, &key->state, how->head, how->head_len);
+        IMB_AES256_GMAC_UPDATE(manager, &key->data, state, how->head, how->head_len);
     for (size_t at = 0, step; at < how->block_len; at += step) {
         const uint8_t *rest = (const uint8_t *)block + at;
 
         step = step_fetch(key, rest, how->block_len - at);
-        IMB_AES256_GMAC_UPDATE(manager, &key->data, &key->state, rest, step);
+        IMB_AES256_GMAC_UPDATE(manager, &key->data, state, rest, step);
     }
-    IMB_AES256_GMAC_FINALIZE(manager, &key->data, &key->state, tag, CAIRN_CIPHER_TAG_BYTES);
+    IMB_AES256_GMAC_FINALIZE(manager, &key->data, state, tag, CAIRN_CIPHER_TAG_BYTES);
 }
 
 /* Encrypts the block into `out` and makes its tag. */
 static void
-block_encrypt(struct ipsec_key *key, const struct cairn_cipher_block *how, const void *block,
-              uint8_t *out, uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
+block_encrypt(struct ipsec_key *key, struct gcm_context_data *state,
+              const struct cairn_cipher_block *how, const void *block, uint8_t *out,
+              uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
 {
     IMB_MGR *manager = key->manager;
 
-    IMB_AES256_GCM_INIT(manager, &key->data, &key->state, how->nonce, how->head, how->head_len);
+    IMB_AES256_GCM_INIT(manager, &key->data, state, how->nonce, how->head, how->head_len);
     for (size_t at = 0, step; at < how->block_len; at += step) {
         const uint8_t *rest = (const uint8_t *)block + at;
 
         step = step_fetch(key, rest, how->block_len - at);
-        IMB_AES256_GCM_ENC_UPDATE(manager, &key->data, &key->state, out + at, rest, step);
+        IMB_AES256_GCM_ENC_UPDATE(manager, &key->data, state, out + at, rest, step);
     }
-    IMB_AES256_GCM_ENC_FINALIZE(manager, &key->data, &key->state, tag, CAIRN_CIPHER_TAG_BYTES);
+    IMB_AES256_GCM_ENC_FINALIZE(manager, &key->data, state, tag, CAIRN_CIPHER_TAG_BYTES);
 }
 
 static cairn_err
-ipsec_make(struct cairn_cipher_key *key, const struct cairn_cipher_block *how, const void *block,
-           void *out, uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
+ipsec_make(struct cairn_cipher_key *key, uint32_t thread, const struct cairn_cipher_block *how,
+           const void *block, void *out, uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
 {
     struct ipsec_key *own = ipsec_key_of(key);
+    struct gcm_context_data *state = &own->states[thread];
 
     CAIRN_ASSERT(block && how->block_len && (how->head || !how->head_len));
-    CAIRN_ASSERT(out || !own->encrypt);
+    CAIRN_ASSERT((out || !own->encrypt) && thread < CAIRN_CIPHER_THREADS);
     if (own->encrypt)
-        block_encrypt(own, how, block, out, tag);
+        block_encrypt(own, state, how, block, out, tag);
     else
-        tag_compute(own, how, block, tag);
+        tag_compute(own, state, how, block, tag);
     return CAIRN_OK;
 }
 
@@ -199,11 +188,90 @@ ipsec_check(struct cairn_cipher_key *key, const struct cairn_cipher_block *how, 
 
     CAIRN_ASSERT(block && how->block_len && (how->head || !how->head_len));
     if (own->encrypt)
-        IMB_AES256_GCM_DEC(own->manager, &own->data, &own->state, block, block, how->block_len,
+        IMB_AES256_GCM_DEC(own->manager, &own->data, own->states, block, block, how->block_len,
                            how->nonce, how->head, how->head_len, right, CAIRN_CIPHER_TAG_BYTES);
     else
-        tag_compute(own, how, block, right);
+        tag_compute(own, own->states, how, block, right);
     return CRYPTO_memcmp(right, tag, sizeof right) == 0 ? CAIRN_OK : CAIRN_CORRUPT;
+}
+
+/* What a sender needs for some blocks in memory: the shortest of some trials. */
+static uint64_t
+trial_ns(struct cairn_cipher_key *key, uint8_t *blocks, uint8_t *out)
+{
+    static const uint8_t zeros[CAIRN_CIPHER_NONCE_BYTES];
+    const struct cairn_cipher_block how = {.nonce = zeros, .block_len = CAIRN_BLOCK_BYTES};
+    struct cairn_clock clock = cairn_clock_system();
+    uint8_t tag[CAIRN_CIPHER_TAG_BYTES];
+    uint64_t shortest_ns = UINT64_MAX;
+
+    for (int trial = 0; trial < TRIALS; trial++) {
+        uint64_t begun_ns, took_ns;
+
+        for (size_t at = 0; at < TRIAL_BLOCKS * CAIRN_BLOCK_BYTES; at += LINE_BYTES)
+            _mm_clflush(blocks + at);
+        _mm_mfence();
+        begun_ns = cairn_clock_now_ns(&clock);
+        for (int i = 0; i < TRIAL_BLOCKS; i++)
+            (void)ipsec_make(key, 0, &how, blocks + (size_t)i * CAIRN_BLOCK_BYTES, out, tag);
+        took_ns = cairn_clock_now_ns(&clock) - begun_ns;
+        if (took_ns < shortest_ns)
+            shortest_ns = took_ns;
+    }
+    return shortest_ns;
+}
+
+/* Chooses how far ahead senders fetch. */
+static cairn_err
+ahead_measure(struct ipsec *ipsec, bool encrypt)
+{
+    static const uint8_t zeros[CAIRN_CIPHER_KEY_BYTES];
+    uint8_t *blocks = calloc(TRIAL_BLOCKS + 1, CAIRN_BLOCK_BYTES);
+    struct cairn_cipher_key *key = NULL;
+    uint64_t shortest_ns = UINT64_MAX;
+    cairn_err err = blocks ? CAIRN_OK : CAIRN_NOMEM;
+
+    if (!err)
+        err = ipsec_key_create(&ipsec->cipher, encrypt, true, zeros, &key);
+    for (int i = 0; i < CHOICES && !err; i++) {
+        uint64_t took_ns;
+
+        ipsec_key_of(key)->ahead_bytes = ahead_choices[i];
+        took_ns = trial_ns(key, blocks, blocks + TRIAL_BLOCKS * CAIRN_BLOCK_BYTES);
+        if (took_ns < shortest_ns) {
+            shortest_ns = took_ns;
+            ipsec->ahead_bytes[encrypt] = ahead_choices[i];
+        }
+    }
+    if (key)
+        ipsec_key_destroy(key);
+    free(blocks);
+    return err;
+}
+
+static cairn_err
+ipsec_open(struct cairn_cipher **out)
+{
+    struct ipsec *ipsec = calloc(1, sizeof *ipsec);
+    cairn_err err;
+
+    if (!ipsec)
+        return CAIRN_NOMEM;
+    ipsec->cipher.ops = &cairn_cipher_ipsec;
+    ipsec->library = dlopen("libIPSec_MB.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!ipsec->library) {
+        free(ipsec);
+        return CAIRN_NOT_FOUND;
+    }
+    err = manager_make(ipsec) ? CAIRN_OK : CAIRN_NOT_FOUND;
+    for (int encrypt = 0; encrypt < 2 && !err; encrypt++)
+        err = ahead_measure(ipsec, encrypt);
+    if (err) {
+        ipsec_close(&ipsec->cipher);
+        return err;
+    }
+    *out = &ipsec->cipher;
+    return CAIRN_OK;
 }
 
 const struct cairn_cipher_ops cairn_cipher_ipsec = {

@@ -7,7 +7,7 @@
 
 struct openssl_key {
     struct cairn_cipher_key key;
-    EVP_CIPHER_CTX *context;
+    EVP_CIPHER_CTX *contexts[CAIRN_CIPHER_THREADS];
     bool encrypt;
 };
 
@@ -36,7 +36,8 @@ openssl_close(struct cairn_cipher *cipher)
 static void
 openssl_key_destroy(struct cairn_cipher_key *key)
 {
-    EVP_CIPHER_CTX_free(openssl_key_of(key)->context); /* erases the key */
+    for (int i = 0; i < CAIRN_CIPHER_THREADS; i++)
+        EVP_CIPHER_CTX_free(openssl_key_of(key)->contexts[i]); /* erases the key */
     free(key);
 }
 
@@ -50,40 +51,43 @@ openssl_key_create(const struct cairn_cipher *cipher, bool encrypt, bool sender,
         return CAIRN_NOMEM;
     key->key.ops = cipher->ops;
     key->encrypt = encrypt;
-    key->context = EVP_CIPHER_CTX_new();
-    if (!key->context || EVP_CipherInit_ex(key->context, EVP_aes_256_gcm(), NULL, bytes, NULL,
-                                           sender || !encrypt) != 1) {
-        openssl_key_destroy(&key->key);
-        return CAIRN_NOMEM;
+    for (int i = 0; i < CAIRN_CIPHER_THREADS; i++) {
+        key->contexts[i] = EVP_CIPHER_CTX_new();
+        if (!key->contexts[i] || EVP_CipherInit_ex(key->contexts[i], EVP_aes_256_gcm(), NULL, bytes,
+                                                   NULL, sender || !encrypt) != 1) {
+            openssl_key_destroy(&key->key);
+            return CAIRN_NOMEM;
+        }
     }
     *out = &key->key;
     return CAIRN_OK;
 }
 
-/* Takes the nonce, the head and the block, from which encryption makes `out`. */
+/* Takes the nonce, the head and the block. Encrypts or decrypts it into `out`; NULL: does not. */
 static bool
-block_take(const struct openssl_key *key, const struct cairn_cipher_block *how, const void *block,
+block_take(EVP_CIPHER_CTX *context, const struct cairn_cipher_block *how, const void *block,
            void *out)
 {
     int taken;
 
-    return EVP_CipherInit_ex(key->context, NULL, NULL, NULL, how->nonce, -1) == 1 &&
+    return EVP_CipherInit_ex(context, NULL, NULL, NULL, how->nonce, -1) == 1 &&
            (how->head_len == 0 ||
-            EVP_CipherUpdate(key->context, NULL, &taken, how->head, (int)how->head_len) == 1) &&
-           EVP_CipherUpdate(key->context, key->encrypt ? out : NULL, &taken, block,
-                            (int)how->block_len) == 1;
+            EVP_CipherUpdate(context, NULL, &taken, how->head, (int)how->head_len) == 1) &&
+           EVP_CipherUpdate(context, out, &taken, block, (int)how->block_len) == 1;
 }
 
 static cairn_err
-openssl_make(struct cairn_cipher_key *key, const struct cairn_cipher_block *how, const void *block,
-             void *out, uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
+openssl_make(struct cairn_cipher_key *key, uint32_t thread, const struct cairn_cipher_block *how,
+             const void *block, void *out, uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
 {
     const struct openssl_key *own = openssl_key_of(key);
+    EVP_CIPHER_CTX *context = own->contexts[thread];
     uint8_t rest[16];
     int taken;
 
-    if (!block_take(own, how, block, out) || EVP_CipherFinal_ex(own->context, rest, &taken) != 1 ||
-        EVP_CIPHER_CTX_ctrl(own->context, EVP_CTRL_AEAD_GET_TAG, CAIRN_CIPHER_TAG_BYTES, tag) != 1)
+    if (!block_take(context, how, block, own->encrypt ? out : NULL) ||
+        EVP_CipherFinal_ex(context, rest, &taken) != 1 ||
+        EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, CAIRN_CIPHER_TAG_BYTES, tag) != 1)
         return CAIRN_IO;
     return CAIRN_OK;
 }
@@ -93,18 +97,19 @@ openssl_check(struct cairn_cipher_key *key, const struct cairn_cipher_block *how
               const uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
 {
     const struct openssl_key *own = openssl_key_of(key);
+    EVP_CIPHER_CTX *context = own->contexts[0];
     uint8_t rest[16], right[CAIRN_CIPHER_TAG_BYTES];
     int taken;
 
     if (!own->encrypt) /* the receiver computes the same tag */
-        return openssl_make(key, how, block, NULL, right) == CAIRN_OK &&
+        return openssl_make(key, 0, how, block, NULL, right) == CAIRN_OK &&
                        CRYPTO_memcmp(right, tag, sizeof right) == 0
                    ? CAIRN_OK
                    : CAIRN_CORRUPT;
-    if (!block_take(own, how, block, block) ||
-        EVP_CIPHER_CTX_ctrl(own->context, EVP_CTRL_AEAD_SET_TAG, CAIRN_CIPHER_TAG_BYTES,
+    if (!block_take(context, how, block, block) ||
+        EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, CAIRN_CIPHER_TAG_BYTES,
                             (void *)(uintptr_t)tag) != 1 ||
-        EVP_CipherFinal_ex(own->context, rest, &taken) != 1)
+        EVP_CipherFinal_ex(context, rest, &taken) != 1)
         return CAIRN_CORRUPT;
     return CAIRN_OK;
 }

@@ -57,15 +57,30 @@ nonce_take(struct cairn_seal *seal, const void *block, uint8_t nonce[CAIRN_CIPHE
     cairn_write_u32(&writer, 0);
 }
 
+void
+cairn_seal_take(struct cairn_seal_block *block)
+{
+    nonce_take(block->seal, block->block, block->nonce);
+}
+
+cairn_err
+cairn_seal_run(const struct cairn_seal_block *block, uint32_t thread)
+{
+    const struct cairn_cipher_block how = {block->nonce, block->head, block->head_len,
+                                           block->block_len};
+    struct cairn_cipher_key *key = block->seal->key;
+
+    return key->ops->make(key, thread, &how, block->block, block->out, block->tag);
+}
+
 cairn_err
 cairn_seal_make(struct cairn_seal *seal, const void *head, size_t head_len, const void *block,
                 size_t block_len, void *out, uint8_t tag[CAIRN_SEAL_TAG_BYTES])
 {
-    uint8_t nonce[CAIRN_CIPHER_NONCE_BYTES];
-    const struct cairn_cipher_block how = {nonce, head, head_len, block_len};
+    struct cairn_seal_block whole = {seal, head, block, head_len, block_len, out, tag, {0}};
 
-    nonce_take(seal, block, nonce);
-    return seal->key->ops->make(seal->key, &how, block, out, tag);
+    cairn_seal_take(&whole);
+    return cairn_seal_run(&whole, 0);
 }
 
 cairn_err

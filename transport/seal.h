@@ -21,8 +21,19 @@ enum {
 
 struct cairn_seal;
 
-/* With `encrypt` a seal encrypts and checks, else it only tags. The cipher is borrowed until the
- * seal ends. CAIRN_NOMEM. Thread: the owner's. */
+/* A block to be sealed: head[head_len] stands before it in the payload's header. */
+struct cairn_seal_block {
+    struct cairn_seal *seal;
+    const void *head;
+    const void *block;
+    size_t head_len, block_len;
+    void *out;    /* where it goes encrypted; unused by a seal that only tags */
+    uint8_t *tag; /* [CAIRN_SEAL_TAG_BYTES] */
+    uint8_t nonce[CAIRN_CIPHER_NONCE_BYTES];
+};
+
+/* With `encrypt` a seal makes and checks, else it only tags. The cipher is borrowed until the seal
+ * ends. CAIRN_NOMEM. Thread: the owner's. */
 CAIRN_MUST_CHECK cairn_err cairn_seal_create(const struct cairn_cipher *cipher, bool encrypt,
                                              bool sender, const uint8_t key[CAIRN_SEAL_KEY_BYTES],
                                              struct cairn_seal **out);
@@ -36,8 +47,13 @@ CAIRN_MUST_CHECK cairn_err cairn_seal_make(struct cairn_seal *seal, const void *
                                            size_t head_len, const void *block, size_t block_len,
                                            void *out, uint8_t tag[CAIRN_SEAL_TAG_BYTES]);
 
-/* The receiver's side: checks the next block, and decrypts it in place. CAIRN_CORRUPT: not what the
- * other side sent; do not use the block. */
+/* The two halves of that: the block's place in the order of blocks (all other members are set); and
+ * the work, in thread number 0 … CAIRN_CIPHER_THREADS - 1. */
+void cairn_seal_take(struct cairn_seal_block *block);
+CAIRN_MUST_CHECK cairn_err cairn_seal_run(const struct cairn_seal_block *block, uint32_t thread);
+
+/* The receiver's side: checks the next block, and decrypts it in place. CAIRN_CORRUPT: it is not
+ * what the other side sent; what the block then holds must not be used. */
 CAIRN_MUST_CHECK cairn_err cairn_seal_check(struct cairn_seal *seal, const void *head,
                                             size_t head_len, void *block, size_t block_len,
                                             const uint8_t tag[CAIRN_SEAL_TAG_BYTES]);

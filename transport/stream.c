@@ -23,15 +23,13 @@ enum {
     TAGS_AT = 1 + STREAM_HEAD_BYTES,
     TAGS_RECORD_BYTES_MAX = TAGS_AT + STREAM_TAGS_BYTES_MAX,
     RECORD_BYTES_MAX = CAIRN_FRAME_BYTES_MAX + CAIRN_TLS_OVERHEAD_BYTES,
-    /* Payload bytes of one batch. Bytes read for a tag count several times, so that they are in
-     * cache when sent. An encrypted block goes alone: the other side works on it while we encrypt
-     * the next. */
-    BATCH_BYTES = 1 << 20,
-    TAGGED_COUNTS = 4,
+    BATCH_BYTES = 1 << 20,                          /* of payload in one batch */
+    BATCH_CIPHER_BLOCKS = STREAM_CIPHER_BLOCKS / 2, /* the others are made while these are sent */
     TAGGED_READ_BYTES = 4 * CAIRN_BLOCK_BYTES, /* at once: in cache when their tags are computed */
     WAKE_BYTES_MAX = 1 << 20,
-    RECEIVE_BYTES_MAX = 4 << 20, /* of one stream in one turn */
-    BEHIND_BYTES = 1024          /* read together with a payload's end: the tags and the frame */
+    WAKE_CIPHER_BYTES_MAX = 1 << 18, /* still in cache when they are decrypted */
+    RECEIVE_BYTES_MAX = 4 << 20,     /* of one stream in one turn */
+    BEHIND_BYTES = 1024 /* read together with a payload's end: the tags and the frame */
 };
 
 _Static_assert(sizeof(struct stream_part) <= sizeof(struct cairn_backend_part),
@@ -103,6 +101,8 @@ stream_fail(struct stream *stream, const char *why)
     if (stream->failed)
         return;
     stream->failed = why;
+    for (uint32_t i = stream->sealing.taken; i < stream->sealing.added; i++)
+        cairn_sealer_drop(stream->owner->sealer, &stream->sealing.jobs[i]);
     if (stream->events) /* a child between fork and exec keeps the socket, and its events, alive */
         (void)epoll_ctl(stream->owner->epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
     close(stream->fd);
@@ -130,7 +130,7 @@ stream_destroy(struct stream *stream)
         explicit_bzero(stream->in, stream->in_bytes);
     free(stream->in);
     free(stream->batch.stage);
-    free(stream->batch.cipher);
+    free(stream->sealing.cipher);
     free(stream);
 }
 
@@ -579,7 +579,8 @@ wake_set(struct stream *stream)
     const struct stream_arrival *arrival = &stream->arrival;
     uint32_t rest =
         arrives(stream) ? arrival->len + tag_bytes(stream) - arrival->got + arrival->left : 1;
-    int wake_bytes = rest < WAKE_BYTES_MAX ? (int)rest : WAKE_BYTES_MAX;
+    uint32_t most = encrypts(stream) ? WAKE_CIPHER_BYTES_MAX : WAKE_BYTES_MAX;
+    int wake_bytes = (int)(rest < most ? rest : most);
 
     if (stream->failed || wake_bytes == stream->wake_bytes)
         return;
@@ -677,33 +678,51 @@ block_bytes(const struct stream_part *part, uint32_t block)
     return rest < CAIRN_BLOCK_BYTES ? rest : CAIRN_BLOCK_BYTES;
 }
 
-/* Adds the header of a payload. Returns it. */
-static const uint8_t *
+/* A payload begins: its header goes out, and no block of it is sealed. */
+static void
 head_add(struct stream *stream, const struct stream_part *part)
 {
-    uint8_t *head = stage_take(&stream->batch, STREAM_HEAD_BYTES);
+    struct stream_sealing *sealing = &stream->sealing;
 
-    head_pack(stream, part, head);
-    return head;
+    head_pack(stream, part, sealing->head);
+    memcpy(stage_take(&stream->batch, STREAM_HEAD_BYTES), sealing->head, STREAM_HEAD_BYTES);
+    sealing->added = sealing->taken = 0;
 }
 
-/* Makes the tags of the next blocks, of as many as fit in `room`; *len: their bytes. */
-static cairn_err
-tags_make(struct stream *stream, const struct stream_part *part, size_t *room, uint32_t *len)
+/* Has the payload's blocks before number `end` sealed. */
+static void
+blocks_seal(struct stream *stream, const struct stream_part *part, uint32_t end)
 {
-    uint32_t block = part->at / CAIRN_BLOCK_BYTES;
-    cairn_err err = CAIRN_OK;
+    struct stream_sealing *sealing = &stream->sealing;
+    uint32_t count = block_count(part->bytes_len);
 
-    *len = 0;
-    for (; !err && *room && part->at + *len < part->bytes_len; block++) {
-        uint32_t bytes_len = block_bytes(part, block), counts = bytes_len * TAGGED_COUNTS;
+    for (; sealing->added < end && sealing->added < count; sealing->added++) {
+        uint32_t block = sealing->added;
+        struct cairn_sealer_job *job = &sealing->jobs[block];
 
-        err = cairn_seal_tag(stream->seal_out, part->bytes + (size_t)block * CAIRN_BLOCK_BYTES,
-                             bytes_len, stream->tags_out + (size_t)block * CAIRN_SEAL_TAG_BYTES);
-        *room -= counts < *room ? counts : *room;
-        *len += bytes_len;
+        job->block =
+            (struct cairn_seal_block){.seal = stream->seal_out,
+                                      .block = part->bytes + (size_t)block * CAIRN_BLOCK_BYTES,
+                                      .block_len = block_bytes(part, block),
+                                      .tag = sealing->tags + (size_t)block * CAIRN_SEAL_TAG_BYTES};
+        if (encrypts(stream)) {
+            job->block.head = sealing->head;
+            job->block.head_len = block ? 0 : STREAM_HEAD_BYTES;
+            job->block.out =
+                sealing->cipher + (size_t)(block % STREAM_CIPHER_BLOCKS) * CAIRN_BLOCK_BYTES;
+        }
+        cairn_seal_take(&job->block);
+        cairn_sealer_add(stream->owner->sealer, job);
     }
-    return err;
+}
+
+/* Takes the next block back. */
+static cairn_err
+block_take(struct stream *stream)
+{
+    struct stream_sealing *sealing = &stream->sealing;
+
+    return cairn_sealer_finish(stream->owner->sealer, &sealing->jobs[sealing->taken++]);
 }
 
 /* Adds the record of a payload's tags. */
@@ -711,29 +730,40 @@ static cairn_err
 tags_add(struct stream *stream, const struct stream_part *part)
 {
     uint8_t record[TAGS_RECORD_BYTES_MAX] = {TAGS_MARK};
-    size_t tags_len = (size_t)block_count(part->bytes_len) * CAIRN_SEAL_TAG_BYTES;
+    uint32_t count = block_count(part->bytes_len);
+    size_t tags_len = (size_t)count * CAIRN_SEAL_TAG_BYTES;
+    cairn_err err = CAIRN_OK;
 
-    head_pack(stream, part, record + 1);
-    memcpy(record + TAGS_AT, stream->tags_out, tags_len);
-    return record_add(stream, record, TAGS_AT + tags_len);
+    while (!err && stream->sealing.taken < count)
+        err = block_take(stream);
+    memcpy(record + 1, stream->sealing.head, STREAM_HEAD_BYTES);
+    memcpy(record + TAGS_AT, stream->sealing.tags, tags_len);
+    return err ? err : record_add(stream, record, TAGS_AT + tags_len);
 }
 
-/* Adds an encrypted block and its tag. */
+/* Adds encrypted blocks, each with its tag: the next one, and those behind it that are ready. */
 static cairn_err
-sealed_add(struct stream *stream, const struct stream_part *part, const uint8_t *head, uint32_t len)
+sealed_add(struct stream *stream, struct stream_part *part)
 {
-    struct stream_batch *batch = &stream->batch;
-    uint8_t tag[CAIRN_SEAL_TAG_BYTES];
-    cairn_err err;
+    struct stream_sealing *sealing = &stream->sealing;
+    uint32_t sent = sealing->taken;
+    cairn_err err = CAIRN_OK;
 
-    if (!batch->cipher)
-        batch->cipher = malloc(CAIRN_BLOCK_BYTES);
-    if (!batch->cipher)
+    if (!sealing->cipher)
+        sealing->cipher = malloc((size_t)STREAM_CIPHER_BLOCKS * CAIRN_BLOCK_BYTES);
+    if (!sealing->cipher)
         return CAIRN_NOMEM;
-    err = cairn_seal_make(stream->seal_out, head, head ? STREAM_HEAD_BYTES : 0,
-                          part->bytes + part->at, len, batch->cipher, tag);
-    piece_add(batch, batch->cipher, len);
-    memcpy(stage_take(batch, sizeof tag), tag, sizeof tag);
+    blocks_seal(stream, part, sent + STREAM_CIPHER_BLOCKS);
+    do {
+        const struct cairn_seal_block *block = &sealing->jobs[sealing->taken].block;
+
+        err = block_take(stream);
+        piece_add(&stream->batch, block->out, block->block_len);
+        memcpy(stage_take(&stream->batch, CAIRN_SEAL_TAG_BYTES), block->tag, CAIRN_SEAL_TAG_BYTES);
+        part->at += (uint32_t)block->block_len;
+    } while (!err && sealing->taken < sealing->added &&
+             sealing->taken - sent < BATCH_CIPHER_BLOCKS &&
+             cairn_sealer_has_done(stream->owner->sealer, &sealing->jobs[sealing->taken]));
     return err;
 }
 
@@ -741,26 +771,36 @@ sealed_add(struct stream *stream, const struct stream_part *part, const uint8_t 
 static cairn_err
 payload_add(struct stream *stream, struct stream_part *part, size_t *room)
 {
-    uint32_t len = part->bytes_len - part->at;
-    const uint8_t *head = part->at ? NULL : head_add(stream, part);
-    cairn_err err = CAIRN_OK;
+    uint32_t rest = part->bytes_len - part->at;
+    uint32_t len = rest < *room ? rest : (uint32_t)*room;
 
-    if (authenticates(stream)) {
-        err = tags_make(stream, part, room, &len);
-        piece_add(&stream->batch, part->bytes + part->at, len);
-        if (!err && part->at + len == part->bytes_len)
-            err = tags_add(stream, part);
-    } else if (encrypts(stream)) {
-        len = span_bytes(stream, len);
-        err = sealed_add(stream, part, head, len);
+    if (part->at == 0)
+        head_add(stream, part);
+    if (encrypts(stream)) {
         *room = 0;
-    } else {
-        if (len > *room)
-            len = (uint32_t)*room;
-        piece_add(&stream->batch, part->bytes + part->at, len);
-        *room -= len;
+        return sealed_add(stream, part);
     }
+    if (authenticates(stream))
+        blocks_seal(stream, part, STREAM_BLOCKS_MAX);
+    piece_add(&stream->batch, part->bytes + part->at, len);
     part->at += len;
+    *room -= len;
+    return CAIRN_OK;
+}
+
+/* Adds what is next of the part. *whole: all of it is added. */
+static cairn_err
+part_add(struct stream *stream, struct stream_part *part, size_t *room, bool *whole)
+{
+    cairn_err err;
+
+    if (part->payload && part->at < part->bytes_len) {
+        err = payload_add(stream, part, room);
+        *whole = part->at == part->bytes_len && !authenticates(stream);
+    } else {
+        err = part->payload ? tags_add(stream, part) : frame_add(stream, part);
+        *whole = true;
+    }
     return err;
 }
 
@@ -777,16 +817,13 @@ batch_fill(struct stream *stream)
     while (!err && stream->queue.head && batch->count + 4 <= STREAM_BATCH_PIECES &&
            STREAM_STAGE_BYTES - batch->stage_used >= RECORD_BYTES_MAX) {
         struct stream_part *part = stream->queue.head;
+        bool whole;
 
-        if (part->payload && room == 0)
+        /* Tags are added when their payload is sent, for until then a thread makes them. */
+        if (part->payload && (room == 0 || (part->at == part->bytes_len && batch->count)))
             break;
-        if (part->payload) {
-            err = payload_add(stream, part, &room);
-        } else {
-            err = frame_add(stream, part);
-            part->at = part->bytes_len;
-        }
-        if (part->at == part->bytes_len)
+        err = part_add(stream, part, &room, &whole);
+        if (whole)
             stream_parts_push(&stream->ended, stream_parts_pop(&stream->queue));
     }
     return err;

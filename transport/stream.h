@@ -27,7 +27,8 @@
  *
  * Before the peer is proved a stream has STREAM_IN_UNPROVED bytes of memory and parses TLS records
  * only. A payload is received straight into the buffer that its header names, if that buffer is
- * open under this key, and its tags are computed while its blocks are in cache.
+ * open under this key, and its tags are computed while its blocks are in cache. A payload on its way
+ * out is sealed ahead, by a thread (sealer.h).
  *
  * Thread: the loop's. Nothing blocks. A stream that fails closes its socket, and `failed` says why.
  */
@@ -35,7 +36,7 @@
 #define CAIRN_TRANSPORT_STREAM_H
 
 #include "transport/backend.h"
-#include "transport/seal.h"
+#include "transport/sealer.h"
 #include "transport/tls.h"
 
 #include <sys/socket.h>
@@ -48,7 +49,8 @@ enum {
     STREAM_BATCH_PIECES = 96,
     STREAM_HEAD_BYTES = 24,
     STREAM_BLOCKS_MAX = CAIRN_BULK_BYTES_MAX / CAIRN_BLOCK_BYTES, /* of a payload */
-    STREAM_TAGS_BYTES_MAX = STREAM_BLOCKS_MAX * CAIRN_SEAL_TAG_BYTES
+    STREAM_TAGS_BYTES_MAX = STREAM_BLOCKS_MAX * CAIRN_SEAL_TAG_BYTES,
+    STREAM_CIPHER_BLOCKS = 8
 };
 
 /* A frame or payload on its way out, in the scratch of its backend part. */
@@ -87,8 +89,17 @@ struct stream_batch {
     struct iovec pieces[STREAM_BATCH_PIECES];
     uint32_t first, count;
     size_t stage_used;
-    uint8_t *stage;  /* [STREAM_STAGE_BYTES] */
-    uint8_t *cipher; /* the encrypted block, NULL until one is needed */
+    uint8_t *stage; /* [STREAM_STAGE_BYTES] */
+};
+
+/* The blocks of the payload that is being sent. A block is added to the owner's sealer, taken back
+ * sealed, and sent with its batch. */
+struct stream_sealing {
+    struct cairn_sealer_job jobs[STREAM_BLOCKS_MAX];
+    uint32_t added, taken;
+    uint8_t head[STREAM_HEAD_BYTES];
+    uint8_t tags[STREAM_TAGS_BYTES_MAX];
+    uint8_t *cipher; /* [STREAM_CIPHER_BLOCKS] encrypted blocks in turns, NULL until one is made */
 };
 
 struct stream;
@@ -106,6 +117,7 @@ struct stream_owner {
     void *context;
     struct cairn_tls *tls;       /* NULL: no key and no certificate, all is in clear */
     struct cairn_cipher *cipher; /* NULL: payloads are not protected */
+    struct cairn_sealer *sealer; /* NULL: streams seal alone */
     int epoll_fd;                /* watches the sockets */
     enum cairn_protection protection;
     bool strict;              /* too many strangers: a hello must name our job */
@@ -143,7 +155,7 @@ struct stream {
     struct stream_parts queue; /* not wholly in a batch yet */
     struct stream_parts ended; /* wholly in the batch */
     struct stream_batch batch;
-    uint8_t tags_out[STREAM_TAGS_BYTES_MAX]; /* of the payload that is being sent */
+    struct stream_sealing sealing;
 };
 
 void stream_parts_init(struct stream_parts *parts);

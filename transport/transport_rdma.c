@@ -283,7 +283,7 @@ tags_make(struct rdma *rdma, struct payload *payload, const uint8_t *bytes, size
                                                .block_len = block_bytes(bytes_len, i)};
 
         nonce_make(number, i, nonce);
-        err = key->ops->make(key, &how, bytes + (size_t)i * CAIRN_BLOCK_BYTES, NULL,
+        err = key->ops->make(key, 0, &how, bytes + (size_t)i * CAIRN_BLOCK_BYTES, NULL,
                              payload->frame + TAGS_BYTES + i * CAIRN_CIPHER_TAG_BYTES);
     }
     payload->frame_len = TAGS_BYTES + (size_t)count * CAIRN_CIPHER_TAG_BYTES;

@@ -589,6 +589,7 @@ tcp_close(struct cairn_backend *backend)
     dead_free(tcp);
     listen_close(tcp);
     cairn_tls_destroy(tcp->owner.tls);
+    cairn_sealer_destroy(tcp->owner.sealer);
     cairn_cipher_close(tcp->owner.cipher);
     cairn_names_destroy(tcp->names);
     free(tcp->regions);
@@ -895,6 +896,8 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     if (!err && tcp->owner.protection != CAIRN_PROTECTION_NONE)
         err = cairn_cipher_choose(tcp->owner.protection == CAIRN_PROTECTION_ENCRYPT,
                                   &tcp->owner.cipher, NULL);
+    if (!err && tcp->owner.cipher && sysconf(_SC_NPROCESSORS_ONLN) > 1)
+        err = cairn_sealer_create(&tcp->owner.sealer);
     if (!err)
         err = listen_open(tcp, transport->bind_address);
     if (err)

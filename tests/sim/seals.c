@@ -107,13 +107,14 @@ nonce_judge(const struct seal_key *key, const uint8_t *nonce)
 }
 
 static cairn_err
-make(struct cairn_cipher_key *key, const struct cairn_cipher_block *how, const void *block,
-     void *out, uint8_t *tag)
+make(struct cairn_cipher_key *key, uint32_t thread, const struct cairn_cipher_block *how,
+     const void *block, void *out, uint8_t *tag)
 {
     const struct seal_key *own = (const struct seal_key *)(const void *)key;
     uint64_t hash = mix_bytes(mix_bytes(1, own->bytes, sizeof own->bytes), how->nonce,
                               CAIRN_CIPHER_NONCE_BYTES);
 
+    (void)thread;
     (void)out;
     if (own->of->sender)
         nonce_judge(own, how->nonce);

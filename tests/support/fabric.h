@@ -300,7 +300,7 @@ fabric_tags(const struct cairn_cipher *cipher, uint8_t seed, uint32_t index, uin
 
         fabric_number(nonce, number, 8);
         fabric_number(nonce + 8, i, 4);
-        if (key->ops->make(key, &how, fabric_pool[index] + (size_t)i * CAIRN_BLOCK_BYTES, NULL,
+        if (key->ops->make(key, 0, &how, fabric_pool[index] + (size_t)i * CAIRN_BLOCK_BYTES, NULL,
                            out + FABRIC_TAGS_BYTES + i * CAIRN_CIPHER_TAG_BYTES) != CAIRN_OK)
             abort();
     }

@@ -37,7 +37,7 @@ make(int library, bool encrypt, const uint8_t *key, const struct cairn_cipher_bl
 
     assert_int_equal(ciphers[library]->ops->key_create(ciphers[library], encrypt, true, key, &made),
                      CAIRN_OK);
-    err = made->ops->make(made, how, block, out, tag);
+    err = made->ops->make(made, 0, how, block, out, tag);
     cairn_cipher_key_destroy(made);
     return err;
 }
