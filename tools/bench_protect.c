@@ -6,7 +6,7 @@
  * the stages' CPU seconds per GiB, each measured alone in the same run, before and after. With
  * k + m members every byte of state is captured once and folded into m rows, and (k + m - 1) / k
  * bytes are sent, received and checked: the state once, and the rows that encoders forward.
- * With `protection: authenticate` the floor is what the same costs without.
+ * With `protection: authenticate` the floor is what the same costs without, in turns with it.
  */
 #include "tools/bench.h"
 #include "tools/bench_cluster.h"
@@ -49,26 +49,39 @@ middle(const struct cairn_bench_floor *a, const struct cairn_bench_floor *b)
         .bare_tcp = both(a->bare_tcp, b->bare_tcp)};
 }
 
-static cairn_err
-run_rounds(struct cairn_bench_cluster *cluster, uint32_t count, struct rounds *out)
-{
-    struct cairn_bench_cpu cpu;
-    uint64_t step = 0;
-    double seconds;
-    cairn_err err = cairn_bench_cluster_step(cluster, &step, step_ns, &cpu, &seconds);
+/* A cluster, and the generation that it committed last. */
+struct side {
+    struct cairn_bench_cluster *cluster;
+    uint64_t step;
+    struct rounds rounds;
+};
 
-    /* That one warmed up. */
-    for (uint32_t i = 0; !err && i < count; i++) {
-        err = cairn_bench_cluster_step(cluster, &step, step_ns, &cpu, &seconds);
-        if (err)
-            break;
-        out->agents_cpu_s[i] = cpu.agents;
-        out->trainers_cpu_s[i] = cpu.trainers;
-        out->cpu_s[i] = cpu.agents + cpu.trainers;
-        out->seconds[i] = seconds;
-        out->count++;
-    }
-    return err;
+static cairn_err
+side_step(struct side *side, bool counts)
+{
+    struct rounds *rounds = &side->rounds;
+    struct cairn_bench_cpu cpu;
+    double seconds;
+    cairn_err err = cairn_bench_cluster_step(side->cluster, &side->step, step_ns, &cpu, &seconds);
+
+    if (err || !counts)
+        return err;
+    rounds->agents_cpu_s[rounds->count] = cpu.agents;
+    rounds->trainers_cpu_s[rounds->count] = cpu.trainers;
+    rounds->cpu_s[rounds->count] = cpu.agents + cpu.trainers;
+    rounds->seconds[rounds->count++] = seconds;
+    return CAIRN_OK;
+}
+
+/* Starts agents and trainers, which warm up. */
+static cairn_err
+side_open(struct side *side, const struct cairn_bench_cluster_options *how)
+{
+    cairn_err err = cairn_bench_cluster_open(how, &side->cluster);
+
+    if (!err)
+        err = cairn_bench_cluster_train(side->cluster);
+    return err ? err : side_step(side, false);
 }
 
 /* Of all agents the one with the most; the worst fences of all trainers. */
@@ -168,24 +181,6 @@ fill_report(const struct cairn_bench_cluster_options *options, struct rounds *ro
     note_floor(floor, report);
 }
 
-/* Agents and trainers of their own, for so many rounds. note: their nodes go into the report. */
-static cairn_err
-run_cluster(const struct cairn_bench_cluster_options *how, uint32_t count, struct rounds *out,
-            struct cairn_bench_report *note)
-{
-    struct cairn_bench_cluster *cluster = NULL;
-    cairn_err err = cairn_bench_cluster_open(how, &cluster);
-
-    if (!err)
-        err = cairn_bench_cluster_train(cluster);
-    if (!err)
-        err = run_rounds(cluster, count, out);
-    if (!err && note)
-        note_nodes(cluster, how, note);
-    cairn_bench_cluster_close(cluster);
-    return err;
-}
-
 cairn_err
 cairn_bench_protect(const struct cairn_bench_options *options, struct cairn_bench_report *report)
 {
@@ -197,7 +192,7 @@ cairn_bench_protect(const struct cairn_bench_options *options, struct cairn_benc
     uint32_t k = how.nodes - how.parity;
     uint32_t count = options->rounds ? options->rounds : ROUNDS_DEFAULT;
     struct cairn_bench_floor before, after, floor;
-    static struct rounds clear, authenticated;
+    static struct side clear, authenticated;
     cairn_err err;
 
     report->stage = "protect";
@@ -205,16 +200,25 @@ cairn_bench_protect(const struct cairn_bench_options *options, struct cairn_benc
         return CAIRN_INVAL;
     err = cairn_bench_floor_measure(k, how.parity, 0, 3, &before);
     if (!err)
-        err = run_cluster(&how, count, &clear, report);
-    if (!err)
-        err = cairn_bench_floor_measure(k, how.parity, 0, 3, &after);
+        err = side_open(&clear, &how);
     how.authenticate = true;
     if (!err)
-        err = run_cluster(&how, count, &authenticated, NULL);
+        err = side_open(&authenticated, &how);
+    for (uint32_t i = 0; i < count && !err; i++) {
+        err = side_step(&clear, true);
+        if (!err)
+            err = side_step(&authenticated, true);
+    }
+    if (!err)
+        note_nodes(clear.cluster, &how, report);
+    cairn_bench_cluster_close(clear.cluster);
+    cairn_bench_cluster_close(authenticated.cluster);
+    if (!err)
+        err = cairn_bench_floor_measure(k, how.parity, 0, 3, &after);
     if (err)
         return err;
     floor = middle(&before, &after);
-    fill_report(&how, &clear, &floor, report);
-    add_authenticated(&how, &authenticated, report->cases[0].value, report);
+    fill_report(&how, &clear.rounds, &floor, report);
+    add_authenticated(&how, &authenticated.rounds, report->cases[0].value, report);
     return CAIRN_OK;
 }
