@@ -15,7 +15,7 @@ struct cairn_sealer {
     pthread_mutex_t lock; /* of all that follows, and of the jobs' states */
     pthread_cond_t added; /* for the thread */
     pthread_cond_t ended; /* for the loop */
-    TAILQ_HEAD(, cairn_sealer_job) waiting;
+    TAILQ_HEAD(jobs, cairn_sealer_job) waiting;
     bool sleeps; /* the thread waits for `added` */
     bool wanted; /* the loop waits for `ended` */
     bool stops;
