@@ -7,8 +7,8 @@
  * opened at run time, and a host without it only loses speed. Which one is faster depends on the
  * processor: it is measured.
  *
- * A nonce must never come twice under one key: seal.h sees to that. Thread: the owner's; two threads
- * may call `make` with the same key, each with its own number.
+ * A nonce must never come twice under one key: seal.h ensures that. Thread: the owner's; two
+ * threads may call `make` with the same key, each with its own number.
  */
 #ifndef CAIRN_TRANSPORT_CIPHER_H
 #define CAIRN_TRANSPORT_CIPHER_H

@@ -27,8 +27,8 @@
  *
  * Before the peer is proved a stream has STREAM_IN_UNPROVED bytes of memory and parses TLS records
  * only. A payload is received straight into the buffer that its header names, if that buffer is
- * open under this key, and its tags are computed while its blocks are in cache. A payload on its way
- * out is sealed ahead, by a thread (sealer.h).
+ * open under this key, and its tags are computed while its blocks are in cache. A thread seals
+ * payloads on their way out (sealer.h).
  *
  * Thread: the loop's. Nothing blocks. A stream that fails closes its socket, and `failed` says why.
  */

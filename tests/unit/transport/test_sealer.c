@@ -42,7 +42,7 @@ is_right(struct cairn_seal *receiver, bool encrypt, int i)
            memcmp(tag, tags[i], sizeof tag) == 0;
 }
 
-/* In each round some blocks are asked for in another order; `with` says whether there is a thread. */
+/* Blocks are asked for in another order in each round. with: there is a thread. */
 static void
 rounds_run(const struct cairn_cipher *cipher, bool encrypt, bool with)
 {
