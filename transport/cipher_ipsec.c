@@ -22,8 +22,8 @@
 
 /*
  * A sender's block comes from memory, and the kernels compute faster than a core's own prefetching
- * fetches it: that ends at each page. So a sender may compute some KiB while the next ones are
- * fetched. How many are best depends on the processor, and is measured. A receiver's block has just
+ * fetches it: that ends at each page. So a sender may compute some KiB while it fetches the
+ * next KiB. The best number depends on the processor, and is measured. A receiver's block has just
  * been copied, and is in cache.
  */
 static const size_t ahead_choices[] = {CAIRN_BLOCK_BYTES, 2048, 4096};

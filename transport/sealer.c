@@ -44,8 +44,8 @@ work(void *context)
     struct cairn_sealer *sealer = context;
     struct sched_param none = {0};
 
-    /* It takes no processor from whoever runs, the loop or its peer: otherwise it costs more than
-     * it brings where all are busy. */
+    /* Waking it must not take the processor from the loop or a peer: on two busy cores that costs
+     * more than the thread brings. */
     (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
     pthread_mutex_lock(&sealer->lock);
     while (!sealer->stops) {
@@ -119,8 +119,8 @@ cairn_sealer_add(struct cairn_sealer *sealer, struct cairn_sealer_job *job)
     pthread_mutex_unlock(&sealer->lock);
 }
 
-/* Takes the job from the thread. While that runs it, the loop seals those behind it. True: it is
- * sealed. */
+/* Takes the job from the thread. While the thread runs it, the loop seals later blocks. True: the
+ * block is sealed. */
 static bool
 job_take(struct cairn_sealer *sealer, struct cairn_sealer_job *job)
 {

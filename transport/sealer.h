@@ -1,6 +1,5 @@
 /*
- * transport/sealer.h - a thread that seals blocks of payloads while the loop sends those before
- * them.
+ * transport/sealer.h - a thread that seals blocks of payloads while the loop sends earlier blocks.
  *
  * The loop adds jobs in the order in which it needs them, and asks for each later. What the thread
  * has not begun by then the loop does itself, so a busy machine only loses the help.

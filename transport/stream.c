@@ -678,7 +678,7 @@ block_bytes(const struct stream_part *part, uint32_t block)
     return rest < CAIRN_BLOCK_BYTES ? rest : CAIRN_BLOCK_BYTES;
 }
 
-/* A payload begins: its header goes out, and no block of it is sealed. */
+/* A payload begins: its header goes out, and none of its blocks is sealed. */
 static void
 head_add(struct stream *stream, const struct stream_part *part)
 {
@@ -741,7 +741,7 @@ tags_add(struct stream *stream, const struct stream_part *part)
     return err ? err : record_add(stream, record, TAGS_AT + tags_len);
 }
 
-/* Adds encrypted blocks, each with its tag: the next one, and those behind it that are ready. */
+/* Adds encrypted blocks, each with its tag: the next block, and later blocks that are ready. */
 static cairn_err
 sealed_add(struct stream *stream, struct stream_part *part)
 {

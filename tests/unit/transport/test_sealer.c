@@ -1,5 +1,5 @@
-/* A thread that seals ahead: every block is sealed once, with the nonce of its place, whoever does
- * it and whatever is dropped. */
+/* A thread that seals ahead: it and the loop together seal every block once, with the nonce of the
+ * block's place, also when jobs are dropped. */
 #include "transport/sealer.h"
 #include "base/limits.h"
 #include "tests/support/cmocka.h"
