@@ -302,7 +302,8 @@ conduct_enter(struct cairn_core *core, bool restart)
     if (core->membership.self_member != UINT32_MAX)
         err = gather_init(&core->gather, member_count(core));
     if (!err && core->membership.self_member == 0)
-        err = leader_init(&core->leader, member_count(core));
+        err = leader_init(&core->leader, (uint32_t)max_u64(core->options.agent_count,
+                                                           core->membership.record.agent_count));
     core->env.actions->failed |= err != CAIRN_OK;
     if (err)
         return;

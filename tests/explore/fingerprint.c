@@ -207,12 +207,10 @@ put_leader(uint64_t *hash, const struct leader *leader)
 {
     put_decision(hash, &leader->decision);
     put(hash, leader->reports.count);
-    for (uint32_t m = 0; m < leader->reports.count; m++) {
-        put(hash, leader->reports.heard_ns[m] != 0);
-        put_report(hash, &leader->reports.members[m]);
+    for (uint32_t a = 0; a < leader->reports.count; a++) {
+        put(hash, leader->reports.heard_ns[a] != 0);
+        put_report(hash, &leader->reports.list[a]);
     }
-    for (uint32_t i = 0; i < leader->reports.late_count; i++)
-        put_report(hash, &leader->reports.late[i]);
     put(hash, audit_under_way(&leader->audit));
     if (audit_under_way(&leader->audit)) {
         put(hash, leader->audit.run);

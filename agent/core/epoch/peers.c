@@ -123,6 +123,21 @@ take_for_dead(const struct env *env, struct peers *peers, uint32_t agent)
     spread(peers, agent);
 }
 
+/* A start of an agent has been met. */
+static void
+take_for_alive(struct peers *peers, uint32_t agent, uint64_t incarnation, uint64_t counter,
+               uint64_t now_ns)
+{
+    struct peer *peer = &peers->list[agent];
+
+    if (peer->dead_ns != 0 || incarnation != peer->incarnation)
+        spread(peers, agent);
+    peer->incarnation = incarnation;
+    peer->counter = counter;
+    peer->heard_ns = max_u64(now_ns, 1);
+    peer->dead_ns = 0;
+}
+
 /* Somebody calls this agent dead: it is not, as a higher counter shows. */
 static void
 deny(const struct env *env, struct peers *peers, uint64_t incarnation, uint64_t counter)
@@ -139,28 +154,19 @@ take_news(const struct env *env, struct peers *peers, uint32_t agent, uint64_t i
           uint64_t counter, bool dead)
 {
     struct peer *peer = &peers->list[agent];
-    bool was_dead = peer->dead_ns != 0;
+    bool same = incarnation == peer->incarnation && counter == peer->counter;
+    bool older = incarnation < peer->incarnation ||
+                 (incarnation == peer->incarnation && counter < peer->counter);
 
-    if (incarnation < peer->incarnation ||
-        (incarnation == peer->incarnation && counter < peer->counter)) {
-        if (dead && !was_dead)
-            spread(peers, agent); /* the sender knows less */
-        return;
-    }
-    if (incarnation == peer->incarnation && counter == peer->counter) {
-        if (dead && !was_dead)
+    if (!dead && !older && !same) {
+        take_for_alive(peers, agent, incarnation, counter, env->now_ns);
+    } else if (dead && peer->dead_ns == 0 && older) {
+        spread(peers, agent); /* the sender knows less */
+    } else if (dead && !older) {
+        peer->incarnation = incarnation;
+        peer->counter = counter;
+        if (peer->dead_ns == 0)
             take_for_dead(env, peers, agent);
-        return;
-    }
-    if (!dead && (was_dead || incarnation != peer->incarnation))
-        spread(peers, agent);
-    peer->incarnation = incarnation;
-    peer->counter = counter;
-    if (!dead) {
-        peer->heard_ns = max_u64(env->now_ns, 1);
-        peer->dead_ns = 0;
-    } else if (!was_dead) {
-        take_for_dead(env, peers, agent);
     }
 }
 
@@ -191,14 +197,8 @@ peers_heartbeat(struct env *env, struct peers *peers, const struct cairn_message
 void
 peers_meet(struct peers *peers, uint32_t agent, uint64_t incarnation)
 {
-    struct peer *peer = &peers->list[agent];
-
-    if (incarnation <= peer->incarnation)
-        return;
-    peer->incarnation = incarnation;
-    peer->counter = 0;
-    peer->heard_ns = max_u64(peers->event_ns, 1);
-    peer->dead_ns = 0;
+    if (incarnation > peers->list[agent].incarnation)
+        take_for_alive(peers, agent, incarnation, 0, peers->event_ns);
 }
 
 void
@@ -207,15 +207,9 @@ peers_up(struct env *env, struct peers *peers, uint32_t agent, uint64_t incarnat
     struct peer *peer = &peers->list[agent];
 
     cairn_bitset_add(peers->up, agent);
-    if (incarnation < peer->incarnation)
-        return; /* of a session that has ended already */
-    if (incarnation > peer->incarnation || peer->dead_ns != 0)
-        spread(peers, agent);
-    if (incarnation > peer->incarnation)
-        peer->counter = 0;
-    peer->incarnation = incarnation;
-    peer->heard_ns = max_u64(env->now_ns, 1);
-    peer->dead_ns = 0;
+    if (incarnation >= peer->incarnation) /* else of a session that has ended already */
+        take_for_alive(peers, agent, incarnation,
+                       incarnation == peer->incarnation ? peer->counter : 0, env->now_ns);
 }
 
 void

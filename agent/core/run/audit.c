@@ -55,13 +55,14 @@ ask(struct env *env, const struct audit *audit, uint32_t member)
     const struct cairn_roster *roster = env->membership->record.roster;
     struct cairn_message message = epoch_message(env, CAIRN_MSG_AUDIT);
     uint32_t next = tree_towards(env->membership->self_member, audit->count, member);
+    uint32_t agent = roster->members[member].agent;
 
     message.as.audit =
-        (struct cairn_message_audit){.agent = roster->members[member].agent,
+        (struct cairn_message_audit){.agent = agent,
                                      .run = audit->run,
                                      .question = audit->question,
-                                     .incarnation = audit->reports[member].incarnation,
-                                     .registration = audit->reports[member].registration,
+                                     .incarnation = audit->reports[agent].incarnation,
+                                     .registration = audit->reports[agent].registration,
                                      .asks = audit->tiling.asks,
                                      .prefix = audit->tiling.prefix};
     env_send(env, roster->members[next].agent, &message);
@@ -103,12 +104,14 @@ void
 audit_begin(struct env *env, struct audit *audit, uint64_t run,
             const struct cairn_message_report *reports, uint32_t count)
 {
+    const struct cairn_roster *roster = env->membership->record.roster;
     uint64_t sum = 0;
 
     audit_end(audit);
     *audit = (struct audit){.run = run, .reports = reports, .count = count};
     for (uint32_t m = 0; m < count; m++)
-        sum = cairn_tiling_add(sum, reports[m].tiling_sum % CAIRN_TILING_FIELD);
+        sum = cairn_tiling_add(sum,
+                               reports[roster->members[m].agent].tiling_sum % CAIRN_TILING_FIELD);
     audit->answered = calloc(cairn_bitset_words(count), sizeof *audit->answered);
     if (!audit->answered || cairn_tiling_audit_begin(&audit->tiling, sum) != CAIRN_OK) {
         audit_end(audit);

@@ -16,7 +16,7 @@ struct audit {
     uint64_t run;                   /* of the newest audit */
     uint32_t question;              /* the newest */
     char text[CAIRN_REFUSAL_BYTES]; /* of a bad layout: which tensors, and how; else "" */
-    const struct cairn_message_report *reports; /* [count], borrowed */
+    const struct cairn_message_report *reports; /* by agent, borrowed */
     uint32_t count;                             /* members */
     uint64_t *answered;                         /* bitset of members; NULL: none is under way */
     struct cairn_tiling_audit tiling;
@@ -28,8 +28,8 @@ audit_under_way(const struct audit *audit)
     return audit->answered != NULL;
 }
 
-/* Asks all members, whose reports [count] are borrowed until the audit ends; one that is under way
- * ends. */
+/* Asks all `count` members; the reports, by agent, are borrowed until the audit ends. One that is
+ * under way ends. */
 void audit_begin(struct env *env, struct audit *audit, uint64_t run,
                  const struct cairn_message_report *reports, uint32_t count);
 void audit_end(struct audit *audit);

@@ -94,6 +94,12 @@ refuse(const struct env *env, struct leader *leader, const char *text)
     decide(env, leader);
 }
 
+static const struct cairn_message_report *
+report_of(const struct env *env, const struct leader *leader, uint32_t member)
+{
+    return &leader->reports.list[env->membership->record.roster->members[member].agent];
+}
+
 static void
 issue(const struct env *env, struct leader *leader)
 {
@@ -102,8 +108,8 @@ issue(const struct env *env, struct leader *leader)
     leader->decision.run = leader->audit.run;
     leader->due.begun = leader->due.passed = 0;
     leader->due.aborts_in_row = leader->due.margin = 0;
-    for (uint32_t m = 0; m < leader->reports.count; m++)
-        leader->due.begun = max_u64(leader->due.begun, leader->reports.members[m].begun);
+    for (uint32_t m = 0; m < env->membership->record.roster->member_count; m++)
+        leader->due.begun = max_u64(leader->due.begun, report_of(env, leader, m)->begun);
     decide(env, leader);
     CAIRN_LOG_AT(INFO, "run: assembled run=%" PRIu64 " next_step=%" PRIu64, leader->decision.run,
                  leader->decision.next);
@@ -144,28 +150,29 @@ is_complete(const struct roll *roll)
 }
 
 static struct roll
-call_roll(const struct leader *leader, const struct cairn_roster *roster)
+call_roll(const struct reports *reports, const struct cairn_roster *roster)
 {
     struct roll roll = {.agent = UINT32_MAX, .other = UINT32_MAX};
+    uint32_t ranks = 0;
 
     for (uint32_t m = 0; m < roster->member_count; m++) {
-        const struct cairn_message_report *report = &leader->reports.members[m];
-        bool known = leader->reports.heard_ns[m] != 0;
+        uint32_t agent = roster->members[m].agent;
+        bool known = reports->heard_ns[agent] != 0;
 
         roll.unheard += !known;
-        roll.without += known && report->ranks == 0;
-        roll.ranks += known ? report->ranks : 0;
+        roll.without += known && reports->list[agent].ranks == 0;
+        roll.ranks += known ? reports->list[agent].ranks : 0;
         if (known)
-            add_report(&roll, report);
+            add_report(&roll, &reports->list[agent]);
     }
-    for (uint32_t i = 0; i < leader->reports.late_count && !is_complete(&roll); i++) {
-        const struct cairn_message_report *report = &leader->reports.late[i];
-
-        if (report->registration == 0)
-            continue;
-        add_report(&roll, report);
-        roll.late_ranks += report->ranks;
-    }
+    if (is_complete(&roll))
+        return roll;
+    for (uint32_t a = 0; a < reports->count; a++)
+        if (reports->heard_ns[a] != 0) {
+            add_report(&roll, &reports->list[a]);
+            ranks += reports->list[a].ranks;
+        }
+    roll.late_ranks = ranks - roll.ranks;
     return roll;
 }
 
@@ -204,9 +211,9 @@ lists(const struct cairn_message_report *report, struct cairn_generation_id gene
  * either, so it is on every list; and what is on every list may be committed.
  */
 static void
-learn_committed(struct leader *leader)
+learn_committed(const struct env *env, struct leader *leader)
 {
-    const struct cairn_message_report *own = &leader->reports.members[0];
+    const struct cairn_message_report *own = report_of(env, leader, 0);
     const struct cairn_generation_id candidates[] = {own->complete3, own->complete2, own->complete1,
                                                      own->complete0};
 
@@ -214,8 +221,8 @@ learn_committed(struct leader *leader)
         bool everywhere = cairn_generation_later(candidates[i], leader->decision.committed) &&
                           !cairn_generation_later(leader->floor, candidates[i]);
 
-        for (uint32_t m = 0; everywhere && m < leader->reports.count; m++)
-            everywhere = lists(&leader->reports.members[m], candidates[i]);
+        for (uint32_t m = 0; everywhere && m < env->membership->record.roster->member_count; m++)
+            everywhere = lists(report_of(env, leader, m), candidates[i]);
         if (everywhere)
             leader->decision.committed = candidates[i];
     }
@@ -224,7 +231,7 @@ learn_committed(struct leader *leader)
 static void
 assemble(struct env *env, struct leader *leader)
 {
-    struct roll roll = call_roll(leader, env->membership->record.roster);
+    struct roll roll = call_roll(&leader->reports, env->membership->record.roster);
     uint64_t old = CAIRN_PLANTED(env, BUG_RUN_REUSED) ? leader->decision.run : 0;
     char text[CAIRN_REFUSAL_BYTES];
     bool may = may_run(&roll, text, sizeof text);
@@ -236,7 +243,7 @@ assemble(struct env *env, struct leader *leader)
                                roll.ranks + roll.late_ranks == roll.world);
     if (may)
         audit_begin(env, &leader->audit, old ? old : env->options->incarnation + ++leader->counter,
-                    leader->reports.members, leader->reports.count);
+                    leader->reports.list, env->membership->record.roster->member_count);
     else
         refuse(env, leader, text);
 }
@@ -246,7 +253,7 @@ leader_audited(struct env *env, struct leader *leader, const struct cairn_messag
 {
     switch (audit_answered(env, &leader->audit, message)) {
     case CAIRN_TILING_GOOD:
-        learn_committed(leader);
+        learn_committed(env, leader);
         issue(env, leader);
         break;
     case CAIRN_TILING_BAD:
@@ -263,7 +270,7 @@ take_trainers(struct env *env, struct leader *leader, const struct cairn_message
 {
     const struct cairn_roster *roster = env->membership->record.roster;
     bool changed = reports_take(&leader->reports, roster, report, env->now_ns);
-    struct roll roll = call_roll(leader, roster);
+    struct roll roll = call_roll(&leader->reports, roster);
 
     if (is_complete(&roll) && cairn_roster_member_of(roster, report->agent) == UINT32_MAX) {
         if (changed && report->ranks > 0)
@@ -369,22 +376,22 @@ take_progress(struct env *env, struct leader *leader, const struct cairn_message
 void
 leader_report(struct env *env, struct leader *leader, const struct cairn_message_report *report)
 {
-    uint32_t member = cairn_roster_member_of(env->membership->record.roster, report->agent);
-
+    if (report->agent >= leader->reports.count)
+        return;
     take_trainers(env, leader, report);
-    if (member < leader->reports.count)
+    if (cairn_roster_member_of(env->membership->record.roster, report->agent) != UINT32_MAX)
         take_progress(env, leader, report);
 }
 
 /* ---- who blocks ---- */
 
-/* What a member waits for with the generation that is due, and in *since_ns since when; NULL:
+/* What an agent waits for with the generation that is due, and in *since_ns since when; NULL:
  * nothing that is known. */
 static const struct cairn_message_report *
-waits(const struct leader *leader, uint32_t member, uint64_t *since_ns)
+waits(const struct leader *leader, uint32_t agent, uint64_t *since_ns)
 {
-    const struct cairn_message_report *report = &leader->reports.members[member];
-    uint64_t heard_ns = leader->reports.heard_ns[member];
+    const struct cairn_message_report *report = &leader->reports.list[agent];
+    uint64_t heard_ns = leader->reports.heard_ns[agent];
 
     *since_ns = heard_ns - min_u64(heard_ns, report->for_ms * 1000000);
     return heard_ns != 0 && report->cause && is_due(leader, report->stalled) ? report : NULL;
@@ -396,8 +403,8 @@ leader_tick(struct env *env, struct leader *leader)
     bool under_way = false;
     uint64_t since_ns;
 
-    for (uint32_t m = 0; m < leader->reports.count; m++)
-        under_way |= waits(leader, m, &since_ns) != NULL;
+    for (uint32_t a = 0; a < leader->reports.count; a++)
+        under_way |= waits(leader, a, &since_ns) != NULL;
     if (!under_way || env->now_ns - leader->due.since_ns < env->options->rebuild_timeout_ns)
         return;
     abort_due(env, leader,
@@ -410,13 +417,12 @@ leader_tick(struct env *env, struct leader *leader)
 void
 leader_blocker(const struct env *env, const struct leader *leader, struct cairn_blocker *out)
 {
-    const struct cairn_roster *roster = env->membership->record.roster;
     const struct cairn_message_report *at = NULL, *report;
     uint64_t first_ns = UINT64_MAX, since_ns;
 
     *out = (struct cairn_blocker){.agent = UINT32_MAX, .for_agent = UINT32_MAX};
-    for (uint32_t m = 0; m < leader->reports.count; m++) {
-        report = waits(leader, m, &since_ns);
+    for (uint32_t a = 0; a < leader->reports.count; a++) {
+        report = waits(leader, a, &since_ns);
         if (report && since_ns < first_ns) {
             first_ns = since_ns;
             at = report;
@@ -424,10 +430,8 @@ leader_blocker(const struct env *env, const struct leader *leader, struct cairn_
     }
     if (!at)
         return;
-    for (uint32_t i = 0; i < CHAIN_MAX && at->for_agent != UINT32_MAX; i++) {
-        uint32_t next = cairn_roster_member_of(roster, at->for_agent);
-
-        report = next < leader->reports.count ? waits(leader, next, &since_ns) : NULL;
+    for (uint32_t i = 0; i < CHAIN_MAX && at->for_agent < leader->reports.count; i++) {
+        report = waits(leader, at->for_agent, &since_ns);
         if (!report)
             break;
         at = report;

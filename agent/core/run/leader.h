@@ -50,7 +50,7 @@ struct leader {
     struct cairn_given_up given_up;
 };
 
-/* Begins to lead an epoch of `count` members. CAIRN_NOMEM. */
+/* Begins to lead, in a job of `count` agents. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err leader_init(struct leader *leader, uint32_t count);
 /* Leads no more; numbers that were issued stay used (R1). */
 void leader_end(struct leader *leader);

@@ -27,7 +27,7 @@ struct member {
 struct job {
     uint32_t count;
     struct member members[MEMBERS_MAX];
-    struct cairn_message_report reports[MEMBERS_MAX];
+    struct cairn_message_report reports[MEMBERS_MAX + 10]; /* by agent */
     struct membership membership;
     struct cairn_core_options options;
     uint64_t up[2], epochs[MEMBERS_MAX + 10];
@@ -77,7 +77,7 @@ set_layout(struct job *job, uint32_t m, const struct box *boxes, uint32_t count)
     assert_int_equal(cairn_manifest_pack(&manifest, &bytes, &len), CAIRN_OK);
     cairn_tiling_destroy(job->members[m].tiling);
     assert_int_equal(cairn_tiling_create(bytes, len, &job->members[m].tiling), CAIRN_OK);
-    job->reports[m].tiling_sum = cairn_tiling_sum(job->members[m].tiling);
+    job->reports[m + 10].tiling_sum = cairn_tiling_sum(job->members[m].tiling);
     free(bytes);
     free(entries);
 }
