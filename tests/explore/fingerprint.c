@@ -151,8 +151,9 @@ put_part(uint64_t *hash, const struct part *part)
         put_words(hash, part->lengths_known ? part->parity_crcs[slot] : NULL,
                   part->lengths_known ? part_slot_blocks(part, slot) : 0);
     put_capture(hash, part);
-    put_words(hash, part->folding.taken, (uint64_t)g.m * g.n);
-    put_words(hash, part->folding.chain, (uint64_t)g.m * g.n);
+    for (uint32_t kind = 0; kind < FLOW_SEAL; kind++)
+        put_words(hash, part->folding.taken[kind], g.n);
+    put_words(hash, part->folding.chain, g.n);
     put(hash, part->folding.touched);
     put_words(hash, part->folding.until, g.n);
     put(hash, part->folding.corrupt_in_row);

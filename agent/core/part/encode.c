@@ -35,9 +35,9 @@ encode_compare(const struct part *part, uint32_t position)
         return FOLDED_ALL;
     start = chunk * cairn_shard_chunk_blocks(geometry, seal->shard_blocks);
     length = cairn_chunk_blocks(geometry, seal->shard_blocks, chunk);
-    if (part->folding.taken[position] < length)
+    if (part->folding.taken[FLOW_DATA][position] < length)
         return FOLDED_NOT_YET;
-    return part->folding.taken[position] == length &&
+    return part->folding.taken[FLOW_DATA][position] == length &&
                    part->folding.chain[position] == chunk_chain(seal, start, length)
                ? FOLDED_ALL
                : FOLDED_WRONG;
@@ -90,7 +90,7 @@ encode_released(const struct part *part)
 uint64_t
 encode_until(const struct env *env, const struct part *part, uint32_t position)
 {
-    uint64_t until = part->folding.taken[position] + WINDOW_BLOCKS;
+    uint64_t until = part->folding.taken[FLOW_DATA][position] + WINDOW_BLOCKS;
 
     if (part->geometry.m < 2 || CAIRN_PLANTED(env, BUG_RING_REUSED))
         return until;
@@ -112,9 +112,9 @@ encode_finished_lines(const struct env *env, const struct part *part)
             continue;
         folded = encode_compare(part, p);
         equal &= folded == FOLDED_ALL;
-        length = max_u64(length, part->folding.taken[p]);
+        length = max_u64(length, part->folding.taken[FLOW_DATA][p]);
         if (folded != FOLDED_ALL)
-            lines = min_u64(lines, part->folding.taken[p]);
+            lines = min_u64(lines, part->folding.taken[FLOW_DATA][p]);
     }
     if (equal || CAIRN_PLANTED(env, BUG_FORWARD_EARLY))
         return length;
@@ -128,7 +128,7 @@ encode_answer(struct env *env, struct part *part, uint32_t position, uint32_t ro
 {
     uint32_t stripe = cairn_slot_stripe(&part->geometry, part->position, row);
     struct cairn_message message = env_message(env, CAIRN_MSG_RECEIVED, part->generation.epoch);
-    uint64_t count = part->folding.taken[row * part->geometry.n + position], until;
+    uint64_t count = part->folding.taken[flow_of_row(row)][position], until;
 
     if (part->state != CAIRN_PART_OPEN) /* all of it is in, also of an adopted part */
         count = row == 0 ? cairn_stripes_blocks(&part->stripes, stripe, position)
@@ -155,7 +155,7 @@ encode_let_go_on(struct env *env, struct part *part)
 
         if (part_chunk(part, part->position, p) != CAIRN_STRIPE_NONE &&
             encode_until(env, part, p) > until &&
-            until <= part->folding.taken[p] + WINDOW_BLOCKS / 2)
+            until <= part->folding.taken[FLOW_DATA][p] + WINDOW_BLOCKS / 2)
             encode_answer(env, part, p, 0, false);
     }
 }

@@ -17,7 +17,7 @@ rows_taken(const struct part *part, uint32_t *encoder)
         uint64_t blocks = part_slot_blocks(part, slot), taken;
 
         *encoder = cairn_stripe_parity_position(&part->geometry, stripe, 0);
-        taken = part->folding.taken[slot * part->geometry.n + *encoder];
+        taken = part->folding.taken[FLOW_ROW][*encoder];
         if (taken != blocks)
             return taken < blocks ? FOLDED_NOT_YET : FOLDED_WRONG;
     }
@@ -152,6 +152,7 @@ save_data(struct env *env, struct part *part, const struct cairn_message *messag
     const struct cairn_message_data *data = &message->as.data;
     struct outcome outcome = {.generation = part->generation};
     uint32_t position, skip;
+    enum flow_kind kind = flow_of_row(data->row);
     uint64_t *taken;
     bool gap;
 
@@ -159,7 +160,7 @@ save_data(struct env *env, struct part *part, const struct cairn_message *messag
         !data_belongs(env, part, message))
         return outcome;
     position = part->roster->members[data->member].position;
-    taken = &part->folding.taken[data->row * part->geometry.n + position];
+    taken = &part->folding.taken[kind][position];
     if (part->state != CAIRN_PART_OPEN ||
         (data->line + data->count <= *taken && !CAIRN_PLANTED(env, BUG_FOLD_TWICE))) {
         encode_answer(env, part, position, data->row, false);
@@ -167,7 +168,7 @@ save_data(struct env *env, struct part *part, const struct cairn_message *messag
     }
     gap = data->line > *taken;
     if (gap || (!payload_ok && !CAIRN_PLANTED(env, BUG_FOLD_DAMAGED))) {
-        if (flow_asks(&part->folding.asked[data->row], position, gap))
+        if (flow_asks(&part->folding.asked[kind], position, gap))
             encode_answer(env, part, position, data->row, true);
         if (!gap && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
             outcome.abort = CAIRN_ABORT_DAMAGED;
@@ -175,7 +176,7 @@ save_data(struct env *env, struct part *part, const struct cairn_message *messag
     }
     if (data->row == 0 && data->line + data->count > encode_until(env, part, position))
         return outcome; /* the ring has no room for what nobody asked for */
-    part->folding.asked[data->row] &= ~(UINT64_C(1) << position);
+    part->folding.asked[kind] &= ~(UINT64_C(1) << position);
     part->folding.corrupt_in_row = 0;
     skip = CAIRN_PLANTED(env, BUG_FOLD_TWICE) ? 0 : (uint32_t)(*taken - data->line);
     take_blocks(env, part, message, position, skip);
@@ -201,8 +202,8 @@ save_take_seal(struct env *env, struct part *part, const struct cairn_message *m
     taken = seal->whole || piece->offset + message->bytes_len <= seal->received;
     *damaged = !taken && !gap;
     if (taken)
-        part->folding.seals_asked &= ~(UINT64_C(1) << position);
-    asks = !taken && flow_asks(&part->folding.seals_asked, position, gap);
+        part->folding.asked[FLOW_SEAL] &= ~(UINT64_C(1) << position);
+    asks = !taken && flow_asks(&part->folding.asked[FLOW_SEAL], position, gap);
     count = seal->whole ? seal->len : seal->received;
     answer.as.received = (struct cairn_message_received){.generation = piece->generation,
                                                          .member = piece->member,

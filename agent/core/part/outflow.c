@@ -176,9 +176,7 @@ bool
 outflow_received(struct env *env, struct part *part, uint32_t position,
                  const struct cairn_message_received *received)
 {
-    enum flow_kind kind = received->row == CAIRN_ROW_SEAL ? FLOW_SEAL
-                          : received->row == 0            ? FLOW_DATA
-                                                          : FLOW_ROW;
+    enum flow_kind kind = flow_of_row(received->row);
     struct lane lane;
 
     if (!find_lane(part, kind, position, &lane) || received->row != lane.row ||

@@ -59,8 +59,6 @@ part_fini(struct part *part)
     }
     free(part->capture.captured);
     free(part->capture.crcs);
-    free(part->folding.taken);
-    free(part->folding.chain);
     free(part->mending.missing);
     free(part->checked.bad);
     cairn_roster_drop(part->roster);
@@ -85,12 +83,7 @@ part_init(struct part *part, struct cairn_generation_id generation, uint32_t mem
     part->position = roster->members[member].position;
     part->geometry = geometry;
     part->roster = cairn_roster_hold(roster);
-    part->folding.taken = calloc((size_t)geometry.m * geometry.n + 1, sizeof(uint64_t));
-    part->folding.chain = calloc((size_t)geometry.m * geometry.n + 1, sizeof(uint64_t));
-    if (part->folding.taken && part->folding.chain)
-        return CAIRN_OK;
-    part_fini(part);
-    return CAIRN_NOMEM;
+    return CAIRN_OK;
 }
 
 static void

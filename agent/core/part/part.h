@@ -32,6 +32,12 @@ enum flow_kind {
     FLOW_KINDS
 };
 
+static inline enum flow_kind
+flow_of_row(uint32_t row)
+{
+    return row == CAIRN_ROW_SEAL ? FLOW_SEAL : row == 0 ? FLOW_DATA : FLOW_ROW;
+}
+
 /* Blocks, or bytes of a seal, on their way to one member. */
 struct flow {
     uint64_t next;  /* first that was not sent */
@@ -74,17 +80,15 @@ struct capture {
     uint64_t seal_request; /* of the SEAL; 0: not asked for yet */
 };
 
-/*
- * Parity that arrives here, by slot * n + position of the sender: into slot 0 the blocks of all
- * data chunks of the own stripe are folded, into slot i the encoder of that stripe sends row i.
- */
+/* The other ends of the flows, by position of the sender: the blocks of its chunk of the own stripe
+ * are folded into slot 0 and the ring, the row that it encodes for this position is written. */
 struct folding {
-    uint64_t *taken;                  /* blocks folded in or written, in order */
-    uint64_t *chain;                  /* CRC-64 over the checksums of the folded blocks */
+    uint64_t taken[FLOW_KINDS][CAIRN_SHARDS_MAX]; /* blocks folded in or written, in order; a
+                                                   * seal counts itself */
+    uint64_t chain[CAIRN_SHARDS_MAX]; /* CRC-64 over the checksums of the folded blocks */
     uint64_t touched;                 /* lines below were written in this generation */
-    uint64_t until[CAIRN_SHARDS_MAX]; /* by position: what its data flow may send up to */
-    uint64_t asked[CAIRN_SHARDS_MAX]; /* by slot: positions that were asked to send again */
-    uint64_t seals_asked;             /* the same for seals */
+    uint64_t until[CAIRN_SHARDS_MAX]; /* what its data flow may send up to */
+    uint64_t asked[FLOW_KINDS];       /* positions that were asked to send again, sets */
     uint32_t corrupt_in_row;
 };
 
