@@ -25,18 +25,20 @@ enum {
     PLACES_MAX = 20, /* of stages with a price, from the last stage on; then the rest */
     BOXES_MAX = 8000,
     LIMITS_MAX = 40, /* on numbers of groups, of one box */
-    ROUNDS = 40,     /* of prices, for one box */
-    ROUNDS_NARROW = 120,
+    ROUNDS = 80,     /* of prices, for one box */
+    ROUNDS_NARROW = 300,
     ROUNDS_ROOT = 300,
     CRITICAL_MAX = 1 << 18,
-    PATIENCE = 5 /* rounds without a better bound before steps get shorter */
+    PATIENCE = 8 /* rounds without a better bound before steps get shorter */
 };
 #define ENOUGH 1.0002 /* how near the plan a bound need not be raised */
 #define ROUNDING 1e-9
-#define NARROW 1.02 /* where numbers of groups cut a box better than times */
-#define WIDE 1.2    /* above it prices need not be as good */
-#define SCALE 16.0  /* of the price of layers to that of places: about the stages of a pipeline */
-#define MIXED 0.08f /* of a round into the mean of the rounds before */
+#define NARROW 1.02       /* where a box that is not refused is priced from the beginning, too */
+#define SINGLE (1 + 1e-6) /* above it, times cut a box better than numbers of groups */
+#define STEP_MIN 0.005
+#define WIDE 1.05   /* above it prices need not be as good */
+#define SCALE 32.0  /* of the price of layers to that of places: the stages of two pipelines */
+#define MIXED 0.03f /* of a round into the mean of the rounds before */
 
 /* Stages from the last one on share a place, and its price: the first of each place, as many as
  * there are until the next. Those from the last on are not counted. */
@@ -59,6 +61,7 @@ struct box {
     uint32_t cut_at; /* at most that many on one side */
     uint32_t pipelines;
     double low_ms[PIPELINES_MAX], high_ms[PIPELINES_MAX]; /* of the longest stages, ascending */
+    double priced_ms[PIPELINES_MAX];                      /* low_ms that the prices are for */
     float layers_price[PIPELINES_MAX];                    /* of all layers of a pipeline */
     float place_price[PIPELINES_MAX][PLACES_MAX];
 };
@@ -211,8 +214,9 @@ list_layers(struct few *few, const struct box *box, uint32_t *places)
                 if (place_first[d] + 1u > least)
                     cap =
                         cairn_cost_layers_max(few->problem, few->groupings->kinds[k].bytes, least);
-
-                into[d] = free < 0 ? UINT32_MAX : free < cap ? (uint32_t)free : cap;
+                if (cap > free)
+                    cap = free < 1 ? 0 : (uint32_t)free;
+                into[d] = cap;
             }
         }
     }
@@ -233,18 +237,18 @@ price_kinds(struct few *few, const struct box *box, const uint32_t *places)
             double each = (double)box->layers_price[i] / problem->layers - ms / box->low_ms[i];
 
             for (uint32_t d = 0; d <= places[i]; d++) {
-                double gain;
+                uint32_t taken = each > 0 ? layers[d] : 1;
+                double gain = each * taken;
 
-                if (layers[d] == UINT32_MAX || (each <= 0 && d > 0))
+                if (layers[d] == 0 || (each <= 0 && d > 0))
                     continue;
-                gain = fmax(each, 0) * layers[d];
                 if (d < places[i])
                     gain -= box->place_price[i][d];
                 if (d == 0)
                     gain -= problem->head_layers * ms / box->low_ms[i];
                 if (gain > most || (gain >= most && d > 0)) {
                     most = gain;
-                    best = (struct best_place){(uint8_t)i, (uint8_t)d, each > 0 ? layers[d] : 0};
+                    best = (struct best_place){(uint8_t)i, (uint8_t)d, taken};
                 }
             }
         }
@@ -372,23 +376,57 @@ go(struct box *box, const struct way *way, float far, const uint32_t *places)
     }
 }
 
+/* Prices are of micro-batches: the longer the longest stages, the lower. */
+static void
+scale_prices(struct box *box)
+{
+    double speed = 0, priced_speed = 0;
+
+    for (uint32_t i = 0; i < box->pipelines; i++) {
+        float part = (float)(box->priced_ms[i] / box->low_ms[i]);
+
+        speed += 1 / box->low_ms[i];
+        priced_speed += 1 / box->priced_ms[i];
+        box->priced_ms[i] = box->low_ms[i];
+        box->layers_price[i] *= part;
+        for (uint32_t d = 0; d < PLACES_MAX; d++)
+            box->place_price[i][d] *= part;
+    }
+    for (uint32_t i = 0; i < box->limit_count; i++)
+        box->limits[i].price *= (float)(speed / priced_speed);
+}
+
+/* Prices where a box begins: micro-batches as long as layers. */
+static void
+begin_prices(const struct few *few, struct box *box)
+{
+    memset(box->place_price, 0, sizeof(box->place_price));
+    for (uint32_t i = 0; i < box->pipelines; i++) {
+        box->layers_price[i] = (float)few->problem->microbatches / (float)box->pipelines;
+        box->priced_ms[i] = box->low_ms[i];
+    }
+    for (uint32_t i = 0; i < box->limit_count; i++)
+        box->limits[i].price = 0;
+}
+
 /* Finds good prices of a box, beginning at those it has, and raises its bound: the volume algorithm
  * (Barahona and Anbil, Mathematical Programming 87, 2000). */
 static void
-price_box(struct few *few, struct box *box, uint32_t rounds)
+raise_box(struct few *few, struct box *box, uint32_t rounds)
 {
     uint32_t places[PIPELINES_MAX], idle = 0;
     double step = 1, best_ms, speed = 0, square;
     struct way way = {.layers = {0}}, mean = way;
 
     list_layers(few, box, places);
+    scale_prices(box);
     for (uint32_t i = 0; i < box->pipelines; i++)
         speed += 1 / box->low_ms[i];
     best_ms = look(few, box, places, &mean);
     square = mix(&mean, &mean, 0, box, places);
     for (uint32_t i = 0; i < few->which_count; i++)
         few->mean[i] = few->formed[i], few->square[i] = few->mean[i] * few->mean[i];
-    for (uint32_t round = 0; round < rounds && step > 0.01 && best_ms < few->plan_ms; round++) {
+    for (uint32_t round = 0; round < rounds && step > STEP_MIN && best_ms < few->plan_ms; round++) {
         struct box tried = *box;
         double bound_ms;
 
@@ -415,6 +453,24 @@ price_box(struct few *few, struct box *box, uint32_t rounds)
     }
     box->bound_ms = fmax(box->bound_ms, best_ms);
     choose_cut(few, box);
+}
+
+/* Prices that stalled may be far from the best: narrow boxes get a second chance. */
+static void
+price_box(struct few *few, struct box *box, uint32_t rounds)
+{
+    struct box again = *box;
+    bool narrow = true;
+
+    raise_box(few, box, rounds);
+    for (uint32_t i = 0; i < box->pipelines; i++)
+        narrow = narrow && box->high_ms[i] <= box->low_ms[i] * NARROW;
+    if (!narrow || box->bound_ms >= few->plan_ms)
+        return;
+    begin_prices(few, &again);
+    raise_box(few, &again, rounds);
+    if (again.bound_ms > box->bound_ms)
+        *box = again;
 }
 
 /* ---- all boxes ---- */
@@ -459,34 +515,18 @@ consider(struct few *few, struct box *box, uint32_t rounds)
         push(few, box);
 }
 
-/* Prices where a box begins: micro-batches as long as layers. */
-static void
-begin_prices(const struct few *few, struct box *box)
-{
-    memset(box->place_price, 0, sizeof(box->place_price));
-    for (uint32_t i = 0; i < box->pipelines; i++)
-        box->layers_price[i] = (float)few->problem->microbatches / (float)box->pipelines;
-    for (uint32_t i = 0; i < box->limit_count; i++)
-        box->limits[i].price = 0;
-}
-
 /* A box that nothing cuts, at other prices; false: they do not help. */
 static bool
 look_again(struct few *few, const struct box *box)
 {
     struct box again = *box;
 
-    for (int fresh = 0; fresh < 2; fresh++) {
-        if (fresh)
-            begin_prices(few, &again);
-        price_box(few, &again, ROUNDS_ROOT);
-        if (again.bound_ms > box->bound_ms * (1 + 1e-4) || again.cut_by != UINT32_MAX) {
-            if (again.bound_ms < few->plan_ms)
-                push(few, &again);
-            return true;
-        }
-    }
-    return false;
+    price_box(few, &again, ROUNDS_ROOT);
+    if (again.bound_ms <= box->bound_ms * (1 + 1e-4) && again.cut_by == UINT32_MAX)
+        return false;
+    if (again.bound_ms < few->plan_ms)
+        push(few, &again);
+    return true;
 }
 
 /* Cuts a box in two; false: nothing cuts it. */
@@ -500,13 +540,13 @@ cut(struct few *few, const struct box *box)
         if (box->high_ms[i] * box->low_ms[widest] > box->high_ms[widest] * box->low_ms[i])
             widest = i;
     ratio = box->high_ms[widest] / box->low_ms[widest];
-    if (ratio <= 1 + 1e-6 && box->cut_by == UINT32_MAX)
+    if (ratio <= SINGLE && box->cut_by == UINT32_MAX)
         return look_again(few, box);
     middle_ms = sqrt(box->low_ms[widest] * box->high_ms[widest]);
     for (int side = 0; side < 2; side++) {
         struct box half = *box;
 
-        if (ratio <= NARROW && box->cut_by != UINT32_MAX)
+        if (ratio <= SINGLE && box->cut_by != UINT32_MAX)
             half.limits[half.limit_count++] = (struct limit){
                 (uint16_t)box->cut_by, (uint16_t)(box->cut_at + (side == 1)), side == 1, 0};
         else if (side == 0)

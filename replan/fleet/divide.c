@@ -287,19 +287,25 @@ shortage_at(struct cairn_divider *divider, double limit_ms, double repeats, doub
 
 double
 cairn_divide_shortage(struct cairn_divider *divider, const struct cairn_group *groups,
-                      uint32_t stage_count, uint32_t microbatches, double step_ms)
+                      uint32_t stage_count, uint32_t microbatches, double step_ms, double *limit_ms)
 {
-    double repeats = fmax(microbatches - 1.0, 1e-9), limit_ms = step_ms / repeats;
+    double repeats = fmax(microbatches - 1.0, 1e-9), tried_ms = step_ms / repeats;
     double least = INFINITY, sum_ms;
 
+    *limit_ms = tried_ms;
     if (stage_count == 0 || stage_count > divider->problem->layers || microbatches == 0)
         return divider->problem->layers;
     (void)take_stages(divider, groups, stage_count, microbatches);
     sort_by_speed(divider);
     /* the longest stage leaves the others their time, which depends on it */
-    for (int i = 0; i < SHORTAGE_LOOKS && limit_ms > 0; i++) {
-        least = fmin(least, shortage_at(divider, limit_ms, repeats, step_ms, &sum_ms));
-        limit_ms = (step_ms - sum_ms) / repeats;
+    for (int i = 0; i < SHORTAGE_LOOKS && tried_ms > 0; i++) {
+        double shortage = shortage_at(divider, tried_ms, repeats, step_ms, &sum_ms);
+
+        if (shortage < least) {
+            least = shortage;
+            *limit_ms = tried_ms;
+        }
+        tried_ms = (step_ms - sum_ms) / repeats;
     }
     return least;
 }

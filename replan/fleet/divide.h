@@ -39,10 +39,11 @@ double cairn_divide_layers(struct cairn_divider *divider, const struct cairn_gro
 /*
  * About how many layers too few fit into these groups, in this order, if that many micro-batches
  * are to take at most that time: a measure for searches that pass through what does not fit. 0
- * only where all fit.
+ * only where all fit. *limit_ms: what the longest stage then takes at most.
  */
 double cairn_divide_shortage(struct cairn_divider *divider, const struct cairn_group *groups,
-                             uint32_t stage_count, uint32_t microbatches, double step_ms);
+                             uint32_t stage_count, uint32_t microbatches, double step_ms,
+                             double *limit_ms);
 
 enum { CAIRN_LINES_MAX = 16 };
 

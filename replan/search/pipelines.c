@@ -47,15 +47,33 @@ goes_before(enum cairn_order order, const struct cairn_group *group,
                                              : group->bytes < standing->bytes;
 }
 
+/* The stage of a member if ranks tell. */
+static uint32_t
+given_stage(const struct cairn_division *division, const struct cairn_pipeline *pipeline,
+            uint32_t member)
+{
+    const uint32_t *ranks = division->ranks, rank = ranks[pipeline->members[member]];
+    uint32_t stage = 0;
+
+    for (uint32_t i = 0; i < pipeline->member_count; i++) {
+        uint32_t other = ranks[pipeline->members[i]];
+
+        stage += other < rank || (other == rank && i < member);
+    }
+    return stage;
+}
+
 void
 cairn_division_stages(const struct cairn_division *division, const struct cairn_pipeline *pipeline,
                       struct cairn_group *groups, uint32_t *units)
 {
     for (uint32_t i = 0; i < pipeline->member_count; i++) {
         const struct cairn_unit *unit = &division->units[pipeline->members[i]];
-        uint32_t at = i;
+        bool given = pipeline->order == CAIRN_ORDER_GIVEN;
+        uint32_t at = given ? given_stage(division, pipeline, i) : i;
 
-        for (; at > 0 && goes_before(pipeline->order, &unit->group, &groups[at - 1]); at--) {
+        for (; !given && at > 0 && goes_before(pipeline->order, &unit->group, &groups[at - 1]);
+             at--) {
             groups[at] = groups[at - 1];
             if (units)
                 units[at] = units[at - 1];
@@ -170,9 +188,11 @@ judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
         equal = equal && groups[i].bytes == groups[0].bytes;
     cairn_divide_lines(division->divider, groups, count, &pipeline->lines);
     pipeline->microbatches = microbatches_within(division, pipeline, division->target_ms);
-    for (int order = CAIRN_ORDER_SPEED + 1; !equal && order < CAIRN_ORDER_COUNT; order++) {
+    for (int order = CAIRN_ORDER_SPEED + 1; order < CAIRN_ORDER_COUNT; order++) {
         struct cairn_pipeline other = *pipeline;
 
+        if (order == CAIRN_ORDER_GIVEN ? !division->ranks : equal)
+            continue;
         other.order = (enum cairn_order)order;
         cairn_division_stages(division, &other, groups, NULL);
         cairn_divide_lines(division->divider, groups, count, &other.lines);
@@ -217,7 +237,8 @@ deal_units(struct cairn_division *division, uint32_t dealt, enum cairn_deal deal
 static cairn_err
 create(const struct cairn_problem *problem, struct cairn_divider *divider,
        const struct cairn_unit *units, uint32_t unit_count, uint32_t dealt, uint32_t pipeline_count,
-       enum cairn_deal deal, const uint32_t *given, double target_ms, struct cairn_division **out)
+       enum cairn_deal deal, const uint32_t *given, const uint32_t *ranks, double target_ms,
+       struct cairn_division **out)
 {
     struct cairn_division *division = calloc(1, sizeof(*division));
     size_t room = (size_t)3 * unit_count + (size_t)ROOM_MORE * pipeline_count;
@@ -230,6 +251,7 @@ create(const struct cairn_problem *problem, struct cairn_divider *divider,
                                         .units = units,
                                         .unit_count = unit_count,
                                         .pipeline_count = pipeline_count,
+                                        .ranks = ranks,
                                         .target_ms = target_ms};
     division->pipelines = calloc((size_t)pipeline_count + 1, sizeof(*division->pipelines));
     division->members = calloc(room, sizeof(*division->members));
@@ -250,18 +272,18 @@ cairn_division_create(const struct cairn_problem *problem, struct cairn_divider 
                       uint32_t pipeline_count, enum cairn_deal deal, double target_ms,
                       struct cairn_division **out)
 {
-    return create(problem, divider, units, unit_count, dealt, pipeline_count, deal, NULL, target_ms,
-                  out);
+    return create(problem, divider, units, unit_count, dealt, pipeline_count, deal, NULL, NULL,
+                  target_ms, out);
 }
 
 cairn_err
 cairn_division_create_given(const struct cairn_problem *problem, struct cairn_divider *divider,
                             const struct cairn_unit *units, uint32_t unit_count,
-                            const uint32_t *pipeline_of, uint32_t pipeline_count, double target_ms,
-                            struct cairn_division **out)
+                            const uint32_t *pipeline_of, const uint32_t *ranks,
+                            uint32_t pipeline_count, double target_ms, struct cairn_division **out)
 {
     return create(problem, divider, units, unit_count, unit_count, pipeline_count, CAIRN_DEAL_SPEED,
-                  pipeline_of, target_ms, out);
+                  pipeline_of, ranks, target_ms, out);
 }
 
 void

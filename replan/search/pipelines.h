@@ -29,6 +29,7 @@ enum cairn_order {
     CAIRN_ORDER_MEMORY_FIRST,
     CAIRN_ORDER_MEMORY_LAST,
     CAIRN_ORDER_ROOM_FIRST, /* most time to fill the memory first */
+    CAIRN_ORDER_GIVEN,      /* by the division's ranks, if it has any */
     CAIRN_ORDER_COUNT
 };
 
@@ -50,6 +51,7 @@ struct cairn_division {
     uint32_t pipeline_count;
     struct cairn_pipeline *pipelines; /* [pipeline_count + 1]; the last are the unused units */
     uint32_t *members;                /* memory of all pipelines */
+    const uint32_t *ranks;            /* borrowed: of each unit, the first stages first; or NULL */
     double target_ms;
 };
 
@@ -75,11 +77,11 @@ CAIRN_MUST_CHECK cairn_err cairn_division_create(const struct cairn_problem *pro
                                                  double target_ms, struct cairn_division **out);
 
 /* The same with a pipeline given for each unit: pipeline_of[unit_count], pipeline_count where it is
- * unused. CAIRN_NOMEM. */
+ * unused; and with ranks[unit_count], one more order of stages, borrowed. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_division_create_given(
     const struct cairn_problem *problem, struct cairn_divider *divider,
     const struct cairn_unit *units, uint32_t unit_count, const uint32_t *pipeline_of,
-    uint32_t pipeline_count, double target_ms, struct cairn_division **out);
+    const uint32_t *ranks, uint32_t pipeline_count, double target_ms, struct cairn_division **out);
 void cairn_division_destroy(struct cairn_division *division); /* NULL is allowed */
 
 /* The whole micro-batches that all pipelines do within a time. */

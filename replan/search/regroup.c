@@ -11,7 +11,9 @@
 enum {
     DEVICES = CAIRN_REGROUP_DEVICES_MAX,
     PIPELINES_MAX = 32,
+    STAGES_MAX = 32,    /* of a pipeline whose stages are swapped */
     MOVES_AT_ONCE = 16, /* between two looks at the time */
+    WHOLE_NODES = 4,    /* of so many changes of a node's groups, one changes all */
     NONE = UINT16_MAX
 };
 #define BELOW (1 - 1e-6) /* of a step: what is less */
@@ -33,6 +35,7 @@ struct part {
     struct cairn_group group;
     uint16_t node;     /* of the fleet */
     uint16_t pipeline; /* pipeline_count: unused */
+    uint16_t rank;     /* among the stages of its pipeline */
     uint8_t size;      /* index; UINT8_MAX: there is no such part */
 };
 
@@ -40,7 +43,6 @@ struct part {
 struct state {
     uint16_t part_of[DEVICES]; /* by place in the fleet's order; NONE */
     struct part parts[DEVICES];
-    enum cairn_order orders[PIPELINES_MAX];
     uint32_t microbatches[PIPELINES_MAX];
     double shortage[PIPELINES_MAX]; /* layers, at the target */
 };
@@ -59,8 +61,11 @@ struct regroup {
     struct state now, tried, best;
     bool changed[PIPELINES_MAX + 1];
     struct cairn_unit units[DEVICES]; /* scratch: of one pipeline */
-    uint32_t members[DEVICES];
+    uint32_t members[DEVICES], ranks[DEVICES];
     struct cairn_group groups[DEVICES];
+    uint32_t stages[DEVICES]; /* the parts that they are */
+    int32_t held[STAGES_MAX][STAGES_MAX];
+    uint32_t stood[STAGES_MAX];
     struct cairn_group all_groups[DEVICES]; /* of all pipelines */
     uint32_t layers[DEVICES];
 };
@@ -90,7 +95,6 @@ copy(const struct regroup *regroup, struct state *into, const struct state *from
 
     memcpy(into->part_of, from->part_of, devices * sizeof(*from->part_of));
     memcpy(into->parts, from->parts, devices * sizeof(*from->parts));
-    memcpy(into->orders, from->orders, pipelines * sizeof(*from->orders));
     memcpy(into->microbatches, from->microbatches, pipelines * sizeof(*from->microbatches));
     memcpy(into->shortage, from->shortage, pipelines * sizeof(*from->shortage));
 }
@@ -106,12 +110,12 @@ stands_before(const struct cairn_group *left, const struct cairn_group *right)
     return left->bytes > right->bytes;
 }
 
-/* The groups of a pipeline in the order of its stages. */
+/* The groups of a pipeline in an order of its stages, and the parts that they are. */
 static uint32_t
 list_groups(struct regroup *regroup, const struct state *state, uint32_t pipeline,
             enum cairn_order order)
 {
-    const struct cairn_division shell = {.units = regroup->units};
+    const struct cairn_division shell = {.units = regroup->units, .ranks = regroup->ranks};
     struct cairn_pipeline standing = {.members = regroup->members, .order = order};
     uint32_t count = 0;
 
@@ -122,6 +126,7 @@ list_groups(struct regroup *regroup, const struct state *state, uint32_t pipelin
         if (part->size == UINT8_MAX || part->pipeline != pipeline)
             continue;
         regroup->units[i].group = part->group;
+        regroup->ranks[i] = part->rank;
         for (;
              at > 0 && stands_before(&part->group, &regroup->units[regroup->members[at - 1]].group);
              at--)
@@ -130,46 +135,105 @@ list_groups(struct regroup *regroup, const struct state *state, uint32_t pipelin
         count++;
     }
     standing.member_count = count;
-    cairn_division_stages(&shell, &standing, regroup->groups, NULL);
+    cairn_division_stages(&shell, &standing, regroup->groups, regroup->stages);
     return count;
 }
 
 /* By how many layers the groups of a pipeline miss the target; a time beyond it counts as the
  * layers that take so long. */
 static double
-measure(struct regroup *regroup, uint32_t count, uint32_t microbatches)
+measure(struct regroup *regroup, uint32_t count, uint32_t microbatches, double *limit_ms)
 {
     const struct cairn_group *groups = regroup->groups;
     double layers = regroup->problem->layers, own_ms, shortage = INFINITY;
 
     if (!regroup->round.fitting)
         shortage = cairn_divide_shortage(regroup->divider, groups, count, microbatches,
-                                         regroup->target_ms);
+                                         regroup->target_ms, limit_ms);
     if (shortage <= 0 || microbatches == 0)
         return shortage;
     own_ms = cairn_divide_layers(regroup->divider, groups, count, microbatches, NULL);
     return fmin(shortage, fmax(0, own_ms / regroup->target_ms - 1) * layers);
 }
 
-/* Judges a pipeline in its order, and in another one. */
+/* The layers that a group holds as a stage if no stage takes longer than a limit; -1: none. */
+static int32_t
+holds(const struct regroup *regroup, const struct cairn_group *group, uint32_t stage,
+      uint32_t stage_count, uint32_t microbatches, double limit_ms)
+{
+    const struct cairn_problem *problem = regroup->problem;
+    uint32_t fits = cairn_cost_layers_max(problem, group->bytes,
+                                          cairn_cost_in_flight(stage, stage_count, microbatches));
+    double most = floor(limit_ms / group->layer_ms -
+                        cairn_cost_vocabulary_layers(problem, stage, stage_count) + 1e-9);
+
+    return most < 1 || fits == 0 ? -1 : most < fits ? (int32_t)most : (int32_t)fits;
+}
+
+/* Lets two stages change places while more layers fit then; false: none did. */
+static bool
+swap_stages(struct regroup *regroup, uint32_t count, uint32_t microbatches, double limit_ms)
+{
+    int32_t(*held)[STAGES_MAX] = regroup->held;
+    bool swapped = false, again = true;
+
+    if (count > STAGES_MAX)
+        return false;
+    for (uint32_t i = 0; i < count; i++) /* of the group that stood at i, at j */
+        for (uint32_t j = 0; j < count; j++)
+            held[i][j] = holds(regroup, &regroup->groups[i], j, count, microbatches, limit_ms);
+    for (uint32_t i = 0; i < count; i++)
+        regroup->stood[i] = i;
+    while (again) {
+        again = false;
+        for (uint32_t i = 0; i < count; i++)
+            for (uint32_t j = i + 1; j < count; j++) {
+                uint32_t a = regroup->stood[i], b = regroup->stood[j], stage = regroup->stages[i];
+                struct cairn_group group = regroup->groups[i];
+
+                if (held[a][j] + held[b][i] <= held[a][i] + held[b][j])
+                    continue;
+                regroup->stood[i] = b;
+                regroup->stood[j] = a;
+                regroup->groups[i] = regroup->groups[j];
+                regroup->groups[j] = group;
+                regroup->stages[i] = regroup->stages[j];
+                regroup->stages[j] = stage;
+                swapped = again = true;
+            }
+    }
+    return swapped;
+}
+
+/* Keeps the order of stages if it is better than the best so far. */
+static void
+take_order(struct regroup *regroup, struct state *state, uint32_t pipeline, uint32_t count,
+           double shortage)
+{
+    if (!(shortage < state->shortage[pipeline]))
+        return;
+    state->shortage[pipeline] = shortage;
+    for (uint32_t i = 0; i < count; i++)
+        state->parts[regroup->stages[i]].rank = (uint16_t)i;
+}
+
+/* Judges a pipeline in its order, in another one, and with stages swapped. */
 static void
 judge(struct regroup *regroup, struct state *state, uint32_t pipeline)
 {
-    enum cairn_order kept = state->orders[pipeline];
-    uint32_t other = below(regroup, CAIRN_ORDER_COUNT);
+    enum cairn_order orders[] = {CAIRN_ORDER_GIVEN,
+                                 (enum cairn_order)below(regroup, CAIRN_ORDER_GIVEN)};
+    uint32_t microbatches = state->microbatches[pipeline];
 
     state->shortage[pipeline] = INFINITY;
-    for (uint32_t order = 0; order < CAIRN_ORDER_COUNT; order++) {
-        uint32_t count;
-        double shortage;
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t count = list_groups(regroup, state, pipeline, orders[i]);
+        double limit_ms = 0, shortage = measure(regroup, count, microbatches, &limit_ms);
 
-        if (order != (uint32_t)kept && order != other)
-            continue;
-        count = list_groups(regroup, state, pipeline, (enum cairn_order)order);
-        shortage = measure(regroup, count, state->microbatches[pipeline]);
-        if (shortage < state->shortage[pipeline]) {
-            state->orders[pipeline] = (enum cairn_order)order;
-            state->shortage[pipeline] = shortage;
+        take_order(regroup, state, pipeline, count, shortage);
+        if (shortage > 0 && limit_ms > 0 && swap_stages(regroup, count, microbatches, limit_ms)) {
+            shortage = measure(regroup, count, microbatches, &limit_ms);
+            take_order(regroup, state, pipeline, count, shortage);
         }
     }
 }
@@ -192,7 +256,7 @@ divide(struct regroup *regroup, struct state *state)
     double step_ms;
 
     for (uint32_t i = 0; i < regroup->pipeline_count; i++) {
-        stage_counts[i] = list_groups(regroup, state, i, state->orders[i]);
+        stage_counts[i] = list_groups(regroup, state, i, CAIRN_ORDER_GIVEN);
         memcpy(regroup->all_groups + stages, regroup->groups,
                stage_counts[i] * sizeof(*regroup->groups));
         stages += stage_counts[i];
@@ -289,7 +353,7 @@ order_loose(struct regroup *regroup, uint32_t *loose, uint32_t count)
     }
 }
 
-/* One or two groups of a node, and the devices in none, are grouped again. */
+/* One or two groups of a node, or all, and the devices in none, are grouped again. */
 static bool
 reshape(struct regroup *regroup, struct state *state, uint32_t node)
 {
@@ -298,6 +362,7 @@ reshape(struct regroup *regroup, struct state *state, uint32_t node)
     uint32_t loose[DEVICES] = {0}, count = 0, at = 0;
     uint16_t opened[2], pipelines[2];
     uint32_t opened_count = 1 + below(regroup, 2);
+    bool all = below(regroup, WHOLE_NODES) == 0;
 
     for (uint32_t i = 0; i < opened_count; i++) {
         opened[i] = state->part_of[first + below(regroup, end - first)];
@@ -305,20 +370,20 @@ reshape(struct regroup *regroup, struct state *state, uint32_t node)
                                          : state->parts[opened[i]].pipeline;
     }
     for (uint32_t i = first; i < end; i++) {
-        bool open = state->part_of[i] == NONE;
+        uint16_t part = state->part_of[i];
+        bool open = all || part == NONE;
 
         for (uint32_t j = 0; j < opened_count; j++)
-            open = open || state->part_of[i] == opened[j];
-        if (open)
-            loose[count++] = i;
-    }
-    for (uint32_t j = 0; j < opened_count; j++)
-        if (opened[j] != NONE) {
-            state->parts[opened[j]].size = UINT8_MAX;
-            regroup->changed[pipelines[j]] = true;
+            open = open || part == opened[j];
+        if (!open)
+            continue;
+        loose[count++] = i;
+        state->part_of[i] = NONE;
+        if (part != NONE) {
+            state->parts[part].size = UINT8_MAX;
+            regroup->changed[state->parts[part].pipeline] = true;
         }
-    for (uint32_t i = 0; i < count; i++)
-        state->part_of[loose[i]] = NONE;
+    }
     if (below(regroup, 2))
         order_loose(regroup, loose, count);
     while (at < count) {
@@ -435,11 +500,12 @@ begin(struct regroup *regroup, const struct cairn_division *division)
 
         if (i < division->pipeline_count && own->microbatches < 1)
             continue;
+        cairn_division_stages(division, own, regroup->groups, regroup->stages);
         for (uint32_t j = 0; j < own->member_count; j++, part++) {
-            const struct cairn_unit *unit = &division->units[own->members[j]];
+            const struct cairn_unit *unit = &division->units[regroup->stages[j]];
             struct part *into = &state->parts[part];
 
-            *into = (struct part){.pipeline = (uint16_t)pipeline};
+            *into = (struct part){.pipeline = (uint16_t)pipeline, .rank = (uint16_t)j};
             while (regroup->problem->sizes[into->size].size != unit->size)
                 into->size++;
             for (uint32_t k = 0; k < fleet->device_count; k++)
@@ -452,7 +518,6 @@ begin(struct regroup *regroup, const struct cairn_division *division)
                 into->node++;
             count_part(regroup, state, part);
         }
-        state->orders[pipeline] = own->order;
         state->microbatches[pipeline++] = (uint32_t)own->microbatches;
     }
     (void)divide(regroup, state);
@@ -464,14 +529,16 @@ sort_units(struct cairn_regrouped *made)
 {
     for (uint32_t i = 1; i < made->unit_count; i++) {
         struct cairn_unit unit = made->units[i];
-        uint32_t pipeline = made->pipeline_of[i], at = i;
+        uint32_t pipeline = made->pipeline_of[i], rank = made->ranks[i], at = i;
 
         for (; at > 0 && cairn_unit_by_speed_and_memory(&made->units[at - 1], &unit) > 0; at--) {
             made->units[at] = made->units[at - 1];
             made->pipeline_of[at] = made->pipeline_of[at - 1];
+            made->ranks[at] = made->ranks[at - 1];
         }
         made->units[at] = unit;
         made->pipeline_of[at] = pipeline;
+        made->ranks[at] = rank;
     }
     for (uint32_t i = 1; i < made->unit_count; i++) {
         const struct cairn_group *last = &made->units[i - 1].group, *own = &made->units[i].group;
@@ -491,8 +558,9 @@ end(const struct regroup *regroup, struct cairn_regrouped *out)
 
     made.units = calloc((size_t)fleet->device_count + 1, sizeof(*made.units));
     made.pipeline_of = calloc((size_t)fleet->device_count + 1, sizeof(*made.pipeline_of));
+    made.ranks = calloc((size_t)fleet->device_count + 1, sizeof(*made.ranks));
     made.devices = calloc((size_t)fleet->device_count + 1, sizeof(*made.devices));
-    if (!made.units || !made.pipeline_of || !made.devices) {
+    if (!made.units || !made.pipeline_of || !made.ranks || !made.devices) {
         cairn_regrouped_fini(&made);
         return CAIRN_NOMEM;
     }
@@ -508,6 +576,7 @@ end(const struct regroup *regroup, struct cairn_regrouped *out)
         for (uint32_t k = fleet->node_first[part->node]; k < fleet->node_first[part->node + 1]; k++)
             if (state->part_of[k] == i)
                 made.devices[device++] = fleet->order[k];
+        made.ranks[made.unit_count] = part->rank;
         made.pipeline_of[made.unit_count++] = part->pipeline;
     }
     sort_units(&made);
@@ -520,6 +589,7 @@ cairn_regrouped_fini(struct cairn_regrouped *regrouped)
 {
     free(regrouped->units);
     free(regrouped->pipeline_of);
+    free(regrouped->ranks);
     free(regrouped->devices);
     *regrouped = (struct cairn_regrouped){0};
 }

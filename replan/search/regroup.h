@@ -13,11 +13,12 @@
 
 enum { CAIRN_REGROUP_DEVICES_MAX = 256 };
 
-/* Groups, and the pipeline of each. */
+/* Groups, the pipeline of each, and its rank among the stages of that. */
 struct cairn_regrouped {
     struct cairn_unit *units; /* owned; [unit_count] the fastest first */
     uint32_t unit_count;
     uint32_t *pipeline_of; /* owned; pipeline_count: unused */
+    uint32_t *ranks;       /* owned */
     uint32_t *devices;     /* owned: what units refer to */
     uint32_t pipeline_count;
 };

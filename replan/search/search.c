@@ -450,8 +450,8 @@ regroup_one(struct search *search, uint32_t at, uint32_t moves)
     }
     search->regrouped_count++;
     err = cairn_division_create_given(search->problem, search->divider, made->units,
-                                      made->unit_count, made->pipeline_of, made->pipeline_count,
-                                      step_ms * (1 + 1e-9), &division);
+                                      made->unit_count, made->pipeline_of, made->ranks,
+                                      made->pipeline_count, step_ms * (1 + 1e-9), &division);
     if (err)
         return err;
     step_ms = enough_ms(search, division);
