@@ -80,7 +80,7 @@ slot_map(struct cairn_client *client, struct client_slot *slot, uint64_t offset,
 
     if (err) {
         client_say(client, CAIRN_LOG_ERROR,
-                   "client: the agent's memory is %s: the agent is of another version, or damaged",
+                   "client: the agent's memory is %s; run an agent of this version",
                    err == CAIRN_DENIED ? "not sealed against shrinking" : "shorter than it says");
         return CAIRN_CORRUPT;
     }
@@ -165,8 +165,8 @@ client_slots_map(struct cairn_client *client, const struct cairn_session_registe
 
     if (value->region_bytes != need.region_bytes) {
         client_say(client, CAIRN_LOG_ERROR,
-                   "client: the agent gives a region of %llu bytes where %llu are needed: it is of "
-                   "another version",
+                   "client: the agent's region has %llu bytes instead of %llu; run an agent of "
+                   "this version",
                    (unsigned long long)value->region_bytes, (unsigned long long)need.region_bytes);
         return CAIRN_VERSION;
     }

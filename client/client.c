@@ -213,8 +213,9 @@ cairn_client_open(const struct cairn_client_options *options, struct cairn_clien
     has_locks = true;
     client->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (client->wake < 0) {
-        client_say(client, CAIRN_LOG_ERROR, "client: no eventfd errno=%d (%s)", errno,
-                   strerror(errno));
+        client_say(client, CAIRN_LOG_ERROR,
+                   "client: cannot open an eventfd errno=%d (%s); raise the limit of open files",
+                   errno, strerror(errno));
         err = CAIRN_NOMEM;
         goto done;
     }

@@ -52,7 +52,7 @@ client_poison_say(const struct cairn_client *client, uint64_t step, const char *
 {
     client_say(client, CAIRN_LOG_WARN,
                "client: step=%llu is poisoned: tensor \"%s\" holds values that are not finite "
-               "(said once until a step is good again)",
+               "(logged once until a step is good again)",
                (unsigned long long)step, name);
 }
 

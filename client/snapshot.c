@@ -639,7 +639,7 @@ cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index)
     if (say_silent)
         client_say(
             client, CAIRN_LOG_INFO,
-            "client: the agent had not answered by the fence, a snapshot is skipped (said once)");
+            "client: snapshot skipped: the agent did not answer before the fence (logged once)");
     return err;
 }
 

@@ -305,8 +305,8 @@ verify_part(struct cairn_spill *spill, bool *given_up)
     (void)cairn_file_close(fd); /* only read */
     if (err == CAIRN_CORRUPT)
         CAIRN_LOG_AT(ERROR,
-                     "spill: %s: the disk gives back other bytes than were written; replace it, or "
-                     "name another spill_dir",
+                     "spill: %s: the disk returns other bytes than were written; replace it, or "
+                     "set another spill_dir",
                      spill->name);
     return err;
 }
@@ -393,8 +393,9 @@ prepare(struct cairn_spill *spill, int dir_fd, const void *header)
     spill->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     spill->dir_fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
     if (spill->event_fd < 0 || spill->dir_fd < 0) {
-        CAIRN_LOG_AT(ERROR, "spill: no descriptor is left errno=%d; raise the limit of open files",
-                     errno);
+        CAIRN_LOG_AT(
+            ERROR, "spill: cannot open another descriptor errno=%d; raise the limit of open files",
+            errno);
         return CAIRN_IO;
     }
     return CAIRN_OK;
@@ -417,7 +418,8 @@ start_thread(struct cairn_spill *spill)
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     (void)pthread_attr_destroy(&attributes);
     if (failed)
-        CAIRN_LOG_AT(ERROR, "spill: no thread errno=%d; raise the limit of processes", failed);
+        CAIRN_LOG_AT(ERROR, "spill: cannot start a thread errno=%d; raise the limit of processes",
+                     failed);
     return failed ? CAIRN_NOMEM : CAIRN_OK;
 }
 

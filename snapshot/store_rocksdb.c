@@ -189,8 +189,8 @@ try_threads(const char *path)
     if (!failed)
         return CAIRN_OK;
     CAIRN_LOG_AT(ERROR,
-                 "catalog: no thread path=%s errno=%d (%s); raise the limit of processes, or "
-                 "pids.max of the cgroup",
+                 "catalog: cannot start a thread path=%s errno=%d (%s); raise the limit of "
+                 "processes, or pids.max of the cgroup",
                  path, failed, strerror(failed));
     return CAIRN_AGAIN;
 }

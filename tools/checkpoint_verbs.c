@@ -155,7 +155,7 @@ cairn_json_print_rest(const char *verb, struct cairn_json_writer *writer)
     (void)putchar('\n');
     if (err || fflush(stdout) != 0 || ferror(stdout)) {
         cairn_tool_error(verb, "the answer could not be written whole",
-                         err ? cairn_err_text(err) : NULL, "look at where stdout goes");
+                         err ? cairn_err_text(err) : NULL, "check where stdout goes");
         return false;
     }
     return true;

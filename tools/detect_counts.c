@@ -85,8 +85,7 @@ static void
 print_text(const struct cairn_verdicts *verdicts, const char *source, uint32_t ranks_seen,
            uint32_t still)
 {
-    printf("counts of operations from %s, of %" PRIu32
-           " rank%s: they show who hangs, and never who is slow\n",
+    printf("counts of operations from %s, of %" PRIu32 " rank%s: they show hangs, never slowness\n",
            source, ranks_seen, ranks_seen == 1 ? "" : "s");
     if (still > 0)
         printf(
@@ -94,7 +93,7 @@ print_text(const struct cairn_verdicts *verdicts, const char *source, uint32_t r
             " communicator%s with equal counts: idle, or inside an operation that does not end\n",
             still, still == 1 ? " stands still" : "s stand still");
     if (verdicts->count == 0)
-        printf("nobody is seen to hang\n");
+        printf("no rank is seen to hang\n");
     for (uint32_t i = 0; i < verdicts->count; i++) {
         const struct cairn_verdict *verdict = &verdicts->items[i];
 
@@ -141,7 +140,7 @@ say_ras(const char *address, cairn_err err)
     const char *fix =
         "name a port where NCCL listens: localhost:28028, or what NCCL_RAS_ADDR says in the job";
 
-    snprintf(what, sizeof what, "NCCL's RAS at %s cannot be asked", address);
+    snprintf(what, sizeof what, "cannot ask NCCL's RAS at %s", address);
     switch (err) {
     case CAIRN_VERSION:
         fix = "its NCCL is older than 2.28.7 and does not answer in JSON; upgrade it";
@@ -152,10 +151,9 @@ say_ras(const char *address, cairn_err err)
     default:
         break;
     }
-    cairn_tool_error("detect", what,
-                     err == CAIRN_INVAL ? "HOST:PORT is expected, of a host that is known"
-                                        : cairn_err_text(err),
-                     fix);
+    cairn_tool_error(
+        "detect", what,
+        err == CAIRN_INVAL ? "expected HOST:PORT of a known host" : cairn_err_text(err), fix);
     return err == CAIRN_INVAL
                ? CAIRN_EXIT_USAGE
                : cairn_exit_code(err == CAIRN_VERSION || err == CAIRN_CORRUPT ? CAIRN_PEER : err);
@@ -177,9 +175,9 @@ ask(const char *address, struct counts *counts)
         return CAIRN_EXIT_OK;
     if (err != CAIRN_CORRUPT)
         return fail(err ? err : counts->err);
-    snprintf(what, sizeof what, "what NCCL's RAS at %s says is not understood", address);
+    snprintf(what, sizeof what, "cannot parse the answer of NCCL's RAS at %s", address);
     snprintf(why, sizeof why, "at byte %zu: %s", fault.at, fault.why);
-    cairn_tool_error("detect", what, why, "look whether something else listens there");
+    cairn_tool_error("detect", what, why, "check that nothing else listens there");
     return CAIRN_EXIT_INPUT;
 }
 
@@ -327,8 +325,7 @@ cairn_detect_dumps(const char *folder, bool json)
     }
     closedir(directory);
     if (exit_code == CAIRN_EXIT_OK && dumps == 0)
-        exit_code =
-            say_dump(folder, "no file in it has a name that ends with a number", CAIRN_EXIT_INPUT);
+        exit_code = say_dump(folder, "no file name in it ends with a number", CAIRN_EXIT_INPUT);
     if (exit_code == CAIRN_EXIT_OK) {
         err = cairn_stall_of_dumps(counts.items, counts.count, &verdicts);
         exit_code = err ? fail(err) : print(&verdicts, "PyTorch's Flight Recorder", dumps, 0, json);

@@ -61,7 +61,7 @@ check_memory(struct doctor *doctor, const struct cairn_config *config, bool agen
 
     if (cairn_sizes_of(config, &sizes) != CAIRN_OK) {
         doctor_find(doctor, DOCTOR_CRITICAL, "memory", "correct nodes, parity and group_size",
-                    "the nodes cannot be laid out in erasure groups");
+                    "the nodes cannot form erasure groups");
         return;
     }
     if (cairn_budget_free_read("/", &memory) != CAIRN_OK) {
@@ -214,7 +214,7 @@ check_copy(struct doctor *doctor, const struct cairn_config *config)
 
     if (cairn_copy_choose(bytes_per_s) != CAIRN_OK) {
         doctor_find(doctor, DOCTOR_WARN, "copy", "free some memory",
-                    "there is no memory to measure how fast state is copied");
+                    "out of memory to measure the speed of copies");
         return;
     }
     for (size_t i = 0, used = 0; kernels[i].name && used < sizeof text; i++)
@@ -240,8 +240,8 @@ check_files(struct doctor *doctor, const struct cairn_config *config)
     char error[CAIRN_CONFIG_ERROR_BYTES];
 
     if (cairn_problem_file_load(config, &adviser, error, sizeof error) != CAIRN_OK)
-        doctor_find(doctor, DOCTOR_CRITICAL, "problem", "fix the file, or leave `problem` out",
-                    "%s", error);
+        doctor_find(doctor, DOCTOR_CRITICAL, "problem", "fix the file, or omit `problem`", "%s",
+                    error);
     else if (adviser)
         doctor_find(doctor, DOCTOR_OK, "problem", NULL, "%s can be planned for: %u devices%s",
                     config->problem, cairn_adviser_device_count(adviser),
@@ -257,7 +257,7 @@ check_files(struct doctor *doctor, const struct cairn_config *config)
             "command", "put the program there, executable for the agent's user", "%s", error);
     else if (config->verdict_policy != CAIRN_CONFIG_ENFORCE)
         doctor_find(doctor, DOCTOR_WARN, "command",
-                    "set verdict_policy to enforce, or leave `enforce_command` out",
+                    "set verdict_policy to enforce, or omit `enforce_command`",
                     "enforce_command %s is never run: verdict_policy is not enforce",
                     config->enforce_command.text);
     else
@@ -282,8 +282,7 @@ check_config(struct doctor *doctor, const char *path, struct cairn_config *confi
     char error[CAIRN_CONFIG_ERROR_BYTES];
 
     if (!path) {
-        doctor_find(doctor, DOCTOR_OK, "config", NULL,
-                    "no --config given: the defaults are looked at");
+        doctor_find(doctor, DOCTOR_OK, "config", NULL, "no --config: the defaults are checked");
         return cairn_config_default(config) == CAIRN_OK;
     }
     if (cairn_config_load(path, config, error, sizeof error) != CAIRN_OK) {

@@ -181,7 +181,7 @@ probe_hugepages(struct doctor *doctor)
     if (read_choice("/sys/kernel/mm/transparent_hugepage/shmem_enabled", word, sizeof word) &&
         strcmp(word, "never") != 0 && strcmp(word, "deny") != 0) {
         doctor_find(doctor, DOCTOR_OK, "hugepages", NULL,
-                    "huge pages of shared memory come by themselves: %s", word);
+                    "shared memory gets huge pages automatically: %s", word);
         return;
     }
     snprintf(fix, sizeof fix,

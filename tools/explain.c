@@ -406,7 +406,7 @@ check_number(uint32_t number, uint32_t count)
     if (number <= count)
         return true;
     snprintf(what, sizeof what,
-             count == 0 ? "nothing is wrong in this trace, there are no verdicts"
+             count == 0 ? "this trace has no verdicts"
                         : "there is no verdict %" PRIu32 ", the last is %" PRIu32,
              number, count);
     cairn_tool_error("explain", what, NULL, "see `cairn detect --trace FILE`, which numbers them");

@@ -59,7 +59,7 @@ print_events(const struct cairn_tree *tree, const char *kinds)
         shown++;
     }
     if (shown == 0)
-        printf("nothing happened, as far as the agents know\n");
+        printf("the agents know no events\n");
 }
 
 int

@@ -78,7 +78,7 @@ print_summary(const struct cairn_checkpoint *checkpoint)
         printf("step       %" PRIu64 "\n", checkpoint->step);
     if (p->tp || p->pp || p->vpp || p->dp || p->ep || p->etp)
         printf("parallel   tp %" PRIu32 ", pp %" PRIu32 ", vpp %" PRIu32 ", dp %" PRIu32
-               ", ep %" PRIu32 ", etp %" PRIu32 " (0: not said)\n",
+               ", ep %" PRIu32 ", etp %" PRIu32 " (0: unknown)\n",
                p->tp, p->pp, p->vpp, p->dp, p->ep, p->etp);
     printf("files      %" PRIu32 ", %s\n", files, cairn_show_bytes(file_bytes, shown));
     for (enum cairn_kind kind = CAIRN_PARAM; kind <= CAIRN_OPAQUE; kind++)

@@ -121,9 +121,9 @@ on_request(void *context, struct MHD_Connection *connection, const char *url, co
         return MHD_YES;
     }
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-        return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET /metrics is all there is\n");
+        return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET /metrics is served\n");
     if (strcmp(url, "/metrics") != 0)
-        return refuse(connection, MHD_HTTP_NOT_FOUND, "GET /metrics is all there is\n");
+        return refuse(connection, MHD_HTTP_NOT_FOUND, "only GET /metrics is served\n");
     return give_page(connection, context);
 }
 
@@ -220,8 +220,7 @@ cairn_verb_metrics(int argc, char **argv)
     else if (output && strcmp(output, "openmetrics") != 0)
         return cairn_usage_error(&usage, "-o %s: expected openmetrics or prometheus", output);
     if (output && listen)
-        return cairn_usage_error(&usage,
-                                 "the scraper of --listen chooses the format; leave -o out");
+        return cairn_usage_error(&usage, "the scraper of --listen chooses the format; omit -o");
     if (listen)
         port = strtoul(listen, &end, 10);
     if (listen && (*listen < '0' || *listen > '9' || *end || port > UINT16_MAX))

@@ -79,7 +79,7 @@ print_json(const struct cairn_problem *problem, const struct cairn_answer_plan *
     cairn_json_write_object_end(&writer);
     if (err) {
         cairn_json_writer_fini(&writer);
-        cairn_tool_error("plan", "the answer could not be put together", cairn_err_text(err), NULL);
+        cairn_tool_error("plan", "the answer could not be assembled", cairn_err_text(err), NULL);
         return cairn_exit_code(err);
     }
     return cairn_json_finish("plan", &writer);

@@ -30,7 +30,7 @@ print(const struct cairn_problem *problem)
     err = cairn_problem_write(problem, &writer);
     if (err) {
         cairn_json_writer_fini(&writer);
-        cairn_tool_error("profile", "the problem could not be put together", cairn_err_text(err),
+        cairn_tool_error("profile", "the problem could not be assembled", cairn_err_text(err),
                          NULL);
         return cairn_exit_code(err);
     }

@@ -153,10 +153,10 @@ cairn_relaunch_check(char *const *command, int *exit_code)
                 (word > command && strcmp(*word, "cairn") == 0 &&
                  (strcmp(word[-1], "--rdzv-backend") == 0 ||
                   strcmp(word[-1], "--rdzv_backend") == 0))) {
-                fprintf(stderr, "cairn run: --rdzv-backend cairn restarts the job by itself; leave "
-                                "out --relaunch, or give torchrun --nnodes {nodes} --node-rank "
-                                "{node_rank} --master-addr {master_addr} --master-port "
-                                "{master_port}\n");
+                fprintf(stderr,
+                        "cairn run: --rdzv-backend cairn restarts the job itself; omit --relaunch, "
+                        "or give torchrun --nnodes {nodes} --node-rank {node_rank} --master-addr "
+                        "{master_addr} --master-port {master_port}\n");
                 *exit_code = CAIRN_EXIT_USAGE;
                 return false;
             }
@@ -753,11 +753,10 @@ open_launcher(struct launcher *launcher, char *const *command,
     cairn_relaunch_shapes_init(&launcher->shapes, command);
     launcher->relaunch.keeps_size = !is_shape && options->most == 0;
     if (launcher->relaunch.keeps_size)
-        fprintf(
-            stderr,
-            "cairn run: no word of the command names its nodes ({nodes}, {peers}, {dp}, {pp}), so "
-            "each relaunch waits for as many nodes as the first start had; name them, "
-            "or say --nodes MIN:MAX if the command reads CAIRN_NODES\n");
+        fprintf(stderr,
+                "cairn run: no word of the command names its nodes ({nodes}, {peers}, {dp}, {pp}), "
+                "so each relaunch waits for as many nodes as the first start had; name them, or "
+                "give --nodes MIN:MAX if the command reads CAIRN_NODES\n");
     if (getrandom(&launcher->relaunch.token, sizeof launcher->relaunch.token, 0) !=
         sizeof launcher->relaunch.token)
         return false;
@@ -819,7 +818,7 @@ cairn_relaunch_run(char **command, struct cairn_run_attachment *attachment,
     bool ran = false;
 
     if (!open_launcher(&launcher, command, options)) {
-        fprintf(stderr, "cairn run: cannot make what a relaunch needs: %s\n", strerror(errno));
+        fprintf(stderr, "cairn run: cannot prepare a relaunch: %s\n", strerror(errno));
         goto done;
     }
     for (;;) {

@@ -136,19 +136,20 @@ peer_find(struct cairn_names *names, uint32_t node, const struct cairn_transport
     if (!err)
         return CAIRN_OK;
     if (err == CAIRN_CONFIG && cairn_address_resolve(text, AF_UNSPEC, &other, &why) == CAIRN_OK) {
-        CAIRN_LOG_AT(ERROR, "transport: %s and %s are not of one kind: all IPv4, or all IPv6", text,
-                     options->bind_address);
+        CAIRN_LOG_AT(ERROR,
+                     "transport: %s and %s differ in family; give all nodes IPv4, or all IPv6",
+                     text, options->bind_address);
         return CAIRN_CONFIG;
     }
     if (err == CAIRN_CONFIG) {
         CAIRN_LOG_AT(ERROR, "transport: cannot resolve \"%s\": %s", text, why);
         return err;
     }
-    CAIRN_LOG_AT(WARN,
-                 "transport: cannot resolve \"%s\" node=%" PRIu32
-                 ": %s: this node cannot be reached until it has an %s "
-                 "address; it is asked for again",
-                 text, node, why, family == AF_INET6 ? "IPv6" : "IPv4");
+    CAIRN_LOG_AT(
+        WARN,
+        "transport: cannot resolve \"%s\" node=%" PRIu32
+        ": %s: this node cannot be reached until it has an %s address; the name is looked up again",
+        text, node, why, family == AF_INET6 ? "IPv6" : "IPv4");
     return CAIRN_OK;
 }
 

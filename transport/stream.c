@@ -204,7 +204,7 @@ handshake_step(struct stream *stream, const uint8_t *record, size_t record_len)
 
     if (!stream->link && !stream->outbound && stream->owner->strict &&
         !cairn_tls_names_job(stream->owner->tls, record, record_len)) {
-        stream_fail(stream, "its hello does not name this job, and there are too many of these");
+        stream_fail(stream, "too many connections whose hello does not name this job");
         return false;
     }
     if (!stream->link)

@@ -266,17 +266,17 @@ adopt(struct tcp *tcp, struct stream *stream)
     half_open_remove(tcp, stream);
     stream->proved = true;
     if (ours_counts || (current && is_closed(stream))) {
-        bury(tcp, stream, "another connection counts");
+        bury(tcp, stream, "replaced by another connection");
         return false;
     }
     if (!current) {
         place->stream = stream;
     } else if (!current->proved) {
-        bury(tcp, current, "another connection counts");
+        bury(tcp, current, "replaced by another connection");
         place->stream = stream;
     } else {
         if (place->later)
-            bury(tcp, place->later, "another connection counts");
+            bury(tcp, place->later, "replaced by another connection");
         place->later = stream;
         stream->held = true;
         watch(tcp, stream, 0);

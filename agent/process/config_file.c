@@ -45,11 +45,11 @@ cairn_config_open(const struct cairn_config_error *error, uint32_t line, const c
               : errno == EACCES || errno == EPERM ? CAIRN_DENIED
                                                   : CAIRN_IO;
         (void)cairn_config_refuse(
-            error, line, "%s: cannot open %s: %m; check the path and who may read it", what, path);
+            error, line, "%s: cannot open %s: %m; check the path and its permissions", what, path);
     } else if (fstat(fd, status) || !S_ISREG(status->st_mode)) {
         err = CAIRN_IO;
-        (void)cairn_config_refuse(error, line, "%s: %s is not a plain file; give the path of one",
-                                  what, path);
+        (void)cairn_config_refuse(error, line, "%s: %s: expected a plain file; name one", what,
+                                  path);
     }
     if (err && fd >= 0)
         close(fd);

@@ -641,7 +641,7 @@ part_files_load(const char *dir, uint64_t job_id, struct cairn_memory *memory, u
         name_of(list[i], name);
         loaded = load(dir_fd, name, job_id, memory, slot, parity_blocks);
         if (loaded) {
-            CAIRN_LOG_AT(WARN, "local: passed over %s/%s: %s", dir, name,
+            CAIRN_LOG_AT(WARN, "local: skipped %s/%s: %s", dir, name,
                          loaded == CAIRN_CONFIG
                              ? "written by another job, or with another state_bytes, "
                                "parity or number of nodes"

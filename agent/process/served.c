@@ -58,8 +58,7 @@ cairn_served_claim(const struct cairn_config *config, int *lock_fd)
     }
     /* For readers: they can query this lock without taking it, so that they never block a start. */
     if (fcntl(fd, F_OFD_SETLK, &(struct flock){.l_type = F_WRLCK}) != 0)
-        CAIRN_LOG_AT(WARN, "session: %s cannot be locked for who looks at it: %s", path,
-                     strerror(errno));
+        CAIRN_LOG_AT(WARN, "session: %s cannot be locked for readers: %s", path, strerror(errno));
     write_who(fd, config);
     cairn_listing_add(config->socket);
     *lock_fd = fd;

@@ -32,7 +32,7 @@ cairn_command_check(const struct cairn_config *config, char *error, size_t error
     if (stat(program, &status) != 0)
         why = strerror(errno);
     else if (!S_ISREG(status.st_mode))
-        why = "it is not a plain file";
+        why = "expected a plain file";
     else if (faccessat(AT_FDCWD, program, X_OK, AT_EACCESS) != 0)
         why = "the agent's user may not execute it";
     if (!why)

@@ -152,9 +152,10 @@ take_manifest_part(struct fetcher *fetcher, const struct cairn_service_message *
         return;
     }
     if (fetch_take_manifest(fetcher, message->item, container->packed, container->packed_len))
-        CAIRN_LOG_AT(WARN,
-                     "fetch: the manifest of part %u came damaged from node %u: asked for again",
-                     message->item, message->from);
+        CAIRN_LOG_AT(
+            WARN,
+            "fetch: the manifest of part %u arrived damaged from node %u; it is fetched again",
+            message->item, message->from);
 }
 
 static void
@@ -241,7 +242,7 @@ tick_fetcher(struct fetcher *fetcher, uint64_t now_ns)
                                "the spill directory does not answer; look at its disk or mount");
             else
                 fetcher->ready(fetcher->context, CAIRN_PEER,
-                               "another node does not hand over its manifest");
+                               "another node does not send its manifest");
             return;
         }
         for (uint32_t c = 0; c < fetcher->container_count; c++)

@@ -169,14 +169,14 @@ answer_snapshot(struct cairn_agent *agent, struct request *request)
     cairn_err err = request->restored.outcome.err;
 
     if (err) {
-        request_refuse(agent, request, err == CAIRN_NOT_FOUND ? 75 : request_exit_code(err),
-                       err == CAIRN_NOT_FOUND ? "no trainer takes snapshots on this node now (none "
-                                                "is attached, or a restore runs); start the "
-                                                "trainers, or ask an agent whose node trains"
-                       : err == CAIRN_AGAIN
-                           ? "no step has ended since this agent started, so that it does not know "
-                             "which one can still be taken; ask again after the next step"
-                           : cairn_err_text(err));
+        request_refuse(
+            agent, request, err == CAIRN_NOT_FOUND ? 75 : request_exit_code(err),
+            err == CAIRN_NOT_FOUND ? "no trainer takes snapshots on this node now (none "
+                                     "is attached, or a restore runs); start the "
+                                     "trainers, or ask an agent whose node trains"
+            : err == CAIRN_AGAIN
+                ? "no step has ended since this agent started; ask again after the next step"
+                : cairn_err_text(err));
         return;
     }
     cairn_json_writer_init(&writer);

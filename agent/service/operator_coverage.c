@@ -242,7 +242,7 @@ operator_coverage_read(struct cairn_json_reader *reader, struct operator_node *n
 
     if (!coverage || node->coverage) {
         free(coverage);
-        cairn_json_reader_fail(reader, "coverage comes twice, or there is no memory for it");
+        cairn_json_reader_fail(reader, "duplicate coverage, or no memory for it");
         return;
     }
     node->coverage = coverage;

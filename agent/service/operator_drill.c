@@ -255,8 +255,8 @@ next_group(struct cairn_agent *agent, struct request *request)
     cairn_core_look(agent->core, &core);
     if (core.ready.step == 0 || core.ready_from_files || !core.ready_roster || core.fenced) {
         request_refuse(agent, request, EXIT_AGAIN,
-                       "this agent knows of no generation that is held in memory now; wait for the "
-                       "first commit, or ask another agent");
+                       "no generation in memory is known here; wait for the first commit, or ask "
+                       "another agent");
         return;
     }
     if (!find_group(agent, &core, &drill->ask, &drill->ask.group, &lost, &drill->runner)) {

@@ -366,10 +366,9 @@ export_again(struct cairn_agent *agent, struct request *request)
     if (request_export_ready(agent, request))
         return;
     request->restored.outcome.err = CAIRN_AGAIN;
-    snprintf(request->restored.error, sizeof request->restored.error,
-             "the generation was replaced by a newer one before all nodes could keep it, and now "
-             "none is held "
-             "ready whole");
+    snprintf(
+        request->restored.error, sizeof request->restored.error,
+        "a newer generation replaced it before all nodes could keep it, and none is complete now");
     answer_restore(agent, request, request_exit_code(CAIRN_AGAIN));
 }
 

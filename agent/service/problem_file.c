@@ -36,11 +36,11 @@ read_whole(const char *path, char **out, size_t *out_bytes, const char **why)
     if (fd < 0 || fstat(fd, &status) != 0)
         *why = strerror(errno);
     else if (!S_ISREG(status.st_mode))
-        *why = "it is not a plain file";
+        *why = "expected a plain file";
     else if (status.st_size > FILE_BYTES_MAX)
         *why = "it is larger than 64 MiB";
     else if (!(bytes = malloc((size_t)status.st_size + 1)))
-        *why = "there is no memory for it";
+        *why = "out of memory";
     while (!*why && used < (size_t)status.st_size) {
         ssize_t got = read(fd, bytes + used, (size_t)status.st_size - used);
 

@@ -455,7 +455,7 @@ written(void *context, cairn_err err, const char *text)
                    file->block_count * sizeof *file->block_crcs) == 0)
             repaired(agent, file->name);
         else
-            repair_failed(agent, CAIRN_CORRUPT, "memory gives other bytes than its index names");
+            repair_failed(agent, CAIRN_CORRUPT, "memory and its index differ");
     } else {
         repair_failed(agent, err, text);
     }

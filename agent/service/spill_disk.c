@@ -128,7 +128,7 @@ check_files(struct spill_disk_job *job, int dir_fd)
                         "spill_dir must be one directory that all nodes share",
                         file->name, file->writer, job->agent->config.node);
         if (err)
-            return fail(job, err, "%s cannot be looked at: %s%s", file->name, cairn_err_text(err),
+            return fail(job, err, "cannot read %s: %s%s", file->name, cairn_err_text(err),
                         spill_errno_text(cairn_file_errno_take(), why));
         if (bytes != expected)
             return fail(job, CAIRN_CORRUPT, "%s has %" PRIu64 " bytes instead of %" PRIu64,
@@ -344,11 +344,11 @@ spill_disk_newest(const char *spill_dir, uint64_t job_id)
             newest = list[i].generation;
         else if (!err)
             CAIRN_LOG_AT(WARN,
-                         "spill: passed over dir=%s/%s: it is of the job \"%s\"; give each "
-                         "job its own spill_dir",
+                         "spill: skipped dir=%s/%s: it belongs to the job \"%s\"; give each job "
+                         "its own spill_dir",
                          spill_dir, name, universal.job);
         else
-            CAIRN_LOG_AT(WARN, "spill: passed over dir=%s/%s: %s", spill_dir, name,
+            CAIRN_LOG_AT(WARN, "spill: skipped dir=%s/%s: %s", spill_dir, name,
                          report[0] ? report : cairn_err_text(err));
         err = CAIRN_OK; /* an older one may be whole */
         cairn_universal_fini(&universal);

@@ -373,8 +373,7 @@ spill_export_tick(struct cairn_agent *agent)
     }
     if (export->state != EXPORT_WRITE && now_ns - export->progress_ns > SPILL_PATIENCE_NS)
         set_error(export, CAIRN_TIMEOUT,
-                  "nothing went forward for 30 s: a node or the disk of %s does not answer",
-                  export->dir);
+                  "no progress for 30 s: a node or the disk of %s does not answer", export->dir);
     if (export->err) {
         export_say(agent, 0, 0);
         return;

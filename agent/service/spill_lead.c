@@ -571,7 +571,7 @@ spill_lead_tick(struct cairn_agent *agent)
 
         spill_stuck(agent, lead->progress_ns);
         give_up(agent, CAIRN_TIMEOUT,
-                "nothing went forward for %" PRIu64
+                "no progress for %" PRIu64
                 " s: a node or the disk of %s does not answer; a spill is tried again in %" PRIu64
                 " s",
                 (now_ns - lead->progress_ns) / CAIRN_NS_PER_S, agent->config.spill_dir,

@@ -164,7 +164,7 @@ check_start(struct cairn_agent *agent, const struct cairn_service_message *messa
         err = spill_pin(agent, message->request, message->generation, 0);
     if (err)
         snprintf(text, SPILL_TEXT_BYTES, "node %u %s", agent->config.node,
-                 err == CAIRN_NOT_FOUND ? "has let it go already for a newer one"
+                 err == CAIRN_NOT_FOUND ? "has dropped it for a newer one"
                  : err == CAIRN_STALE   ? "took part in a newer spill"
                                         : "is busy");
     return err;

@@ -211,7 +211,7 @@ test_check(void **state)
     char dir[] = "/tmp/cairn-command-XXXXXX", path[64];
     static const char *const reasons[] = {"No such file or directory",
                                           "the agent's user may not execute it", NULL,
-                                          "it is not a plain file"};
+                                          "expected a plain file"};
     FILE *file;
 
     assert_non_null(mkdtemp(dir));
