@@ -85,6 +85,20 @@ class Built(unittest.TestCase):
         self.addCleanup(cluster.close)
         return cluster
 
+    def check_restore(self, cluster, newest, asked=0, **options):
+        """Has an agent restore: no older generation than `newest`, and its bytes are right. Returns
+        it as (epoch, step), and the answer."""
+        code, answer, error = cluster.restore(asked)
+        self.assertEqual(code, OK, f"{answer} {error}")
+        return self.check_restored(cluster, answer, newest, **options), answer
+
+    def check_restored(self, cluster, answer, newest=(0, 0), **options):
+        found = (answer["generation"]["epoch"], answer["generation"]["step"])
+        self.assertGreaterEqual(found, newest, "a committed generation was lost")
+        code, restored, text = cluster.check(**options)
+        self.assertEqual((code, restored), (OK, found), text)
+        return found
+
     def new_folder(self):
         """The path of a folder that ends with the test."""
         folder = tempfile.TemporaryDirectory(prefix="cairn-test-", ignore_cleanup_errors=True)
@@ -95,6 +109,13 @@ class Built(unittest.TestCase):
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         return process
+
+
+def write_key(path):
+    """A new key of a job."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.write(os.urandom(32))
+    return path
 
 
 def say(text):

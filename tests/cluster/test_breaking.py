@@ -23,12 +23,6 @@ def named(status, option, codes=("options-differ",)):
 
 
 class Breaking(Built):
-    def check_restored(self, cluster, answer, at_least, **options):
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, at_least, "a committed generation was lost")
-        code, restored, text = cluster.check(**options)
-        self.assertEqual((code, restored), (OK, found), text)
-
     # ---- a repair around an agent that comes back ----
 
     def test_repaired_around_an_agent_that_comes_back(self):

@@ -4,7 +4,7 @@ committed comes back afterwards."""
 import subprocess
 import unittest
 
-from harness import OK, PATIENCE, STRANGER, Built, Cluster, say, wait_for
+from harness import PATIENCE, STRANGER, Built, Cluster, say
 
 NODES = 4
 TAKEN = 3  # whose place the stranger has
@@ -38,14 +38,10 @@ class Claims(Built):
     def fenced(self):
         return [node["node"] for node in self.cluster.status()["nodes"] if node.get("fenced")]
 
-    def check_restored(self):
+    def check_comes_back(self):
         cluster = self.cluster
         cluster.start(TAKEN)
-        code, answer, error = cluster.restore(0)
-        self.assertEqual(code, OK, f"{answer} {error}")
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, self.newest, "a committed generation was lost")
-        self.assertEqual(cluster.check()[:2], (OK, found))
+        found, answer = self.check_restore(cluster, self.newest)
         cluster.train(resume=True, step_us=20000)
         cluster.wait_committed((found[0] + 1, 0), 60)
 
@@ -55,13 +51,13 @@ class Claims(Built):
             self.assertNotIn("CAIRN_OK", answers.values(), claim)
             self.assertEqual(self.fenced(), [], claim)
         self.assertFalse(any(self.cluster.ended(node) for node in range(NODES) if node != TAKEN))
-        self.check_restored()
+        self.check_comes_back()
 
     def test_a_coordinator_that_vanishes(self):
         """A right claim is promised by all, and its coordinator is never heard again."""
         answers = self.claim("right")
         self.assertEqual(list(answers.values()), ["CAIRN_OK"] * (NODES - 1))
-        self.check_restored()
+        self.check_comes_back()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from harness import (
     run,
     text_of,
     wait_for,
+    write_key,
 )
 
 
@@ -213,9 +214,7 @@ class Usage(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, Cluster(
             nodes=1, parity=0, prefixes=[("env", "-C", folder)]
         ) as cluster:
-            key = cluster.path("key")
-            with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                file.write(os.urandom(32))
+            key = write_key(cluster.path("key"))
             cluster.configure(0, provider="libfabric-tcp", network_is_closed="true", key_file=key)
             agent = cluster.start().agents[0]
             self.assertIn("libfabric", text_of(f"/proc/{agent.pid}/maps"))

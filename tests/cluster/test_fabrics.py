@@ -1,19 +1,16 @@
 #!/usr/bin/env python3
 """A job whose blocks travel over libfabric, on a network that nobody else reaches: a node is lost
 with its memory, the others rebuild what it had, and every byte is restored."""
-import os
 import unittest
 
-from harness import OK, Built, Cluster, say, text_of, wait_for
+from harness import Built, Cluster, say, text_of, wait_for, write_key
 
 NODES = 4
 
 
 def with_key(cluster, **options):
     """Gives all nodes one key, and these options."""
-    key = cluster.path("key")
-    with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-        file.write(os.urandom(32))
+    key = write_key(cluster.path("key"))
     for node in range(cluster.nodes):
         cluster.configure(node, key_file=key, network_is_closed="true", **options)
 
@@ -33,12 +30,7 @@ class Fabrics(Built):
             cluster.start(2)
             cluster.wait_repaired(2)
             self.assertGreater(cluster.rebuilt_blocks(), 0)
-            code, answer, error = cluster.restore(2)
-            self.assertEqual(code, OK, f"{answer} {error}")
-            generation = (answer["generation"]["epoch"], answer["generation"]["step"])
-            self.assertGreaterEqual(generation, newest, "a committed generation was lost")
-            code, found, text = cluster.check(2)
-            self.assertEqual((code, found), (OK, generation), text)
+            generation, answer = self.check_restore(cluster, newest, 2, node=2)
             cluster.train(resume=True)
             cluster.wait_committed((newest[0], newest[1] + 3))
             for node in range(NODES):
@@ -58,9 +50,7 @@ class Fabrics(Built):
             cluster.start()
             cluster.train(step_us=20000)
             cluster.wait_committed((1, 3))
-            fresh = cluster.path("fresh")
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                file.write(os.urandom(32))
+            fresh = write_key(cluster.path("fresh"))
             for first, second in (("key", fresh), ("fresh", cluster.path("key")), ("fresh", '""')):
                 for node in range(NODES):
                     seen = cluster.log(node).count("reload:")

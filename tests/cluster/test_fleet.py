@@ -76,11 +76,7 @@ class Fleet(Built):
                 f"node {asked} knows where node 3 is",
                 lambda asked=asked: self.addresses(cluster, asked)[3:] == [address],
             )
-        code, answer, error = cluster.restore(0)
-        self.assertEqual(code, OK, f"{answer} {error}")
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, newest, "a committed generation was lost")
-        self.assertEqual(cluster.check(node=3)[:2], (OK, found))
+        found, _ = self.check_restore(cluster, newest, node=3)
         cluster.train(resume=True, step_us=20000)
         newest = cluster.wait_committed((found[0] + 1, 0))
         say(f"node 3 is another machine at {address}: {newest} is committed")
@@ -142,11 +138,7 @@ class Fleet(Built):
             lambda: (cluster.status(3).get("protection") or {}).get("missing_parts") == 0,
             60,
         )
-        code, answer, error = cluster.restore(1)
-        self.assertEqual(code, OK, f"{answer} {error}")
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, newest, "a committed generation was lost")
-        self.assertEqual(cluster.check(node=3)[:2], (OK, found))
+        found, _ = self.check_restore(cluster, newest, 1, node=3)
         cluster.train(resume=True, step_us=20000)
         newest = cluster.wait_committed((found[0] + 1, 0))
         newest = cluster.wait_committed((newest[0], newest[1] + 5))
@@ -171,11 +163,7 @@ class Fleet(Built):
 
         status = wait_for("another agent knows it", known)
         self.assertNotIn("nodes-silent", [check["code"] for check in status["checks"]])
-        code, answer, error = cluster.restore(0)
-        self.assertEqual(code, OK, f"{answer} {error}")
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, newest, "a committed generation was lost")
-        self.assertEqual(cluster.check()[:2], (OK, found))
+        found, _ = self.check_restore(cluster, newest)
         code, answer, error = self.node(cluster, 2, "remove", "1")
         self.assertEqual(code, USAGE, f"{answer} {error}")
         cluster.start(1, wait=False)  # it is repaired, and knows nothing of that

@@ -74,11 +74,6 @@ class Late(Built):
 
         return wait_for(what, epochs)
 
-    def check_restored(self, answer, at_least):
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, at_least, "a committed generation was lost")
-        self.assertEqual(self.cluster.check()[:2], (OK, found))
-
     def test_a_job_on_fewer_nodes_is_protected(self):
         """Trainers on two of four nodes, which is the whole job: the other two capture nothing."""
         self.cluster = Cluster(4, 1)
@@ -89,12 +84,8 @@ class Late(Built):
         self.cluster.kill_node(1)
         self.cluster.stop_trainers()
         newest = max(newest, self.cluster.committed())
-        code, answer, error = self.cluster.restore(0)
-        self.assertEqual(code, OK, f"{answer} {error}")
+        _, answer = self.check_restore(self.cluster, newest, parts=2)
         self.assertEqual(answer["lost_members"], 1, answer)
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, newest, "a committed generation was lost")
-        self.assertEqual(self.cluster.check(parts=2)[:2], (OK, found))
 
     def test_a_stopped_agent_costs_no_rebuild(self):
         """A trainer dies, and a host holds up an agent for longer than makes it dead: another one,
@@ -117,7 +108,7 @@ class Late(Built):
             self.assertEqual(waits.returncode, OK, error)
             answer = json.loads(out)
             self.assertEqual((answer["rebuilt_bytes"], answer["lost_members"]), (0, 0), answer)
-            self.check_restored(answer, self.newest)
+            self.check_restored(self.cluster, answer, self.newest)
             say(f"agent {held_up} stood still for {STOPPED_S} s: nothing is rebuilt")
 
     def test_a_late_agent_becomes_a_member(self):
@@ -132,7 +123,7 @@ class Late(Built):
         self.assertEqual(code, OK, f"{answer} {error}")
         self.assertEqual(answer["lost_members"], 1, "its part is rebuilt in the end")
         say(f"a restore without a silent agent: {time.monotonic() - begun:.1f} s")
-        self.check_restored(answer, self.newest)
+        self.check_restored(self.cluster, answer, self.newest)
         self.signal(3, signal.SIGCONT)
         restored = self.one_epoch("it has heard of the epoch")
         barrier = cluster.path("barrier-late")
@@ -173,7 +164,7 @@ class Late(Built):
         code, answer, error = cluster.restore(3)
         self.assertEqual(code, OK, f"{answer} {error}")
         self.assertEqual(answer["lost_members"], 0)
-        self.check_restored(answer, newest)
+        self.check_restored(self.cluster, answer, newest)
 
     def test_a_node_is_missing_at_the_first_start(self):
         """The missing node may hold the state, so only an operator begins the job without it."""
@@ -211,7 +202,7 @@ class Late(Built):
         self.assertIn("node-blank", self.status()[1])
         code, answer, error = cluster.restore(0)  # as each start of a job does
         self.assertEqual((code, answer["lost_members"]), (OK, 0), error)
-        self.check_restored(answer, newest)
+        self.check_restored(self.cluster, answer, newest)
         trainers = cluster.train(resume=True, parts=4)
         joined = cluster.wait_committed((newest[0], 1 << 32), 60)
         restored = "restored {epoch} {step}\n".format(**answer["generation"])

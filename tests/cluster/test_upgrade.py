@@ -5,7 +5,7 @@ import os
 import re
 import unittest
 
-from harness import BUILD, CAIRN, OK, Built, Cluster, say, wait_for
+from harness import BUILD, CAIRN, Built, Cluster, say, wait_for
 
 NEWER = os.path.join(BUILD, "newer", "cairn")
 FOREIGN = os.path.join(BUILD, "foreign", "cairn")
@@ -28,14 +28,6 @@ class Upgrade(Built):
         self.cluster.start(node)
         self.assertEqual(self.adopted(node), before + 1, "its memory was lost")
 
-    def check_restore(self, asked, at_least):
-        code, answer, error = self.cluster.restore(asked)
-        self.assertEqual(code, OK, f"{answer} {error}")
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, at_least, "a committed generation was lost")
-        self.assertEqual(self.cluster.check()[:2], (OK, found))
-        return found
-
     def test_one_by_one(self):
         cluster = self.cluster
         cluster.start()
@@ -51,7 +43,7 @@ class Upgrade(Built):
                 trainers = cluster.trainers
         self.assertTrue(all(trainer.process.poll() is None for trainer in trainers))
         cluster.stop_trainers()
-        self.check_restore(0, cluster.committed())
+        self.check_restore(cluster, cluster.committed())
         cluster.train(resume=True, step_us=20000)
         newest = cluster.wait_committed(cluster.committed())
         for node in reversed(range(NODES)):  # and back
@@ -65,7 +57,7 @@ class Upgrade(Built):
         newest = cluster.committed()
         cluster.kill_node(node)
         cluster.start(node)
-        found = self.check_restore(0, newest)
+        found, _ = self.check_restore(cluster, newest)
         cluster.train(resume=True, step_us=20000)
         cluster.wait_committed((found[0] + 1, 0), 60)
 

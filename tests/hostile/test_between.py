@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
 from attacker import SCALE, dumped_memory, rng, send_all
-from harness import OK, Built, Cluster, free_ports, say, wait_for
+from harness import OK, Built, Cluster, free_ports, say, wait_for, write_key
 from proxy import Mangler, Proxy
 
 NODES = 3
@@ -52,9 +52,7 @@ class Between(Built):
         self.ports, between = ports[:NODES], ports[NODES:]
         self.cluster = Cluster(NODES, 1, addresses=[f"127.0.0.1:{port}" for port in self.ports])
         self.addCleanup(self.cluster.close)
-        key = self.cluster.path("key")
-        with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(os.urandom(32))
+        key = write_key(self.cluster.path("key"))
         for node in range(NODES):
             self.cluster.configure(node, key_file=key)
             self.cluster.configure(node, protection=self.protection)

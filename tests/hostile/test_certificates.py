@@ -19,7 +19,19 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
 from attacker import SCALE, connect, dumped_memory, process_time
 from authority import Authority
-from harness import CONFIG, OK, PATIENCE, Built, Cluster, cairn, codes, free_ports, say, wait_for
+from harness import (
+    CONFIG,
+    OK,
+    PATIENCE,
+    Built,
+    Cluster,
+    cairn,
+    codes,
+    free_ports,
+    say,
+    wait_for,
+    write_key,
+)
 
 NODES = 3
 RENEWALS = int(4 * SCALE)
@@ -361,11 +373,7 @@ class Certificates(Built):
         newest = cluster.wait_committed(newest)
         self.assertFalse(any(cluster.ended(node) for node in range(NODES)))
         cluster.stop_trainers()
-        code, answer, error = cluster.restore(0)
-        self.assertEqual(code, OK, f"{answer} {error}")
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, newest, "a committed generation was lost")
-        self.assertEqual(cluster.check()[:2], (OK, found))
+        self.check_restore(cluster, newest)
 
     def test_renewal_under_load(self):
         """Each time the authority changes, too: trust both, new certificates, trust the new."""
@@ -421,9 +429,7 @@ class Certificates(Built):
     def test_from_a_key_to_certificates(self):
         """While the job runs: first all get certificates beside the key, then the key goes."""
         cluster = self.cluster
-        key = cluster.path("key")
-        with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(os.urandom(32))
+        key = write_key(cluster.path("key"))
         for node in range(NODES):
             cluster.configure(node, key_file=key, protection="authenticate")
         cluster.start()

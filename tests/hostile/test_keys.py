@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
 from attacker import SCALE, dumped_memory
-from harness import OK, Built, Cluster, free_ports, say, wait_for
+from harness import Built, Cluster, free_ports, say, wait_for
 
 NODES = 3
 ROTATIONS = int(20 * SCALE)
@@ -87,11 +87,7 @@ class Keys(Built):
         say(f"{ROTATIONS} rotations while {newest[1] - first[1]} steps were trained and protected")
         self.assertFalse(any(cluster.ended(node) for node in range(NODES)))
         cluster.stop_trainers()
-        code, answer, error = cluster.restore(0)
-        self.assertEqual(code, OK, f"{answer} {error}")
-        found = (answer["generation"]["epoch"], answer["generation"]["step"])
-        self.assertGreaterEqual(found, newest, "a committed generation was lost")
-        self.assertEqual(cluster.check()[:2], (OK, found))
+        self.check_restore(cluster, newest)
 
     def refused(self, reason):
         """Agent 2 is let in by nobody; a peer's log names the reason."""

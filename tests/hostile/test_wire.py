@@ -30,7 +30,7 @@ from attacker import (
     rng,
     send_all,
 )
-from harness import PATIENCE, Built, Cluster, free_ports, say, wait_for
+from harness import PATIENCE, Built, Cluster, free_ports, say, wait_for, write_key
 
 NODES = 3
 MUTATED = int(3000 * SCALE)
@@ -54,9 +54,7 @@ class Wire(Built):
         self.ports = free_ports(NODES)
         self.cluster = Cluster(NODES, 1, addresses=[f"127.0.0.1:{port}" for port in self.ports])
         self.addCleanup(self.cluster.close)
-        key = self.cluster.path("key")
-        with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(os.urandom(32))
+        key = write_key(self.cluster.path("key"))
         for node in range(NODES):
             self.cluster.configure(node, key_file=key)
         self.cluster.start()
@@ -237,9 +235,7 @@ class Fabric(Built):
     def test_nothing_is_reached_over_the_fabric(self):
         ports = free_ports(NODES)
         with Cluster(NODES, 1, addresses=[f"127.0.0.1:{port}" for port in ports]) as cluster:
-            key = cluster.path("key")
-            with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                file.write(os.urandom(32))
+            key = write_key(cluster.path("key"))
             for node in range(NODES):
                 cluster.configure(
                     node,

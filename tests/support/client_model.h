@@ -13,41 +13,14 @@
 #include "cairn/client.h"
 
 #include "base/crc.h"
+#include "tests/support/client_lines.h"
 
 enum { TENSORS = 6, SHORT_MS = 300 };
 
-/* The lines that a client said. */
-struct lines {
-    pthread_mutex_t lock;
-    char text[16384];
-};
-
-static struct lines lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-__attribute__((unused)) static void
-note_line(void *context, enum cairn_log_level level, const char *line)
-{
-    struct lines *into = context;
-    size_t used;
-
-    if (level == CAIRN_LOG_DEBUG)
-        return;
-    pthread_mutex_lock(&into->lock);
-    used = strlen(into->text);
-    snprintf(into->text + used, sizeof into->text - used, "%s\n", line);
-    pthread_mutex_unlock(&into->lock);
-}
-
-__attribute__((unused)) static int
+static inline int
 count_lines(const char *part)
 {
-    int count = 0;
-
-    pthread_mutex_lock(&lines.lock);
-    for (const char *at = lines.text; (at = strstr(at, part)) != NULL; at++)
-        count++;
-    pthread_mutex_unlock(&lines.lock);
-    return count;
+    return count_in(lines.text, part);
 }
 
 __attribute__((unused)) static int
@@ -55,9 +28,7 @@ reset(void **state)
 {
     unsetenv("CAIRN_AGENT");
     unsetenv("CAIRN_JOB");
-    pthread_mutex_lock(&lines.lock);
-    lines.text[0] = '\0';
-    pthread_mutex_unlock(&lines.lock);
+    forget_lines();
     return 0;
 }
 
@@ -72,8 +43,7 @@ options_for(const char *path)
                                          .fence_timeout_ms = 5000,
                                          .connect_timeout_ms = 5000,
                                          .restore_timeout_ms = 5000,
-                                         .log = note_line,
-                                         .log_context = &lines};
+                                         .log = note_line};
 }
 
 __attribute__((unused)) static struct cairn_client *

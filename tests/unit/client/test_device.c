@@ -5,6 +5,7 @@
  */
 #include "cairn/client.h"
 
+#include "tests/support/client_lines.h"
 #include "tests/support/cmocka.h"
 #include "tests/support/fake_agent.h"
 #include "tests/support/fakecuda_load.h"
@@ -27,34 +28,10 @@ static int (*cu_stream_destroy)(void *);
 static int (*cu_stream_query)(void *);
 static int (*cu_stream_finish)(void *);
 
-static pthread_mutex_t lines_lock = PTHREAD_MUTEX_INITIALIZER;
-static char lines[8192];
-static atomic_int line_count; /* of errors and warnings */
-
-static void
-note_line(void *context, enum cairn_log_level level, const char *line)
-{
-    size_t used;
-
-    if (level > CAIRN_LOG_WARN)
-        return;
-    pthread_mutex_lock(&lines_lock);
-    used = strlen(lines);
-    snprintf(lines + used, sizeof lines - used, "%s\n", line);
-    line_count++;
-    pthread_mutex_unlock(&lines_lock);
-}
-
 static int
 lines_with(const char *text)
 {
-    int found = 0;
-
-    pthread_mutex_lock(&lines_lock);
-    for (const char *at = lines; (at = strstr(at, text)); at++)
-        found++;
-    pthread_mutex_unlock(&lines_lock);
-    return found;
+    return count_in(lines.warnings, text);
 }
 
 /* Loads the fake driver, which from then on is what the name libcuda.so.1 stands for. */
@@ -132,8 +109,7 @@ start(struct trainer *trainer)
 {
     memset(trainer, 0, sizeof *trainer);
     fake_reset();
-    lines[0] = '\0';
-    line_count = 0;
+    forget_lines();
     assert_int_equal(cu_init(0), 0);
     for (int d = 0; d < 2; d++) {
         assert_int_equal(cu_retain(&trainer->contexts[d], d), 0);
@@ -303,7 +279,8 @@ test_captured_and_overwritten(void **state)
         assert_int_equal(seen.pageable_copies, 0);
         assert_true(seen.async_copies > 0);
         detach(&trainer);
-        assert_int_equal(line_count, pinned ? 0 : 2); /* each device says once that it cannot pin */
+        assert_int_equal(lines.warning_count,
+                         pinned ? 0 : 2); /* each device says once that it cannot pin */
         end(&trainer);
     }
 }
@@ -342,7 +319,7 @@ test_ordered_after_the_streams(void **state)
         assert_int_equal(fake_free(spare), 0);
     }
     detach(&trainer);
-    assert_string_equal(lines, "");
+    assert_string_equal(lines.warnings, "");
     end(&trainer);
 }
 
@@ -456,7 +433,7 @@ test_graph_capture(void **state)
     assert_int_equal(stats.snapshots_captured, 2);
     assert_int_equal(stats.snapshots_skipped, 1);
     detach(&trainer);
-    assert_string_equal(lines, "");
+    assert_string_equal(lines.warnings, "");
     end(&trainer);
 }
 
@@ -505,7 +482,7 @@ test_every_driver_error(void **state)
             assert_true(registered == CAIRN_OK || registered == CAIRN_DEVICE ||
                         registered == CAIRN_NOMEM);
             /* on a slow machine */
-            assert_true(line_count - lines_with("device answers again, and") <= 2);
+            assert_true(lines.warning_count - lines_with("device answers again, and") <= 2);
             if (turns[n] == 1)
                 assert_int_equal(lines_with("cuda: "), 1);
             assert_true(lines_with("code=999") <= 1);
@@ -535,7 +512,7 @@ test_failed_device_comes_back(void **state)
         assert_int_equal(cairn_snapshot_begin(trainer.client, step), CAIRN_AGAIN);
     assert_int_equal(lines_with("code=700"), 1);
     assert_int_equal(lines_with("snapshots stop"), 1);
-    assert_int_equal(line_count, 2);
+    assert_int_equal(lines.warning_count, 2);
     fake_reset(); /* what a process cannot do for its own context: only the trying again is shown */
     while (cairn_snapshot_begin(trainer.client, ++step) != CAIRN_OK) {
         assert_true(fake_now_ms() < until_ms);
@@ -546,7 +523,7 @@ test_failed_device_comes_back(void **state)
     assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
     detach(&trainer);
     assert_int_equal(lines_with("answers again"), 2); /* in the line of the failure too */
-    assert_int_equal(line_count, 3);
+    assert_int_equal(lines.warning_count, 3);
     end(&trainer);
 }
 

@@ -2,12 +2,12 @@
  * checked. */
 #include "cairn/client.h"
 
+#include "tests/support/client_lines.h"
 #include "tests/support/cmocka.h"
 #include "tests/support/fake_agent.h"
 
 #include "base/crc.h"
 
-#include <pthread.h>
 #include <limits.h>
 #include <stdbool.h>
 
@@ -17,32 +17,10 @@
  */
 enum { ROWS = 700, COLUMNS = 523, LENGTH = 70001, BLOB = 1000, SLICES_MAX = 8, RANKS_MAX = 4 };
 
-static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
-static char log_text[8192];
-
-/* From the trainer's thread and from the client's own. */
-static void
-note_line(void *context, enum cairn_log_level level, const char *line)
-{
-    size_t used;
-
-    if (level > CAIRN_LOG_WARN)
-        return;
-    pthread_mutex_lock(&log_lock);
-    used = strlen(log_text);
-    snprintf(log_text + used, sizeof log_text - used, "%s\n", line);
-    pthread_mutex_unlock(&log_lock);
-}
-
 static bool
 log_has(const char *text)
 {
-    bool found;
-
-    pthread_mutex_lock(&log_lock);
-    found = strstr(log_text, text) != NULL;
-    pthread_mutex_unlock(&log_lock);
-    return found;
+    return text[0] == '\0' || count_in(lines.warnings, text) > 0;
 }
 
 static uint32_t
@@ -252,7 +230,7 @@ store_all(size_t window_bytes, bool own)
         stored.agent->own_slot = 1;
         memcpy(stored.agent->slots[1], stored.bytes[1], stored.agent->container_bytes[1]);
     }
-    log_text[0] = '\0';
+    forget_lines();
     fake_agent_start(stored.agent);
     return stored;
 }
@@ -361,7 +339,7 @@ test_own_region(void **state)
         else
             assert_true(restored.local_bytes >= 250 * COLUMNS * 4);
         assert_true(restored.remote_bytes > 0);
-        assert_null(strstr(log_text, "damaged"));
+        assert_null(strstr(lines.warnings, "damaged"));
         rank_fini(&rank);
         stored_fini(&stored);
     }
@@ -513,7 +491,7 @@ expect_failure(struct stored *stored, struct rank *rank, cairn_err expected, con
     assert_int_equal(restored.bytes, 77);
     cairn_client_close(client);
     if (!log_has(said))
-        fail_msg("\"%s\" is not in: %s", said, log_text);
+        fail_msg("\"%s\" is not in: %s", said, lines.warnings);
 }
 
 static void

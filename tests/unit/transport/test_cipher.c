@@ -3,30 +3,12 @@
 #include "transport/cipher.h"
 
 #include "base/limits.h"
-#include "tests/support/cmocka.h"
+#include "tests/unit/transport/ciphers.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { HEAD_MAX = 40, VECTOR_BYTES_MAX = 64 };
-
-static struct cairn_cipher *ciphers[CAIRN_CIPHER_LIBRARIES];
-
-static int
-ciphers_open(void **state)
-{
-    for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
-        assert_int_equal(cairn_cipher_libraries[i]->open(&ciphers[i]), CAIRN_OK);
-    return 0;
-}
-
-static int
-ciphers_close(void **state)
-{
-    for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
-        cairn_cipher_close(ciphers[i]);
-    return 0;
-}
 
 static cairn_err
 make(int library, bool encrypt, const uint8_t *key, const struct cairn_cipher_block *how,

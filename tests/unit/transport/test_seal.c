@@ -1,7 +1,7 @@
 /* Blocks of payloads: what is changed, repeated, left out, moved or brought from another
  * connection is found, with either library on each of the two sides. */
 #include "transport/seal.h"
-#include "tests/support/cmocka.h"
+#include "tests/unit/transport/ciphers.h"
 
 #include <string.h>
 
@@ -11,7 +11,6 @@ static const uint8_t key[CAIRN_SEAL_KEY_BYTES] = "one connection's key, thirty-t
 static const uint8_t other_key[CAIRN_SEAL_KEY_BYTES] = "another connection's, thirty-two";
 static const uint8_t head[HEAD] = "a payload's header";
 static uint8_t plain[BLOCKS][BYTES], sealed[BLOCKS][BYTES], tags[BLOCKS][CAIRN_SEAL_TAG_BYTES];
-static struct cairn_cipher *ciphers[CAIRN_CIPHER_LIBRARIES];
 static struct cairn_seal *sender, *receiver;
 
 /* What differs between runs of a test: the library of either side. */
@@ -172,22 +171,6 @@ test_no_tag_comes_twice(void **state)
         for (int j = 0; j < i; j++)
             assert_memory_not_equal(seen[i], seen[j], sizeof seen[i]);
     }
-}
-
-static int
-ciphers_open(void **state)
-{
-    for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
-        assert_int_equal(cairn_cipher_libraries[i]->open(&ciphers[i]), CAIRN_OK);
-    return 0;
-}
-
-static int
-ciphers_close(void **state)
-{
-    for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
-        cairn_cipher_close(ciphers[i]);
-    return 0;
 }
 
 int
