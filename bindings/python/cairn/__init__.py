@@ -1,13 +1,13 @@
 """Cairn for PyTorch: snapshots of a training job in memory, every step, restored bit for bit.
 
-Under `cairn run -- python train.py` nothing has to be called. For exact resumption of schedulers,
+`cairn run -- python train.py` needs no calls. For exact resumption of schedulers,
 data and the loop's own state a script calls `attach` once and starts its loop at `job.step`:
 
     job = cairn.attach(model, optimizer, scheduler=scheduler)
     for step in range(job.step, steps):
         ...
 
-Those who use torch.distributed.checkpoint give it `cairn.dcp.Writer()` and `cairn.dcp.Reader()`,
+Scripts that use torch.distributed.checkpoint give it `cairn.dcp.Writer()` and `cairn.dcp.Reader()`,
 and Megatron-Core's dist_checkpointing `cairn.megatron.SaveStrategy()` and `LoadStrategy()`.
 
 Importing this package is cheap and does not import torch.
@@ -61,15 +61,15 @@ def attach(
     before the first step; again replaces what was attached before. scheduler, dataloader: objects
     with state_dict and load_state_dict, or sequences of them. extra: further such objects,
     `torch.Generator`s, or plain mutable mappings and lists, which are restored in place. Random
-    generators (torch, numpy, random) are always included. What they hold must be plain data
-    (numbers, text, bytes, lists, mappings, tensors, numpy arrays): nothing is pickled; what is not
-    plain is named and left out.
+    generators (torch, numpy, random) are always included. Their state must be plain data
+    (numbers, text, bytes, lists, mappings, tensors, numpy arrays): nothing is pickled, and other
+    values are named in the log and left out.
 
     Generators and the data loader are captured as they are right after an update, the rest as it is
     when the next forward begins.
 
-    Of a torch DataLoader, which has no state_dict, the position is captured: its next pass goes on
-    behind what the snapshot's update had read, and `job.epoch` passes have been completed. A loader
+    A torch DataLoader has no state_dict: its position is captured. Its next pass goes on behind the
+    last batch of the snapshot's update, and `job.epoch` passes have been completed. A loader
     that cannot be divided among another number of ranks begins at its start, and `cairn status`
     shows why.
 
@@ -78,8 +78,8 @@ def attach(
     after the first forward and backward: code that looks at `optimizer.state` waits for them, so
     does the first update. A model that does not fit the snapshot is logged, by name, and starts
     afresh. Without an agent it returns a job that protects nothing, and logs that. Raises TypeError
-    for a model or optimizer that is none, and RuntimeError when the snapshot turned out to be
-    damaged after tensors had been overwritten (of moments: where they are first waited for).
+    for a wrong model or optimizer, and RuntimeError if the snapshot proves damaged after tensors
+    were overwritten (for moments: at the first wait for them).
 
     microbatches: how many the job computes in a step, all ranks together. The script then asks
     `job.share()` at each step boundary which of them are its own:
@@ -156,9 +156,9 @@ def elastic(
 
 
 def note_work(amount: float) -> None:
-    """Says how much this rank computes in the step under way, in a unit that is the same on all
-    ranks (tokens, FLOPs): with `CAIRN_TIMING=1` a rank is then called slow for what it takes per
-    unit, and not for longer sequences. Several in one step add up. Any thread; nothing where
+    """Tells how much this rank computes in the current step, in a unit common to all ranks
+    (tokens, FLOPs): with `CAIRN_TIMING=1` a rank then counts as slow by its time per unit, not
+    because of longer sequences. Several calls in one step add up. Any thread; does nothing if
     collectives are not timed. Raises ValueError for less than 1, and for 2**64 or more.
     """
     if not 1 <= amount < 2**64:

@@ -1,8 +1,7 @@
-"""What of the job no snapshot holds, and why none are taken where that is so: kept here, and told
-to the agent for its status.
+"""State that no snapshot holds, or why none are taken: kept here, and reported to the agent for its
+status.
 
-What is found when everything is looked at again replaces what was found before; what shows itself
-while the script runs stays.
+A new look at everything replaces its earlier findings; findings while the script runs stay.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Coverage:
         self._client: Optional[_lib.Client] = None
 
     def serve(self, client: Optional[_lib.Client]) -> None:
-        """From now on this client's agent is told; None: nobody is."""
+        """From now on reports to this client's agent; None: to nobody."""
         self._client = client
         self._tell()
 
@@ -52,7 +51,7 @@ class Coverage:
             self._tell()
 
     def found(self, items: Sequence[_lib.Uncovered]) -> None:
-        """What a look at everything has found, instead of what the one before had."""
+        """Replaces the findings of the earlier look at everything."""
         self._found = list(items)
         self._tell()
 

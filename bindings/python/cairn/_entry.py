@@ -11,11 +11,10 @@ from ._ranks import Place
 
 
 class Entry:
-    """One tensor of the job. `staged` is the copy that is captured in its stead, where there is
-    one.
+    """One tensor of the job. `staged` is the copy that is captured in its place, if any.
 
-    Where `part` is given, it says what is captured, and where that lies: the tensor is laid out by
-    its framework, and may hold several.
+    `part` tells what is captured, and where it lies, for a tensor that its framework lays out and
+    that may hold several.
     """
 
     __slots__ = (

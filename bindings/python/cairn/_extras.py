@@ -1,4 +1,4 @@
-"""What a script names beside its models and optimizers: how its state is read, and put back."""
+"""Objects that a script names beside its models and optimizers: reads and restores their state."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What of a running snapshot may be overwritten: each tensor is fenced before its first write, and
-no other is waited for.
+"""When tensors of a running snapshot may be overwritten: each is fenced before its first write, and
+a write waits for no other.
 
 A tensor is *closed* when it has been seen unchanged since the snapshot began and its bytes are
 captured. Writes to it after that do not matter to the snapshot. A writer to a tensor that is
-not closed has written behind our back: its version counter tells so at the end, and the snapshot is
-refused. So a writer that is not fenced costs a snapshot, and never makes a torn one.
+not closed has bypassed the fence: its version counter shows it at the end, and the snapshot is
+refused. So an unfenced writer costs a snapshot, and never makes a torn one.
 
 Positions count the tensors that are captured in place, in the order in which they are captured.
 """
@@ -110,8 +110,8 @@ class Fence:
         self._close(positions)
 
     def close_aside(self) -> None:
-        """An update ends: what the script may write to after it, be it by `.data`, which no version
-        counter tells."""
+        """An update ends: closes what the script may write to afterwards, also by `.data`, which no
+        version counter shows."""
         self._close(self._aside)
 
     def close_all(self) -> None:

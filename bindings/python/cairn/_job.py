@@ -1,4 +1,4 @@
-"""A protected job: when a snapshot begins, what is waited for, and what makes it good.
+"""A protected job: when a snapshot begins, what an update waits for, and what makes it good.
 
 One update of a job (of all its optimizers, once each) is a round. The life of its snapshot:
 
@@ -7,10 +7,9 @@ One update of a job (of all its optimizers, once each) is a round. The life of i
                     (schedulers, clamps) is in place. The rest is staged, the snapshot begins, and
                     is copied behind forward and backward
     before_update   the next update: compares the version counters with those at the beginning, and
-                    confirms the snapshot, or refuses it where something was changed behind the
-                    optimizer's back. Where it is still being copied the update waits for what it is
-                    about to write to (see _fence.py), and the rest of this follows when the copy is
-                    done
+                    confirms the snapshot, or refuses it if something was changed outside the
+                    optimizer. If the copy still runs, the update waits for the tensors that it
+                    will write to (see _fence.py), and the check follows when the copy is done
 
 An optimizer that is given a closure runs forward and backward inside its step: the update begins
 when the closure has returned. Where a round has no forward between two updates (models that are not
@@ -310,7 +309,7 @@ class Job:
             known.before_update()
 
     def _fence_update(self, optimizer: Any) -> None:
-        """Waits for what the optimizer overwrites, as far as that is known; else for everything."""
+        """Waits for the tensors that the optimizer overwrites; for all if they are unknown."""
         if not self._begun:
             return
         fence, known = self._fence, self.models.alive.get(id(optimizer))
@@ -333,8 +332,8 @@ class Job:
             _watch.watch(fence)
 
     def _finish(self, unknown: bool = False) -> None:
-        """Waits for all of what is being captured, and tells whether it is good. Unknown: it may
-        have been overwritten."""
+        """Waits for the whole capture, and returns whether it is good. Unknown: it may have been
+        overwritten."""
         if not self._begun or self.client is None:
             return
         self._begun = False

@@ -1,5 +1,5 @@
-"""Moments of parameters that no optimizer has yet: a script that adds a group in mid-training does
-so again when it has resumed.
+"""Moments of parameters that no optimizer has yet: a script that adds a group in mid-training adds
+it again after resuming.
 
 They wait here from cairn.attach to the first update. An optimizer added by then gets its
 moments, and its group the hyperparameters that it had.
@@ -95,10 +95,8 @@ class Late:
         ]
 
     def give(self, known: Sequence[Known]) -> None:
-        """An update begins: to the parameters that these optimizers have by now. What is left waits
-        for nobody any more.
-
-        Others may have been made, or be gone, since `keep`.
+        """An update begins: gives moments to the parameters that these optimizers have by now, and
+        drops the rest. Optimizers may have come or gone since `keep`.
         """
         for each in known:
             holder = each.holder()

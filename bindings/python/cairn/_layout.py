@@ -84,7 +84,8 @@ class Layout:
         )
 
     def arrange(self, order: Mapping[int, int]) -> None:
-        """Sorts by the rank of the tensors' ids; what has none stays behind what it was behind."""
+        """Sorts by the rank of the tensors' ids; an entry without one stays behind its
+        predecessor."""
         ranks: Dict[int, int] = {}
         rank = -1
         for entry in self.entries:
@@ -201,8 +202,8 @@ class Layout:
         self.blob = _tensors.byte_buffer(size_bytes)
 
     def capture_pieces(self) -> List[_lib.Piece]:
-        """What is registered: first the copies, which the next snapshot overwrites, then what is
-        captured in place."""
+        """The entries to register: first the copies, which the next snapshot overwrites, then
+        tensors captured in place."""
         pieces = [blob_piece(self.blob, f"cairn.rank{self.place.rank}")]
         pieces += [
             each

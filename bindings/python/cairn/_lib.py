@@ -500,8 +500,8 @@ class Client:
             raise CairnError(code, error_text(code))
 
     def register(self, pieces: Sequence[Piece]) -> None:
-        """Declares what this rank holds, replacing what was declared before. CairnError; the log
-        then says which and why."""
+        """Registers this rank's tensors, in place of earlier tensors. CairnError; the log then
+        names the tensor and the reason."""
         slices = _slices(pieces)
         self._check(self._library.cairn_client_register(self._handle, slices, len(pieces)))
 
@@ -579,11 +579,11 @@ class Client:
         self._library.cairn_client_set_stream(self._handle, device, stream)
 
     def report_coverage(self, refusal: str, items: Sequence[Uncovered]) -> None:
-        """Tells the agent what is not covered, instead of what it was told before; `refusal`: why
+        """Reports to the agent what is not covered, in place of the earlier report; `refusal`: why
         no snapshots are taken, or "".
 
-        The library cuts what is too long and counts what is too much. Without an agent it is kept
-        for the one that comes.
+        The library cuts long texts and counts surplus items. Without an agent it keeps the report
+        for the next one.
         """
         array = _sized_array(_Uncovered, len(items))
         for into, item in zip(array, items):

@@ -1,5 +1,5 @@
-"""Where a job is in its data: follows torch's DataLoaders while the script iterates over them, and
-has them go on from a position.
+"""A job's position in its data: follows torch's DataLoaders while the script iterates over them,
+and restores their position.
 
 A batch is consumed when the loop has taken it before the last training forward of an update. What
 workers have prefetched, and what a loop takes in advance between forward and update, is not. So the
@@ -556,8 +556,7 @@ def _follow_those_that_look_ahead() -> None:
 
 
 def follow_loaders() -> None:
-    """Tells the job of every iterator over a DataLoader that is made from now on, and of what it
-    gives."""
+    """Reports every new iterator over a DataLoader, and its batches, to the job."""
     initialise, reset = _BaseDataLoaderIter.__init__, _BaseDataLoaderIter._reset
     take, set_epoch = _BaseDataLoaderIter.__next__, DistributedSampler.set_epoch
 

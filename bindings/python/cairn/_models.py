@@ -1,5 +1,4 @@
-"""The modules and optimizers of a job: those that a script names, or those that are seen in its
-forwards and steps."""
+"""The modules and optimizers of a job: named by a script, or seen in its forwards and steps."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ REDUCING_HOOKS = (
 
 
 def _reduces(hook: Any, state: Any) -> bool:
-    """A communication hook is known to leave the same gradients on all ranks. By what it is, not
-    what it is called."""
+    """True if a communication hook is known to leave the same gradients on all ranks; by identity,
+    not by name."""
     if (
         isinstance(state, torch.distributed.ProcessGroup)
         and state.size() != torch.distributed.get_world_size()

@@ -1,8 +1,8 @@
 """Moments that are restored while the script goes on: a first forward and backward read the
 parameters alone.
 
-Nobody sees them half-filled. Until they are complete something else stands in the `state` of their
-optimizers; its user waits. It then goes: no optimizer ever steps with it.
+Nobody sees them half-filled. Until they are complete a placeholder is in the `state` of their
+optimizers, and its users wait. It then goes: no optimizer ever steps with it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Which tensors of several ranks are one and the same: what the ranks of a job tell each other of
-their names."""
+"""Which tensors of several ranks are the same: the ranks of a job exchange their names."""
 
 from __future__ import annotations
 

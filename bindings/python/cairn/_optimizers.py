@@ -1,4 +1,4 @@
-"""What the optimizers of torch and of others keep, and which of them cannot be covered."""
+"""The state of the optimizers of torch and of others, and which of them cannot be covered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that waits to be needed, started by _warm.py.
+"""A worker in reserve, started by _warm.py.
 
 It imports what CAIRN_PRELOAD names (`module,module`) beside torch and torch._dynamo, which torch
 itself imports when the first optimizer is made. Then it reads from a socket, whose descriptor it

@@ -1,5 +1,5 @@
-"""Under `cairn run --relaunch`: a rank that cannot go on from the snapshot in the new shape tells
-and the job ends, instead of training from the beginning while everybody expects it back."""
+"""Under `cairn run --relaunch`: a rank that cannot resume from the snapshot in the new shape
+reports it and the job ends, instead of training from the beginning while others expect it back."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How a job comes back: what there is to restore, whether it fits and all ranks can, and the
-restore itself.
+"""How a job resumes: what can be restored, whether it fits all ranks, and the restore itself.
 
 It returns when a forward can run. Moments on the CPU follow (_moments.py), and the first
 update waits for them. What an unchanged script's modules hold comes back when they are called
@@ -127,8 +126,8 @@ class Resume:
             self._forget_state()
 
     def forget(self) -> None:
-        """Names are others now: cairn.attach gave them, or a module was called that holds what was
-        taken for a root. What has come back comes again, with all that is named now."""
+        """Names have changed: by cairn.attach, or because a module was called that holds an assumed
+        root. Restored tensors are restored again, with all that is named now."""
         self._restored, self._came, self._plains, self._tried = set(), set(), [], []
 
     def before_update(self, known: Optional[Known]) -> None:
@@ -281,8 +280,8 @@ class Resume:
         return not unlike
 
     def tell_start(self) -> Optional[Place]:
-        """Tells the other ranks, once, from which step this one goes on; None where there is nobody
-        to tell."""
+        """Tells the other ranks, once, from which step this one resumes; None without other
+        ranks."""
         here = _ranks.place()
         if self.told_start or here.world == 1 or not _ranks.has_store():
             return None

@@ -1,5 +1,5 @@
-"""Who trains next: the decision of a job's launchers (torchrun). Each launcher asks its agent who
-is alive, who holds a part of the state, and which notes the launchers left there.
+"""Which nodes train next: the decision of a job's launchers (torchrun). Each launcher asks its
+agent who is alive, who holds a part of the state, and which notes the launchers left there.
 
 Pure: no clock, no I/O. Every launcher decides from what it sees with `plan`:
 
@@ -25,7 +25,7 @@ NOTE_BYTES_MAX = 511  # OPERATOR_NOTE_BYTES of the agent, without its NUL
 
 
 class Note(NamedTuple):
-    """What a launcher tells the others through the agents."""
+    """A launcher's note to the others, through the agents."""
 
     run: str  # --rdzv-id
     nodes: str  # --nnodes, as MIN:MAX

@@ -1,4 +1,4 @@
-"""Tensors as pieces of memory: where they lie, whether they can be captured, what is in them."""
+"""Tensors as pieces of memory: their place, their contents, and whether they can be captured."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What an update writes to: a dispatch mode that has each operator wait for the tensors it
-overwrites, until the step of the optimizer ends."""
+"""The tensors that an update writes to: a dispatch mode that has each operator wait for the tensors
+that it overwrites, until the optimizer's step ends."""
 
 from __future__ import annotations
 
