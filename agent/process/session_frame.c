@@ -217,6 +217,7 @@ take_register(struct cairn_agent *agent, struct session *session,
         snprintf(text, sizeof text, "a restore has begun a new epoch; end this trainer");
     } else {
         show_out_own(agent, session);
+        session->stands_still = again; /* its memory is cut at its next step */
         err = session_claim_rank(agent, session, text, sizeof text);
         if (!err)
             err = session_plan_region(agent, session, text, sizeof text);
@@ -235,7 +236,6 @@ take_register(struct cairn_agent *agent, struct session *session,
     }
     session->registered = true;
     session->is_answered = false;
-    session->stands_still = again;
     session->registered_ns = agent_now_ns(agent);
     session->said_refused = false;
     if (!again)
