@@ -43,11 +43,10 @@ struct cairn_difference_options {
 
 /*
  * Compares; the differences (kind is never CAIRN_SAME) are in the order of the left side's tensors,
- * then those that only the right side has. Pickles of opaque state are compared by what they say
- * (difference_opaque.h). The caller ends *out with cairn_differences_free. `compared` gets the
- * tensors whose elements were read, `bytes` theirs. Both sides' own checksums are held against what
- * is read. Complained about: CAIRN_NOMEM, CAIRN_CORRUPT, CAIRN_INVAL (the memory limit), errors of
- * reading.
+ * then those that only the right side has. Pickles are compared by value (difference_opaque.h). The
+ * caller ends *out with cairn_differences_free. `compared` counts the tensors that were read,
+ * `bytes` their bytes. Both sides' own checksums are checked. Complained about: CAIRN_NOMEM,
+ * CAIRN_CORRUPT, CAIRN_INVAL (the memory limit), errors of reading.
  */
 CAIRN_MUST_CHECK cairn_err cairn_difference_find(const struct cairn_difference_side sides[2],
                                                  const struct cairn_difference_options *options,

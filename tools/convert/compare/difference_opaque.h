@@ -7,13 +7,10 @@
 
 #include "tools/convert/compare/difference.h"
 
-/*
- * Takes out of differences[*count] those of pickles that say the same on both sides; the others of
- * pickles become CAIRN_OTHER_VALUE with the path to the first value that differs. What says only
- * how one side's container nests tensors that have names of their own, and notes in headers that
- * one side alone has, is taken out too, with a warning at that side's checkpoint. Complained about:
- * CAIRN_NOMEM, errors of reading.
- */
+/* Removes pickles that are equal in value from differences[*count]; other pickles become
+ * CAIRN_OTHER_VALUE with the path to the first difference. Also removes, with a warning at that
+ * side's checkpoint, how one side's container nests tensors, and notes in headers that one side
+ * alone has. Complained about: CAIRN_NOMEM, errors of reading. */
 CAIRN_MUST_CHECK cairn_err cairn_difference_opaque(const struct cairn_difference_side sides[2],
                                                    bool bits, struct cairn_difference *differences,
                                                    size_t *count);

@@ -68,8 +68,7 @@ enum {
     CAIRN_CONVERT_METADATA_BYTES_MAX = 1 << 30 /* of one metadata file, read into memory whole */
 };
 
-/* Sizes of the groups of ranks that wrote a checkpoint, or will read it; 0: unknown, or not
- * requested. */
+/* Sizes of the groups of ranks that wrote a checkpoint, or will read it; 0: unknown. */
 struct cairn_parallelism {
     uint32_t tp, pp, vpp, dp, ep, etp;
 };
@@ -128,12 +127,9 @@ struct cairn_checkpoint {
 /* Frees everything that the checkpoint owns. The empty value is allowed. */
 void cairn_checkpoint_close(struct cairn_checkpoint *checkpoint);
 
-/*
- * For readers. Every function complains with the checkpoint's place, or a file in it, and the
- * tensor's name. Errors: CAIRN_NOMEM; CAIRN_CORRUPT for what no checkpoint may say (a box outside
- * its tensor, bytes outside their file, a tensor known with another dtype or shape); errors of
- * files.
- */
+/* For readers. Every function complains with the place or file, and the tensor's name. Errors:
+ * CAIRN_NOMEM, errors of files; CAIRN_CORRUPT for a box outside its tensor, bytes outside their
+ * file, a tensor known with another dtype or shape. */
 
 /* Complains of one of the checkpoint's files, or of the checkpoint itself, "<place>: <format>", and
  * returns `err`. For writers, too, which refuse a source. */
@@ -150,8 +146,7 @@ const char *cairn_checkpoint_container_name(const struct cairn_checkpoint *check
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint,
                                                      const char *path, uint32_t *container);
 
-/* Complains that a file no longer has the mark that it had, and returns CAIRN_CORRUPT. Threads that
- * read data have a complaint each, so it is given here. */
+/* Complains that a file changed; CAIRN_CORRUPT. Threads that read data have a complaint each. */
 cairn_err cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint,
                                             const char *path, struct cairn_complaint *complaint);
 
@@ -221,9 +216,7 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_warn(struct cairn_checkpoint *checkp
                                                  const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/*
- * For writers and the stages between.
- */
+/* For writers and the stages between. */
 
 /* Reads small opaque state, from memory or its file, for a writer that must look into it. It must
  * be one row-major piece of at most bytes_max bytes. The caller frees *bytes. CAIRN_NOT_FOUND (not

@@ -19,8 +19,7 @@ struct cairn_format {
     const char *about;   /* one line, for `cairn convert --help` */
     bool target_is_file; /* DST is one file unless it is a directory or ends in '/' */
 
-    /* True if the place has this format, judged by names and by the first bytes of few files. Never
-     * complains. */
+    /* True if names and the first bytes of few files look like this format. Never complains. */
     bool (*probe)(const struct cairn_place *place);
 
     /* Reads all metadata into a checkpoint whose place and layout are set. Errors, each complained
@@ -29,16 +28,14 @@ struct cairn_format {
      * leaves, also after an error. */
     cairn_err (*read)(struct cairn_checkpoint *checkpoint);
 
-    /* Adds to a source what the target keeps apart and the source does not: opaque state, and
-     * aliases. Called before the source is proved complete. NULL: nothing to add. Errors as
-     * `plan`. */
+    /* Adds what the target keeps apart and the source does not: opaque state, and aliases. Called
+     * before the source is proved complete. May be NULL. Errors as `plan`. */
     cairn_err (*prepare)(struct cairn_checkpoint *checkpoint,
                          const struct cairn_output_options *options);
 
-    /* Lays the checkpoint out. Every tensor of the source is in the output's layout, or carried in
-     * its literals or small files, or refused by name (CAIRN_INVAL): never dropped in silence. The
-     * checkpoint lives until cairn_output_fini. Deterministic: a killed run is continued by
-     * planning again, so the same source and options must give the same bytes. */
+    /* Lays the checkpoint out, which lives until cairn_output_fini. Each tensor of the source is in
+     * the output's layout, or carried, or refused by name (CAIRN_INVAL). Deterministic: a killed
+     * run is continued by planning again. */
     cairn_err (*plan)(const struct cairn_checkpoint *checkpoint,
                       const struct cairn_output_options *options, struct cairn_output *output);
 
@@ -53,12 +50,9 @@ extern const struct cairn_format cairn_format_universal, cairn_format_ds_univers
     cairn_format_deepspeed, cairn_format_megatron, cairn_format_safetensors,
     cairn_format_megatron_dist, cairn_format_dcp, cairn_format_torch;
 
-/*
- * Opens a place and reads its metadata as `format`, on at most thread_count threads (0: the
- * reader's choice). On success the caller ends *out with cairn_checkpoint_close; until then
- * `complaint` lives, or out->complaint is set to another one. CAIRN_NOT_FOUND if there is no such
- * place; else the errors of `read`.
- */
+/* Reads a place as `format`, on at most thread_count threads (0: the reader's choice). The caller
+ * ends *out with cairn_checkpoint_close; until then `complaint` lives, or out->complaint is set to
+ * another one. CAIRN_NOT_FOUND if there is no such place; else the errors of `read`. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open(const char *path,
                                                  const struct cairn_format *format,
                                                  uint32_t thread_count,

@@ -19,11 +19,9 @@ bool cairn_number_after(const char **text, const char *word, uint32_t *out);
 CAIRN_MUST_CHECK cairn_err cairn_numbers_add(struct cairn_checkpoint *checkpoint, const char *name,
                                              const uint64_t *numbers, size_t count);
 
-/*
- * Loads the opaque state `name`, which must be `count` such numbers with a space between.
- * CAIRN_NOT_FOUND, not complained about, if there is no such state; CAIRN_CORRUPT, complained about
- * with the file and the name, for anything else; errors of loading.
- */
+/* Loads the opaque state `name`, which must be `count` such numbers with a space between.
+ * CAIRN_NOT_FOUND, not complained about, if it does not exist; CAIRN_CORRUPT for anything else,
+ * complained about with file and name; errors of loading. */
 CAIRN_MUST_CHECK cairn_err cairn_numbers_load(const struct cairn_checkpoint *checkpoint,
                                               const char *name, uint64_t max, uint64_t *numbers,
                                               size_t count);

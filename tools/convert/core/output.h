@@ -96,14 +96,11 @@ struct cairn_output {
     void *state; /* the format's own, freed by its `release` */
 };
 
-/* Frees everything that the output owns; the format's `release` frees its `state`. The empty value
- * is allowed. */
+/* Frees what the output owns; the format's `release` frees `state`. The empty value is allowed. */
 void cairn_output_fini(struct cairn_output *output);
 
-/*
- * For writers. Errors: CAIRN_NOMEM, and CAIRN_INTERNAL for contradictions. Sizes of files are set
- * last: cairn_output_set_bytes.
- */
+/* For writers. Errors: CAIRN_NOMEM, and CAIRN_INTERNAL for contradictions. Sizes of files are set
+ * last: cairn_output_set_bytes. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_file(struct cairn_output *output, const char *path,
                                                  uint32_t *file);
 void cairn_output_set_bytes(struct cairn_output *output, uint32_t file, uint64_t bytes);
@@ -127,9 +124,8 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_text(struct cairn_output *output, co
  * at a source tensor that is neither carried, nor in the layout, nor an alias: it was forgotten. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_carried(struct cairn_output *output, uint32_t tensor);
 
-/* Notes that a tensor of the source (its index) is not written, because the format keeps it and
- * `of`, which is written, once. Both are read and compared before anything is written. They must be
- * equal, or the first, of type BF16 or F16, must be what the second, of type F32, rounds to. */
+/* Notes that a tensor of the source is not written, because the format keeps it and `of` once. Both
+ * are read and compared before anything is written: equal, or BF16 or F16 rounded from F32. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_equal(struct cairn_output *output, uint32_t tensor,
                                                   uint32_t of);
 
@@ -138,9 +134,8 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_equal(struct cairn_output *output, u
 enum cairn_dtype cairn_output_dtype(const struct cairn_output_options *options,
                                     const struct cairn_tensor *tensor);
 
-/* The tensor that a tensor of the source is written as: what it is an alias of, if both are written
- * in one dtype; else itself. A parameter that is cast is no longer its master. UINT32_MAX is its
- * own. */
+/* What a tensor of the source is written as: the original of an alias if both have one dtype then,
+ * else itself. A parameter that is cast is no longer its master. UINT32_MAX is its own. */
 uint32_t cairn_output_past_alias(const struct cairn_checkpoint *source,
                                  const struct cairn_output_options *options, uint32_t tensor);
 

@@ -23,12 +23,10 @@ struct cairn_place {
     char *name; /* of the file in dir_fd; NULL: the place is a directory */
 };
 
-/* Whether links of places that are opened from now on may lead anywhere. For the start of a
- * command; the default is false. */
+/* Whether links of places that are opened from now on may lead anywhere; the default is false. */
 void cairn_place_follow_links(bool follow);
 
-/* Opens a place that exists. Errors, all complained about: CAIRN_NOT_FOUND, CAIRN_DENIED, CAIRN_IO,
- * CAIRN_NOMEM. */
+/* Opens a place. CAIRN_NOT_FOUND, CAIRN_DENIED, CAIRN_IO, CAIRN_NOMEM; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_place_open(const char *path, struct cairn_place *out,
                                             struct cairn_complaint *complaint);
 void cairn_place_close(struct cairn_place *place); /* an all-zero one is allowed */
@@ -57,18 +55,14 @@ CAIRN_MUST_CHECK cairn_err cairn_place_list(const struct cairn_place *place, con
                                             char ***names, size_t *count,
                                             struct cairn_complaint *complaint);
 
-/*
- * What tells us that a file is still the one we opened. Nobody can set a ctime back, and a file put
- * in its place has another one. The inode number is not compared: network and user-space file
- * systems may give the same file another number at the next open.
- */
+/* Tells whether a file is still the one we opened. Nobody can set a ctime back. The inode number is
+ * not compared: network and user-space file systems may change it at the next open. */
 struct cairn_file_mark {
     uint64_t bytes;
     uint64_t modified_ns, changed_ns; /* since 1970 */
 };
 
-/* The mark of an open file; take it before reading. CAIRN_CORRUPT if it is not a regular file,
- * CAIRN_IO. */
+/* The mark of an open file, before reading. CAIRN_CORRUPT if it is not a regular file, CAIRN_IO. */
 CAIRN_MUST_CHECK cairn_err cairn_file_mark_take(int fd, struct cairn_file_mark *out);
 bool cairn_file_mark_equal(const struct cairn_file_mark *a, const struct cairn_file_mark *b);
 

@@ -25,8 +25,7 @@ enum {
 CAIRN_MUST_CHECK cairn_err cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint,
                                                    struct cairn_dcp_metadata *out);
 
-/* Something that lies in the checkpoint's files, with where it belongs. What it points to is in the
- * metadata's `kept`. */
+/* Where something lies in the checkpoint's files. It points into the metadata's `kept`. */
 struct cairn_dcp_wanted {
     struct cairn_dcp_item item;
     const uint64_t *box; /* of a tensor's chunk: start[dims], extent[dims] */
@@ -45,8 +44,7 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_want_entry(const struct cairn_checkpoint *c
                                                 struct cairn_dcp_metadata *metadata, uint32_t entry,
                                                 struct cairn_dcp_wants *wants);
 
-/* Sorts by file and offset. CAIRN_CORRUPT, complained about, where two items have the same
- * bytes. */
+/* Sorts by file and offset. CAIRN_CORRUPT, complained about, if two items share bytes. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint,
                                                 const struct cairn_dcp_metadata *metadata,
                                                 struct cairn_dcp_wants *wants);

@@ -56,11 +56,9 @@ struct cairn_dcp_metadata {
     char version[32];                           /* of the format; "": before it was written down */
 };
 
-/*
- * Reads bytes[bytes_len] (from malloc), which it takes over, also on failure. `where` names the
+/* Reads bytes[bytes_len] (from malloc), which it takes over, also on failure. `where` names the
  * file. CAIRN_CORRUPT, CAIRN_INVAL (a dtype that is not converted), CAIRN_NOMEM; complained about.
- * The caller ends *out with cairn_dcp_metadata_fini; on failure it is all zero.
- */
+ * The caller ends *out with cairn_dcp_metadata_fini; on failure it is all zero. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len,
                                                     const char *where,
                                                     struct cairn_dcp_metadata *out,

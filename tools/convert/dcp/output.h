@@ -90,11 +90,9 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_output_literal(struct cairn_dcp_output *dcp
                                                     const struct cairn_pickle *tree,
                                                     const struct cairn_pickle_node *root);
 
-/*
- * Opaque state that is a pickle (its name ends in ".pickle") as an object that torch.load reads,
- * with the tensors in it that are named below it. *done stays false if it is not such a pickle; it
- * is then carried as bytes. `bytes` are the state's.
- */
+/* A pickle (the name ends in ".pickle") as an object that torch.load reads, with the tensors in it.
+ * *done stays false if torch would not read it; it is then carried as bytes. `bytes` are the
+ * state's. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor,
                                                    const uint8_t *bytes, size_t bytes_len,
                                                    const char *name,

@@ -30,8 +30,7 @@ struct cairn_deepspeed_patterns {
  * CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_patterns_add(struct cairn_deepspeed_patterns *patterns,
                                                         uint32_t category, const char *python);
-/* The categories (1 << category, together) of all patterns that the name has; notes that they were
- * met. */
+/* The categories (1 << category, together) of all patterns that match; notes that they matched. */
 uint32_t cairn_deepspeed_patterns_match(struct cairn_deepspeed_patterns *patterns,
                                         const char *name);
 /* A pattern that no name had so far; NULL: there is none. */
@@ -61,9 +60,8 @@ struct cairn_deepspeed_cut {
     uint64_t padded_rows; /* of an embedding with padding, in all parts; else 0 */
 };
 
-/* Elements [begin, end) of a rank's part, which is `part`, lie at `at` of a container of the
- * checkpoint that is read (`output` NULL), or of a file that is written. The errors of adding
- * pieces. */
+/* Elements [begin, end) of a rank's part, which is `part`, lie at `at` of a container that is read
+ * (`output` NULL), or of a file that is written. The errors of adding pieces. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_cut_add(struct cairn_checkpoint *checkpoint,
                                                    struct cairn_output *output, uint32_t tensor,
                                                    uint32_t container,
@@ -89,11 +87,9 @@ const char *cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *p
                                 const uint64_t *shape, uint32_t ranks, uint32_t rank,
                                 struct cairn_deepspeed_cut *out);
 
-/*
- * The same the other way around: the part of a rank of what has the shape `whole`, and the part's
- * shape. `padded_rows`: what an embedding shall have in all parts, 0 for no padding. NULL, or why
- * it cannot be cut so (static).
- */
+/* The other way around: a rank's part of what has the shape `whole`, and the part's shape.
+ * `padded_rows`: of an embedding in all parts, 0 for no padding. NULL, or why it cannot be cut so
+ * (static). */
 const char *cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path,
                                       uint32_t dims, const uint64_t *whole, uint64_t padded_rows,
                                       uint32_t ranks, uint32_t rank, uint64_t part[CAIRN_DIMS_MAX],

@@ -58,20 +58,16 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_of(const struct cairn_deepspee
                                                      struct cairn_deepspeed_layers *out);
 void cairn_deepspeed_layers_fini(struct cairn_deepspeed_layers *layers); /* zeroes are allowed */
 
-/*
- * Finds out which of a rank's groups are of experts, and over how many ranks they are spread.
- * CAIRN_CORRUPT, with *why (static), where that cannot be: a layer that is not in `layers`, groups
- * that hold other parameters too, or ranks that cannot be divided among the experts.
- */
+/* Finds which of a rank's groups are of experts, and how many ranks they are spread over.
+ * CAIRN_CORRUPT with *why (static): a layer that is not in `layers`, groups that hold other
+ * parameters too, or ranks that the experts do not divide. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_place(
     struct cairn_deepspeed_groups *groups, const struct cairn_deepspeed_layers *layers,
     uint32_t ranks, const char **why);
 
-/*
- * The same groups as a rank has them where experts are spread over `spread` ranks, 1 for all
- * experts; other groups are copied. CAIRN_VERSION with *why (static) where experts do not follow
- * one another by number, or cannot be divided so; CAIRN_NOMEM. The caller ends *out in any case.
- */
+/* The same groups as a rank has them if experts are spread over `spread` ranks, 1 for all experts;
+ * other groups are copied. CAIRN_VERSION with *why (static) if experts do not follow one another by
+ * number, or do not divide; CAIRN_NOMEM. The caller ends *out in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_spread(
     const struct cairn_deepspeed_groups *from, const struct cairn_deepspeed_layers *layers,
     uint32_t spread, struct cairn_deepspeed_groups *out, const char **why);
@@ -96,8 +92,7 @@ uint32_t cairn_deepspeed_spread(const struct cairn_deepspeed_groups *groups, boo
 struct cairn_pickle_node *cairn_deepspeed_shapes_node(const struct cairn_deepspeed_groups *groups,
                                                       struct cairn_pickle *tree);
 
-/* A list of names (buffer_names) for another spread: *list is replaced. Errors of
- * cairn_deepspeed_experts_spread. */
+/* A list of names (buffer_names) for another spread. Errors of cairn_deepspeed_experts_spread. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_names_spread(struct cairn_pickle *tree,
                                                         struct cairn_pickle_node *dict,
                                                         const char *key,

@@ -74,11 +74,9 @@ uint64_t cairn_deepspeed_evenly(uint64_t elements, uint64_t ranks);
 uint64_t cairn_deepspeed_partition(const struct cairn_deepspeed_groups *groups, uint32_t group,
                                    bool stage3, uint32_t ranks);
 
-/*
- * The part of a parameter that a rank, of those that cut its group, holds: its elements [*begin,
- * *end), and where the first of them is in the rank's buffer (ZeRO 1 and 2; in ZeRO 3 the caller
- * adds up parts of ceil(elements / ranks)). Empty: *begin = *end.
- */
+/* The elements [*begin, *end) of a parameter that a rank holds, of those that cut its group, and
+ * where they are in the rank's buffer (ZeRO 1 and 2; in ZeRO 3 the caller adds up parts of
+ * ceil(elements / ranks)). Empty: *begin = *end. */
 void cairn_deepspeed_part(const struct cairn_deepspeed_parameter *parameter, bool stage3,
                           uint32_t ranks, uint32_t rank, uint64_t partition, uint64_t *begin,
                           uint64_t *end, uint64_t *at);

@@ -66,19 +66,15 @@ struct cairn_deepspeed_make {
     uint64_t step; /* of the optimizer, where it is not */
 };
 
-/*
- * As `prepare` of struct cairn_format. Does nothing where the source came from DeepSpeed.
- * CAIRN_INVAL if a flag is missing; CAIRN_CORRUPT where the source lacks what ZeRO needs, with its
- * name.
- */
+/* As `prepare` of struct cairn_format. Does nothing if the source came from DeepSpeed. CAIRN_INVAL
+ * if a flag is missing; CAIRN_CORRUPT, with its name, for what ZeRO needs and the source lacks. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
                                                    const struct cairn_output_options *options);
 
 /* All tensors, sorted by name, freed by the caller; NULL: no memory. */
 uint32_t *cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint);
 
-/* Whether opaque state is of these formats themselves: then it is in their files, or said not to
- * fit. */
+/* Whether opaque state belongs to these formats, which then write or refuse it themselves. */
 bool cairn_deepspeed_is_own(const char *name);
 
 /* Puts the source's opaque state that is not DeepSpeed's into a model_states object:

@@ -36,11 +36,9 @@
 /* The rows of an embedding with the padding that it had in all tensor-parallel parts, text; not
  * there without padding. */
 #define CAIRN_DEEPSPEED_VOCABULARY_ROWS "deepspeed/vocabulary_rows"
-/* The ranks that experts are spread over, where the groups hold for this number alone: text, "0"
- * for several numbers. */
+/* Text: the only number of ranks whose groups of experts these are; "0" for several numbers. */
 #define CAIRN_DEEPSPEED_EXPERT_RANKS "deepspeed/expert_ranks"
-/* The ranks that the order of parameters holds for, where it is theirs (round_robin_gradients):
- * text. */
+/* Text: the only number of ranks that the order of parameters holds for (round_robin_gradients). */
 #define CAIRN_DEEPSPEED_ORDER_RANKS "deepspeed/order_ranks"
 /* With ZeRO 3, the elements of a rank at which a group of the optimizer is split into buffers,
  * where they are split so: text. */
@@ -50,8 +48,7 @@
 #define CAIRN_DEEPSPEED_SUB_GROUP_RANKS "deepspeed/sub_group_ranks"
 #define CAIRN_DEEPSPEED_SCOPE "deepspeed/"
 
-/* Over how many ranks the experts of all parts that were read are spread. All zero where there are
- * none. */
+/* How many ranks the experts of all parts are spread over. All zero without experts. */
 struct cairn_deepspeed_spreading {
     uint32_t ranks; /* the most of any */
     bool mixed;     /* layers have other numbers */
@@ -101,9 +98,8 @@ void cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
 
 struct cairn_deepspeed_files;
 
-/* Reads the layers of a pipeline and the experts of a module, after all parts: each tensor under
- * the name that it has in the module. CAIRN_CORRUPT also where the optimizer has state of what is
- * in no file. */
+/* Reads a pipeline's layers and a module's experts, after all parts: each tensor under its name in
+ * the module. CAIRN_CORRUPT also if the optimizer has state of what is in no file. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_deepspeed_files *files);
 
@@ -112,12 +108,10 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_files(
     struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files, uint32_t part,
     struct cairn_deepspeed_layers *layers);
-/* After all parts: how experts were spread, which is carried where another number would make other
- * groups. */
+/* After all parts: carries how experts were spread if another number would make other groups. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_end(
     struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_spreading *spreading);
-/* Which groups of the state are of experts, as a model_states object tells it, which must say as
- * many as there are. */
+/* Finds the state's groups of experts in a model_states object, and compares their number. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_model(
     const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
     const struct cairn_pickle_node *root, const char *where);
@@ -167,8 +161,7 @@ void cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_no
 void cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
                             const char *key);
 
-/* Carries what is left of a rank's object, where it differs from rank 0's (which: 0 model, 1
- * optim). */
+/* Carries the rest of a rank's object if it differs from rank 0's (which: 0 model, 1 optim). */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint,
                                                  struct cairn_deepspeed_state *state,
                                                  struct cairn_torch_source *source, int which,
@@ -187,8 +180,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_add_scalar(struct cairn_checkpoint *c
                                                       const struct cairn_torch_tensor *tensor,
                                                       const char *name, uint32_t *first);
 
-/* Notes rank 0's value of a scalar, or compares another rank's with it. CAIRN_CORRUPT where they
- * differ. */
+/* Notes rank 0's scalar, or compares another rank's with it: CAIRN_CORRUPT if they differ. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_agree(struct cairn_deepspeed_state *state,
                                                  const char *where, uint32_t rank,
                                                  const struct cairn_deepspeed_scalar *scalar,

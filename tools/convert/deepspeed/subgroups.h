@@ -18,8 +18,7 @@ struct cairn_deepspeed_splitting {
     uint64_t held; /* of them, in the buffer so far */
 };
 
-/* Takes a rank's `elements` of the next parameter. True if ZeRO 3 ends the buffer after it, where
- * more parameters follow. */
+/* Takes a rank's `elements` of the next parameter. True if ZeRO 3 ends the buffer after it. */
 bool cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64_t elements);
 
 /* Whether ZeRO 3 makes these buffers of the optimizer's groups (`settings`: its param_groups with

@@ -67,20 +67,15 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_named(struct cairn_deepspeed_t
                                                         const char *name,
                                                         struct cairn_opaque_tree *object);
 
-/*
- * deepspeed/tensor.c. How many tensor-parallel ranks there shall be (`wanted`, 0: as the
- * source), and the groups as one of them has them. CAIRN_INVAL where that is not said, or does not
- * go.
- */
+/* deepspeed/tensor.c: chooses the tensor-parallel ranks (`wanted`, 0: as the source), and makes the
+ * groups those of one rank. CAIRN_INVAL if that is unknown or impossible. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
                                                        const struct cairn_pickle_node *model,
                                                        uint32_t wanted, bool flat);
-/* A model_states object becomes that of a tensor-parallel rank, and the tensors of its module are
- * noted. */
+/* Makes a model_states object that of a tensor-parallel rank, and notes its module's tensors. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target,
                                                          struct cairn_opaque_tree *object);
-/* Elements [begin, end) of the rank's part of a parameter of a group, which lie at `at` of a
- * file. */
+/* Elements [begin, end) of the rank's part of a group's parameter lie at `at` of a file. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target,
                                                            uint32_t parameter, uint32_t tensor,
                                                            uint32_t file, uint64_t begin,
@@ -89,14 +84,12 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspee
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target,
                                                       uint32_t tensor, uint32_t file, uint64_t at);
 
-/* Where the size is known, the groups become those that the target's ranks have. CAIRN_INVAL where
- * it is not, and the target's ranks, for `flat` buffers, are others than the source's; complained
- * about. */
+/* Makes the groups those of the target's ranks if the size is known. CAIRN_INVAL if not, and `flat`
+ * buffers are for other ranks than the source's; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
                                                           const struct cairn_pickle_node *model,
                                                           bool flat);
-/* An optimizer_state_dict gets these buffers, where they are others than it has. Failures are the
- * tree's. */
+/* Gives an optimizer_state_dict these buffers if they differ. Failures are the tree's. */
 void cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target,
                                      struct cairn_pickle *tree,
                                      struct cairn_pickle_node *optimizer);
@@ -120,8 +113,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_numbers(struct cairn_deepspeed
 /* Whether a file has a tensor of the source so far. */
 bool cairn_deepspeed_target_writes(const struct cairn_deepspeed_target *target, uint32_t tensor);
 
-/* After the last file: tied tensors are carried by those that they are tied to, where a file has
- * these. */
+/* After the last file: carries tied tensors with those that they are tied to. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target);
 
 /* What a tensor of the source is an alias of and written with; else itself. */
@@ -145,8 +137,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan(const struct cairn_checkpoint *c
 /* The model_states file of target->rank in a folder. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target,
                                                       const char *folder);
-/* After the files of a part: what the source has apart and DeepSpeed keeps once
- * (deepspeed/rest.c). */
+/* After a part's files: what the source has apart and DeepSpeed keeps once (deepspeed/rest.c). */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_plan_rest(struct cairn_deepspeed_target *target);
 
 #endif

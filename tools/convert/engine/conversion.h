@@ -65,11 +65,9 @@ struct cairn_conversion {
     struct cairn_conversion_report report;
 };
 
-/*
- * Plans. The caller ends *out with cairn_conversion_close, also after an error. Errors, all
- * complained about: those of reading the source; CAIRN_INVAL if the target's format has no place
- * for what the source has, or the memory limit is too small.
- */
+/* Plans. The caller ends *out with cairn_conversion_close, also after an error. Errors, complained
+ * about: those of reading the source; CAIRN_INVAL if the format has no place for what the source
+ * has, or the memory limit is too small. */
 CAIRN_MUST_CHECK cairn_err cairn_conversion_open(const struct cairn_conversion_options *options,
                                                  struct cairn_conversion *out,
                                                  struct cairn_complaint *complaint);

@@ -4,11 +4,9 @@
 
 #include "tools/convert/core/checkpoint.h"
 
-/*
- * Takes every tensor whose name fits one of the patterns (fnmatch; '*' goes over dots and slashes)
- * out of the checkpoint; *dropped says how many. An alias that loses its original becomes one
- * itself. CAIRN_INVAL where a pattern fits nothing; CAIRN_NOMEM. Complained about.
- */
+/* Removes tensors whose name fits a pattern (fnmatch; '*' matches dots and slashes); *dropped
+ * counts them. An alias that loses its original becomes one itself. CAIRN_INVAL if a pattern fits
+ * nothing; CAIRN_NOMEM. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_drop(struct cairn_checkpoint *checkpoint,
                                                  const char *const *patterns, size_t pattern_count,
                                                  uint32_t *dropped);

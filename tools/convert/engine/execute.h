@@ -66,15 +66,12 @@ void cairn_execute_sort(struct cairn_moves *moves);
 /* Bytes that one thread will allocate. */
 uint64_t cairn_execute_thread_bytes(const struct cairn_execution *execution);
 
-/*
- * Runs until all stretches are taken, or the first failure, which is returned and complained about.
- * CAIRN_NOMEM, CAIRN_AGAIN (no thread to be had), the errors of gathering and of have and take.
- */
+/* Runs until all stretches are taken or the first failure, which is complained about. CAIRN_NOMEM,
+ * CAIRN_AGAIN (no thread), the errors of gathering, have and take. */
 CAIRN_MUST_CHECK cairn_err cairn_execute(const struct cairn_execution *execution,
                                          struct cairn_complaint *complaint);
 
-/* Opens containers of a checkpoint, for cairn_handles_create with the checkpoint as context:
- * refuses a file that is not the one that was read before. */
+/* For cairn_handles_create: opens a checkpoint's container, and refuses a file that has changed. */
 cairn_err cairn_execute_open(void *checkpoint, uint32_t container, int *fd,
                              struct cairn_complaint *complaint);
 

@@ -31,10 +31,8 @@ bool cairn_fingerprint_equal(struct cairn_fingerprint a, struct cairn_fingerprin
 void cairn_fingerprint_text(struct cairn_fingerprint fingerprint,
                             char text[CAIRN_FINGERPRINT_TEXT_BYTES]);
 
-/*
- * A walk over parts of one tensor. Parts whose positions grow are cheapest (one multiplication
- * each, where they have the same distance); a part before the last one is allowed.
- */
+/* A walk over parts of one tensor. Parts at growing, equally distant positions are cheapest (one
+ * multiplication each); a part before the last one is allowed. */
 struct cairn_fingerprint_walk {
     uint64_t total_bytes;            /* of the tensor */
     uint64_t end;                    /* of the last part */

@@ -19,21 +19,16 @@ struct cairn_fingerprints_options {
     void *context;
 };
 
-/*
- * Fills out[tensor] for every wanted tensor of `layout`, whose containers are the checkpoint's and
- * whose pieces hold every element. Complained about: CAIRN_NOMEM, CAIRN_CORRUPT, and the errors of
- * cairn_execute.
- */
+/* Fills out[tensor] for every wanted tensor of `layout`, whose containers are the checkpoint's and
+ * whose pieces hold every element. Complained about: CAIRN_NOMEM, CAIRN_CORRUPT, the errors of
+ * cairn_execute. */
 CAIRN_MUST_CHECK cairn_err cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
                                                    const struct cairn_layout *layout,
                                                    struct cairn_handles *handles,
                                                    const struct cairn_fingerprints_options *options,
                                                    struct cairn_fingerprint *out);
 
-/*
- * The digests of a checkpoint whose tensors have these fingerprints: of all but opaque state, and
- * of opaque state. CAIRN_NOMEM.
- */
+/* The digests of all but opaque state, and of opaque state, from the fingerprints. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_fingerprints_digest(const struct cairn_layout *layout,
                                                      const struct cairn_fingerprint *fingerprints,
                                                      char state[65], char opaque[65]);

@@ -25,11 +25,8 @@ CAIRN_MUST_CHECK cairn_err cairn_gather_create(const struct cairn_checkpoint *ch
                                                struct cairn_gather **out);
 void cairn_gather_destroy(struct cairn_gather *gather); /* NULL is allowed */
 
-/*
- * Carries out the moves into `target`, whose first byte is target offset 0 of the moves. May change
- * the order of the moves. CAIRN_CORRUPT where a file ends early; the errors of reading; all of them
- * complained about with file and offset.
- */
+/* Carries out the moves into `target`, which is target offset 0 of the moves; may reorder them.
+ * CAIRN_CORRUPT if a file ends early, errors of reading; complained about with file and offset. */
 CAIRN_MUST_CHECK cairn_err cairn_gather_run(struct cairn_gather *gather, struct cairn_move *moves,
                                             size_t count, uint8_t *target,
                                             struct cairn_complaint *complaint);
@@ -39,11 +36,10 @@ enum { CAIRN_CLIPS_PER_MOVE_MAX = 3 };
 /* Where the last byte of a move lies in its target container, plus one. */
 uint64_t cairn_move_target_end(const struct cairn_move *move);
 
-/*
- * Appends to clips[*count …] what of a move is in [begin, end) of its target: the end of a run,
+/* Appends to clips[*count …] what of a move is in [begin, end) of its target: the end of a run,
  * whole runs, the beginning of one; at most CAIRN_CLIPS_PER_MOVE_MAX. The clips' target offsets
  * count from `begin`. The move reaches into the range, and its runs do not overlap in the target.
- */
+ * */
 void cairn_clip_move(const struct cairn_move *move, uint64_t begin, uint64_t end,
                      struct cairn_move *clips, size_t *count);
 

@@ -17,11 +17,9 @@
 
 struct cairn_journal;
 
-/*
- * Opens the journal `name` in a directory, or starts one. *found: it was there, with this digest.
- * CAIRN_AGAIN: another process converts into the same place now; CAIRN_INVAL: it is the journal of
- * another conversion; CAIRN_NOMEM and the errors of base/file.h. All complained about.
- */
+/* Opens the journal `name` in a directory, or starts one. *found: it was there, with this digest.
+ * CAIRN_AGAIN: another process converts into this place; CAIRN_INVAL: it is another conversion's;
+ * CAIRN_NOMEM, errors of base/file.h. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_journal_open(int dir_fd, const char *name,
                                               const uint8_t digest[CAIRN_SHA256_BYTES],
                                               struct cairn_journal **out, bool *found,
@@ -36,8 +34,7 @@ bool cairn_journal_find(const struct cairn_journal *journal, uint32_t container,
 CAIRN_MUST_CHECK cairn_err cairn_journal_add(struct cairn_journal *journal, uint32_t container,
                                              uint64_t begin, uint64_t end, uint64_t crc);
 
-/* Forgets all records, for good: the next run makes every tile again. No other call may be running.
- * The errors of base/file.h. */
+/* Forgets all records for good. No other call may be running. The errors of base/file.h. */
 CAIRN_MUST_CHECK cairn_err cairn_journal_forget(struct cairn_journal *journal);
 
 #endif

@@ -4,12 +4,9 @@
 
 #include "tools/convert/core/checkpoint.h"
 
-/*
- * Every parameter in BF16 or F16 that has a master (`fp32.<parameter>`, F32, of the same shape), or
- * is tied to one that has, becomes an alias of the master, in F32: cast, it would have lost what
- * training knew. *taken says how many. What the parameters' own elements were is not read then.
- * CAIRN_NOMEM, complained about.
- */
+/* Makes each BF16 or F16 parameter that has a master (`fp32.<parameter>`, F32, same shape), or is
+ * tied to one that has, an F32 alias of the master: cast, it would have lost what training knew.
+ * The parameters' own elements are not read. *taken counts them. CAIRN_NOMEM, complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint,
                                                          uint32_t *taken);
 

@@ -7,13 +7,10 @@
 
 #include "tools/convert/engine/execute.h"
 
-/*
- * Sets tile_bytes (at most CAIRN_TILE_BYTES_MAX, a multiple of 64 KiB) and thread_count (at most
- * its current value) so that the resident memory of now and what the threads will allocate is at
- * most limit_bytes; spare_bytes becomes spare_per_tile times the tile. CAIRN_INVAL where one thread
- * with the smallest tile is too much; the complaint has the sum. Linux' /proc is needed; where it
- * is not there, CAIRN_IO.
- */
+/* Sets tile_bytes (at most CAIRN_TILE_BYTES_MAX, a multiple of 64 KiB) and thread_count (at most
+ * its current value) so that resident memory and what threads will allocate stay below limit_bytes;
+ * spare_bytes becomes spare_per_tile times the tile. CAIRN_INVAL, with the sum, if one thread with
+ * the smallest tile is too much; CAIRN_IO without Linux' /proc. */
 CAIRN_MUST_CHECK cairn_err cairn_memory_limit_fit(struct cairn_execution *execution,
                                                   uint64_t limit_bytes, uint64_t spare_per_tile,
                                                   struct cairn_complaint *complaint);

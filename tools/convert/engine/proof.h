@@ -14,11 +14,9 @@
 #include "tools/convert/engine/target.h"
 #include "tools/convert/engine/handles.h"
 
-/*
- * All tiles are written: compares, and fills in the report's `proved` and digests. `handles` are of
- * the source's containers. CAIRN_INTERNAL where a tensor differs, or part of it was not written;
- * the errors of reading. Complained about; nothing was made final.
- */
+/* After all tiles: compares, and fills in the report's `proved` and digests. `handles` are of the
+ * source. CAIRN_INTERNAL if a tensor differs or is partly missing; errors of reading. Complained
+ * about; nothing is final. */
 CAIRN_MUST_CHECK cairn_err cairn_prove(struct cairn_conversion *conversion,
                                        const struct cairn_tally *tally,
                                        const struct cairn_target *target,

@@ -17,8 +17,7 @@
 
 struct cairn_source_sums;
 
-/* The checkpoint is borrowed; its list of sums is sorted. *out is NULL where it has none.
- * CAIRN_NOMEM. */
+/* Borrows the checkpoint, and sorts its sums. *out is NULL without sums. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_source_sums_create(struct cairn_checkpoint *checkpoint,
                                                     struct cairn_source_sums **out);
 void cairn_source_sums_destroy(struct cairn_source_sums *sums); /* NULL is allowed */
@@ -27,11 +26,8 @@ void cairn_source_sums_destroy(struct cairn_source_sums *sums); /* NULL is allow
 void cairn_source_sums_add(struct cairn_source_sums *sums, const struct cairn_move *moves,
                            size_t count, const uint8_t *tile);
 
-/*
- * After all is read: CAIRN_CORRUPT where the checksum of a block that was read does not fit,
- * complained about with file, offset and tensor. CAIRN_NOMEM, the errors of reading. `sums` NULL:
- * CAIRN_OK.
- */
+/* After all is read: CAIRN_CORRUPT if a block's checksum does not fit, complained about with file,
+ * offset and tensor. CAIRN_NOMEM, errors of reading. `sums` NULL: CAIRN_OK. */
 CAIRN_MUST_CHECK cairn_err cairn_source_sums_check(struct cairn_source_sums *sums,
                                                    const struct cairn_checkpoint *checkpoint,
                                                    struct cairn_handles *handles);

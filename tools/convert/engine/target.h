@@ -17,12 +17,10 @@
 
 struct cairn_target;
 
-/*
- * Opens the place: a directory (made where it is missing), or the one that the single file goes to.
- * CAIRN_INVAL where something is there already that is not an unfinished conversion with this
- * digest; CAIRN_FULL where the disk has too little room; CAIRN_DENIED, CAIRN_AGAIN, CAIRN_IO,
- * CAIRN_NOMEM. All complained about. `path` and `output` are borrowed.
- */
+/* Opens a directory (made if missing), or that of the single file. CAIRN_INVAL if something is
+ * there that is not an unfinished conversion with this digest; CAIRN_FULL if the disk has too
+ * little room; CAIRN_DENIED, CAIRN_AGAIN, CAIRN_IO, CAIRN_NOMEM. Complained about. `path` and
+ * `output` are borrowed. */
 CAIRN_MUST_CHECK cairn_err cairn_target_open(const char *path, const struct cairn_output *output,
                                              bool single_file,
                                              const uint8_t digest[CAIRN_SHA256_BYTES],
@@ -34,9 +32,8 @@ void cairn_target_close(struct cairn_target *target); /* NULL is allowed; files 
 bool cairn_target_resumed(const struct cairn_target *target);
 struct cairn_journal *cairn_target_journal(struct cairn_target *target);
 
-/* Removes what this run and earlier runs wrote, if the journal has been made to forget it: no run
- * may continue it, and another copy of the source must not be taken for another conversion. Then
- * only cairn_target_close is left to call. */
+/* Makes the journal forget, and removes what all runs wrote: another copy of the source must not be
+ * taken for another conversion. Then only cairn_target_close may be called. */
 void cairn_target_discard(struct cairn_target *target);
 
 /* Makes the part files that no write has made. Errors as open. */
@@ -58,9 +55,8 @@ cairn_err cairn_target_part_name(const struct cairn_target *target, uint32_t fil
                                  size_t name_bytes);
 const char *cairn_target_directory(const struct cairn_target *target);
 
-/* All bytes and the output's small files are there: syncs, renames, writes the small files, the
- * marker last, and removes the journal. Complained about; after a failure the same command goes
- * on. */
+/* All bytes are there: syncs, renames, writes the small files, the marker last, and removes the
+ * journal. Complained about; after a failure the same command goes on. */
 CAIRN_MUST_CHECK cairn_err cairn_target_commit(struct cairn_target *target,
                                                struct cairn_complaint *complaint);
 

@@ -24,11 +24,8 @@ struct cairn_whole {
     const char *map; /* borrowed: what may have made one number of several, for messages; or NULL */
 };
 
-/*
- * Accepts tensors of any size. Without it a checkpoint whose tensors are far larger than its files
- * is refused: a view may repeat its elements (torch.Tensor.expand), so that a file of some hundred
- * bytes describes terabytes.
- */
+/* Accepts tensors of any size. Otherwise tensors far larger than their files are refused: a view
+ * may repeat elements (torch.Tensor.expand), so a few hundred bytes can describe terabytes. */
 void cairn_whole_allow_expanded(bool allow);
 
 /* CAIRN_INVAL: the tensors are far larger than the files, and that is not allowed. CAIRN_CORRUPT:
@@ -38,10 +35,8 @@ CAIRN_MUST_CHECK cairn_err cairn_whole_init(const struct cairn_checkpoint *check
                                             struct cairn_whole *out);
 void cairn_whole_fini(struct cairn_whole *whole);
 
-/*
- * Reads all replicas and compares them with what is read in their place. CAIRN_CORRUPT where one
- * differs, with tensor, files and offsets. The errors of cairn_execute.
- */
+/* Reads all replicas and compares them. CAIRN_CORRUPT if one differs, with tensor, files and
+ * offsets; the errors of cairn_execute. */
 CAIRN_MUST_CHECK cairn_err cairn_whole_compare(const struct cairn_checkpoint *checkpoint,
                                                const struct cairn_whole *whole,
                                                struct cairn_handles *handles,

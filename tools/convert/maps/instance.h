@@ -30,8 +30,7 @@ CAIRN_MUST_CHECK cairn_err cairn_map_part_add(struct cairn_map_instance *instanc
                                               const struct cairn_map_tensor *target,
                                               const uint64_t *fixed, const bool *is_fixed);
 
-/* Appends zeros behind the length of each padded dimension of a target of this shape.
- * CAIRN_NOMEM. */
+/* Appends zeros behind each padded dimension of a target of this shape. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_map_padding_add(struct cairn_map_instance *instance,
                                                  const struct cairn_map_tensor *target,
                                                  const uint64_t *shape);

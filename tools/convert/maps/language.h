@@ -150,11 +150,9 @@ struct cairn_map {
     uint32_t file_count;
 };
 
-/*
- * Parses text[text_bytes], called `file` in messages, into a new map that the caller ends with
- * cairn_map_destroy. CAIRN_CORRUPT with file, line, column and what to do; CAIRN_NOMEM. Complained
- * about. Thread: any.
- */
+/* Parses text[text_bytes], called `file` in messages, into a new map that the caller ends with
+ * cairn_map_destroy. CAIRN_CORRUPT with file, line and column, CAIRN_NOMEM; complained about.
+ * Thread: any. */
 CAIRN_MUST_CHECK cairn_err cairn_map_parse(const char *file, const char *text, size_t text_bytes,
                                            struct cairn_map **out,
                                            struct cairn_complaint *complaint);
@@ -165,9 +163,7 @@ CAIRN_MUST_CHECK cairn_err cairn_map_load(const char *map, struct cairn_map **ou
                                           struct cairn_complaint *complaint);
 void cairn_map_destroy(struct cairn_map *map); /* NULL is allowed */
 
-/*
- * Whether a tensor's name fits; values[] (by symbol) get the captures, and are kept otherwise.
- */
+/* Whether a tensor's name fits; if so, values[] (by symbol) get the captures. */
 bool cairn_map_name_match(const struct cairn_map_name *pattern, const char *name,
                           uint64_t values[CAIRN_MAP_SYMBOLS_MAX]);
 

@@ -15,12 +15,9 @@ struct cairn_map_settings {
     uint32_t choices[CAIRN_MAP_CHOICES_MAX]; /* the chosen value of each */
 };
 
-/*
- * sets[set_count] are "NAME=VALUE", a number or a choice each; they come before what the checkpoint
- * says. A number that is nowhere stays 0. CAIRN_INVAL: a set that the map does not know, a division
- * with a rest; CAIRN_CORRUPT: a config.json or arguments that are damaged; errors of reading.
- * Complained about.
- */
+/* sets[set_count] are "NAME=VALUE", a number or a choice each; they override the checkpoint. An
+ * unknown number stays 0. CAIRN_INVAL: an unknown set, a division with a rest; CAIRN_CORRUPT: a
+ * damaged config.json or arguments; errors of reading. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_map_settings_find(const struct cairn_map *map,
                                                    const struct cairn_checkpoint *checkpoint,
                                                    const char *const *sets, size_t set_count,

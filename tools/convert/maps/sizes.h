@@ -13,20 +13,17 @@ struct cairn_map_shape {
     const uint64_t *shape; /* [dims] */
 };
 
-/*
- * Finds the size of every axis that shapes[count] have: values[] (by symbol) come with what is
- * known (0: not), and go with all of them. Every dimension must then be its product (a padded one
- * at least that). CAIRN_INVAL where one is not, or an axis cannot be told; complained about with
- * the tensor, its shape, the rule and what to do.
- */
+/* Finds the size of every axis of shapes[count]: values[] (by symbol) come with what is known (0:
+ * not), and get all. Every dimension must be its product, a padded one at least that. CAIRN_INVAL
+ * if one is not, or an axis stays unknown; complained about with tensor, shape, rule and what to
+ * do. */
 CAIRN_MUST_CHECK cairn_err cairn_map_sizes_find(const struct cairn_map *map,
                                                 const struct cairn_map_rule *rule,
                                                 const struct cairn_map_shape *shapes, size_t count,
                                                 uint64_t values[CAIRN_MAP_SYMBOLS_MAX],
                                                 struct cairn_complaint *complaint);
 
-/* The length of a dimension without its padding; false where an axis is not known, or it is too
- * long. */
+/* A dimension's length without padding; false if an axis is unknown, or it is too long. */
 bool cairn_map_length(const struct cairn_map_dim *dim, const uint64_t *values, uint64_t *length);
 
 /* The size of a sum's term, and of what stands before it in the sum; of one that is not a sum, its

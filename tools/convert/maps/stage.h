@@ -35,11 +35,9 @@ struct cairn_map_stage {
     struct cairn_map_report *report;
 };
 
-/*
- * Makes the target's tensors of the rule that tensor `first` is a part of: its name, without `key`
- * and a dot, fits a pattern with the captures in captures[] (by symbol). Where all parts are
- * aliases and `aliases` is false, nothing is done. Errors of cairn_checkpoint_map.
- */
+/* Makes the target's tensors of the rule that tensor `first` is a part of: its name, without `key`
+ * and a dot, fits a pattern with captures[] (by symbol). Does nothing if all parts are aliases and
+ * `aliases` is false. Errors of cairn_checkpoint_map. */
 CAIRN_MUST_CHECK cairn_err cairn_map_instance_make(struct cairn_map_stage *stage,
                                                    const struct cairn_map_rule *rule,
                                                    const char *key, const uint64_t *captures,

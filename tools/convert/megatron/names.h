@@ -54,8 +54,7 @@ struct cairn_megatron_name {
 /* False where the name does not fit, has a '*', or a number in it is none. */
 bool cairn_megatron_name_parse(const char *text, struct cairn_megatron_name *name);
 
-/* The canonical name; as_stored: how a state dict spells it (name->grouped). False where it does
- * not fit. */
+/* The canonical name, or how a state dict spells it (as_stored); false if it is too long. */
 bool cairn_megatron_name_print(const struct cairn_megatron_name *name, bool as_stored,
                                char text[CAIRN_NAME_BYTES_MAX]);
 
@@ -64,12 +63,10 @@ bool cairn_megatron_name_print(const struct cairn_megatron_name *name, bool as_s
  * does not fit. */
 bool cairn_megatron_name_group(const char *name, char out[CAIRN_NAME_BYTES_MAX]);
 
-/* The rule of a name in either spelling; NULL where it is unknown. GLU: ROWS becomes HALVES where
- * the caller finds it so. */
+/* The rule of a name in either spelling; NULL: unknown. The caller makes GLU's ROWS HALVES. */
 const struct cairn_megatron_rule *cairn_megatron_rule_of(const char *name);
 
-/* Where a name stands among others of its layer, in the order in which modules register; unknown
- * names last. */
+/* A name's place in its layer, in the order in which modules register; unknown names last. */
 uint32_t cairn_megatron_order_of(const char *name);
 
 /*

@@ -44,11 +44,8 @@ uint32_t cairn_megatron_part_boxes(const struct cairn_megatron_part *part,
 uint32_t cairn_megatron_collect(const struct cairn_megatron_part *parts, uint32_t part_count,
                                 uint32_t chunk, bool expert, bool *taken, uint32_t *order);
 
-/*
- * Where the parameters of one buffer begin in distrib_optim.pt: parts[order[i]], i < count, in the
- * order of their registration; begins[i] elements. Gives all elements of the buffer.
- * bucket_elements 0: one bucket.
- */
+/* Where the parameters of one buffer begin in distrib_optim.pt: parts[order[i]], i < count, in the
+ * order of registration; begins[i] elements. Gives all elements. bucket_elements 0: one bucket. */
 uint64_t cairn_megatron_buffer(const struct cairn_megatron_part *parts, const uint32_t *order,
                                uint32_t count, uint64_t bucket_elements, uint64_t *begins);
 

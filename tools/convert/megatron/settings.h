@@ -25,10 +25,8 @@ struct cairn_pickle_node *cairn_megatron_settings_reshardable(struct cairn_pickl
 struct cairn_pickle_node *cairn_megatron_settings_plain(struct cairn_pickle *tree,
                                                         struct cairn_pickle_node *settings);
 
-/*
- * The settings of Megatron-LM's own files for a job whose experts have an optimizer of their own,
- * which they have with expert parallelism: a list of two; or for one without: those of the first.
- */
+/* Settings for a job whose experts have their own optimizer (expert parallelism): a list of two; or
+ * for one without: those of the first. */
 struct cairn_pickle_node *cairn_megatron_settings_for(struct cairn_pickle *tree,
                                                       struct cairn_pickle_node *settings, bool two);
 

@@ -28,8 +28,7 @@
 
 #define CAIRN_MEGATRON_KEYS "megatron/keys"
 #define CAIRN_MEGATRON_EXTRA "megatron/extra/"
-/* In the object of rank (0, 0, 0): what has no place of its own in this format, by kind and name.
- */
+/* In the object of rank (0, 0, 0): what this format has no place for, by kind and name. */
 #define CAIRN_MEGATRON_CARRIED "cairn_carried"
 /* In each object of a checkpoint without args: a dict of the parallelism, which folders alone do
  * not tell: {"tp", "pp", "ep", "etp"}. */
@@ -66,8 +65,7 @@ struct cairn_pickle_node *cairn_megatron_chunk(const struct cairn_megatron_state
                                                const struct cairn_pickle_node *root,
                                                uint32_t chunk);
 
-/* Reads a rank's model_optim_rng.pt, which the caller has opened, and notes its parts. Complained
- * about. */
+/* Reads a rank's open model_optim_rng.pt, and notes its parts. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_model_read(struct cairn_checkpoint *checkpoint,
                                                      struct cairn_megatron_state *state,
                                                      struct cairn_torch_source *source,

@@ -72,8 +72,7 @@ uint32_t cairn_megatron_target_find(const struct cairn_megatron_target *target, 
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_carry(struct cairn_megatron_target *target,
                                                        uint32_t tensor);
 
-/* A new part of a tensor of the source, all zero; pointers to other parts are not valid any more.
- */
+/* A new part of a tensor of the source, all zero; invalidates pointers to other parts. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_part(struct cairn_megatron_target *target,
                                                       uint32_t tensor,
                                                       struct cairn_megatron_part **part);
@@ -93,17 +92,14 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_target_object(struct cairn_megatron_ta
                                                         struct cairn_pickle_node *const chunks[],
                                                         struct cairn_pickle_node **root);
 
-/* All that has no place in any other file, as a dict by kind and name; NULL where there is nothing.
- */
+/* What has no place in any other file, as a dict by kind and name; NULL if there is nothing. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_rest(struct cairn_megatron_target *target,
                                                       struct cairn_pickle *tree,
                                                       struct cairn_pickle_node **dict);
 
-/*
- * As `prepare` of struct cairn_format. An optimizer's state that came neither from Megatron-LM nor
- * from Megatron-Core gets the object that such ranks would have carried (CAIRN_MEGATRON_COMMON),
- * with the parameter groups that the source or --job says, as Megatron-LM groups parameters.
- */
+/* As `prepare` of struct cairn_format. An optimizer that came neither from Megatron-LM nor from
+ * Megatron-Core gets the object that such ranks carry (CAIRN_MEGATRON_COMMON), with the groups that
+ * the source or --job says, as Megatron-LM groups parameters. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
                                                   const struct cairn_output_options *options);
 

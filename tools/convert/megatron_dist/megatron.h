@@ -26,12 +26,10 @@ struct cairn_mdist_megatron {
     bool *dissolved; /* [tensors of the source]: opaque state that is wholly in these */
 };
 
-/*
- * Where the source has no such object, or has values of a common.pt already, only the optimizer's
- * settings are made again for another expert parallelism. The source outlives *out, which the
- * caller ends in any case. CAIRN_CORRUPT where the object is damaged, CAIRN_NOMEM, errors of
- * reading; complained about.
- */
+/* If the source has no such object, or has values of a common.pt already, only remakes the
+ * optimizer's settings for another expert parallelism. The source outlives *out, which the caller
+ * ends in any case. CAIRN_CORRUPT if the object is damaged, CAIRN_NOMEM, errors of reading;
+ * complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_megatron_take(const struct cairn_checkpoint *source,
                                                      const struct cairn_output_options *options,
                                                      struct cairn_mdist_megatron *out);

@@ -8,13 +8,10 @@
 
 #include "tools/convert/pickle/pickle.h"
 
-/*
- * Compares two trees from these nodes on; `tree` is the left one's arena. Without `bits`, -0 is 0
- * and any NaN is any other. Where they differ, *same is false and `path` (NUL-terminated, cut where
- * it does not fit) leads to the first difference: "param_groups[0].lr". Trees that share so much
- * that comparing them has no end count as different, and so do dicts with a key that is there
- * twice. CAIRN_NOMEM.
- */
+/* Compares two trees; `tree` is the left one's arena. Without `bits`, -0 is 0 and NaNs are equal.
+ * If they differ, `path` (ended by NUL, cut to fit) leads to the first difference:
+ * "param_groups[0].lr". Trees that share so much that comparing would not end count as different,
+ * as do dicts with a duplicate key. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_compare(const struct cairn_pickle *tree,
                                                 const struct cairn_pickle_node *left,
                                                 const struct cairn_pickle_node *right, bool bits,

@@ -108,10 +108,7 @@ void *cairn_pickle_alloc(struct cairn_pickle *pickle, uint64_t bytes);
 struct cairn_pickle_node *cairn_pickle_none(struct cairn_pickle *pickle);
 struct cairn_pickle_node *cairn_pickle_bool(struct cairn_pickle *pickle, bool truth);
 struct cairn_pickle_node *cairn_pickle_int(struct cairn_pickle *pickle, int64_t integer);
-/*
- * From two's complement, least byte first; an INT where it fits. The bytes are borrowed by the
- * tree.
- */
+/* From two's complement, least byte first, borrowed; an INT if it fits. */
 struct cairn_pickle_node *cairn_pickle_big_int(struct cairn_pickle *pickle, const uint8_t *bytes,
                                                size_t bytes_len);
 struct cairn_pickle_node *cairn_pickle_float(struct cairn_pickle *pickle, double real);
@@ -129,9 +126,7 @@ struct cairn_pickle_node *cairn_pickle_sequence(struct cairn_pickle *pickle,
 /* An empty LIST, and an empty DICT. */
 struct cairn_pickle_node *cairn_pickle_list(struct cairn_pickle *pickle);
 struct cairn_pickle_node *cairn_pickle_dict(struct cairn_pickle *pickle);
-/*
- * The names are copied; CAIRN_INVAL where one is empty, holds a NUL or a newline, or is not UTF-8.
- */
+/* Copies the names; CAIRN_INVAL if one is empty, holds a NUL or a newline, or is not UTF-8. */
 struct cairn_pickle_node *cairn_pickle_global_of(struct cairn_pickle *pickle, const void *module,
                                                  size_t module_bytes, const void *name,
                                                  size_t name_bytes);
@@ -181,20 +176,14 @@ bool cairn_pickle_is_call(const struct cairn_pickle_node *node, const char *modu
                           const char *name);
 /* The value of an INT of 0 … INT64_MAX; false for any other node. */
 bool cairn_pickle_u64(const struct cairn_pickle_node *node, uint64_t *value);
-/*
- * The text with a NUL after it; false where it is none, holds a NUL, is not UTF-8 or does not fit.
- */
+/* The text with a NUL after it; false if it is none, holds a NUL, is not UTF-8 or does not fit. */
 bool cairn_pickle_copy_text(const struct cairn_pickle_node *node, char *out, size_t out_bytes);
-/*
- * The bytes of a BYTES, or of the call by which protocol 2 says them, in the arena of `pickle`;
- * false for any other node, and where memory runs out, which cairn_pickle_done says.
- */
+/* The bytes of a BYTES, or of protocol 2's call for it, in the arena of `pickle`; false for any
+ * other node, or without memory (cairn_pickle_done). */
 bool cairn_pickle_read_bytes(struct cairn_pickle *pickle, const struct cairn_pickle_node *node,
                              const uint8_t **bytes, size_t *bytes_len);
-/*
- * The dict of pairs of a DICT or of an OBJECT that sets by key (OrderedDict and its like); NULL
- * where there is none.
- */
+/* The pairs of a DICT or of an OBJECT that sets by key (OrderedDict and its like); NULL if there
+ * are none. */
 const struct cairn_pickle_node *cairn_pickle_pairs(const struct cairn_pickle_node *node);
 /* The value of a text key of cairn_pickle_pairs, the last of equal keys, as in Python; NULL. */
 struct cairn_pickle_node *cairn_pickle_get(const struct cairn_pickle_node *node, const char *key);

@@ -16,24 +16,18 @@ enum {
                                        * bytes */
 };
 
-/*
- * Reads bytes[bytes_len], one pickle, into `pickle`'s arena. The caller makes and ends the arena;
- * its limit bounds the memory. The tree borrows strings from `bytes`, which must outlive it.
- * `where` names the pickle in the complaint, which gives the byte and the opcode. CAIRN_CORRUPT,
- * also if bytes follow the pickle; CAIRN_NOMEM. After a failure the caller can only end the arena.
- * Thread: any.
- */
+/* Reads bytes[bytes_len], one pickle, into `pickle`'s arena, which the caller makes (its limit
+ * bounds memory) and ends. The tree borrows strings from `bytes`. `where` names the pickle in the
+ * complaint, which gives byte and opcode. CAIRN_CORRUPT, also if bytes follow; CAIRN_NOMEM. After a
+ * failure the arena can only be ended. Thread: any. */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_read(struct cairn_pickle *pickle, const char *where,
                                              const void *bytes, size_t bytes_len,
                                              struct cairn_pickle_node **root,
                                              struct cairn_complaint *complaint);
 
-/*
- * The same for bytes that may go on behind the pickle; *taken_bytes is its length. Unless the bytes
- * are `complete`, there may be more of them: CAIRN_AGAIN, not complained about, if they end before
- * the pickle does. Read it again then, into a new arena, from more of them. CAIRN_CORRUPT if the
- * pickle does not end within CAIRN_PICKLE_BYTES_MAX.
- */
+/* The same for bytes that may go on behind the pickle; *taken_bytes is its length. Unless they are
+ * `complete`: CAIRN_AGAIN, not complained about, if they end before the pickle; then read it again
+ * from more, into a new arena. CAIRN_CORRUPT if it does not end within CAIRN_PICKLE_BYTES_MAX. */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_read_start(struct cairn_pickle *pickle, const char *where,
                                                    const void *bytes, size_t bytes_len,
                                                    bool complete, struct cairn_pickle_node **root,

@@ -12,13 +12,10 @@
 
 #include "tools/convert/pickle/pickle.h"
 
-/*
- * Writes the tree below `root`, a node of `pickle`, into a new buffer that the caller frees. Time
- * and memory depend on that tree alone, however many nodes `pickle` has. Nodes that are not
- * memoized are written as often as they are met. CAIRN_INVAL, with a log line, where the tree is
- * nested more than CAIRN_PICKLE_DEPTH_MAX deep or the pickle would have more than 1 GiB;
- * CAIRN_NOMEM.
- */
+/* Writes the tree below `root`, a node of `pickle`, into a new buffer that the caller frees. Time
+ * and memory depend on that tree alone. Nodes that are not memoized are repeated. CAIRN_INVAL,
+ * complained about, if it is deeper than CAIRN_PICKLE_DEPTH_MAX or the pickle larger than 1 GiB;
+ * CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_write(const struct cairn_pickle *pickle,
                                               const struct cairn_pickle_node *root, uint8_t **bytes,
                                               size_t *bytes_len, struct cairn_complaint *complaint);

@@ -37,11 +37,9 @@ struct cairn_safetensors {
 
 void cairn_safetensors_fini(struct cairn_safetensors *header);
 
-/*
- * Reads the JSON of a header: json[json_bytes], of a file whose data section has data_bytes.
- * CAIRN_CORRUPT, complained about with `path` and the tensor; CAIRN_VERSION for an element type
- * that is not known; CAIRN_NOMEM. Bounded and total on hostile bytes.
- */
+/* Reads a header, json[json_bytes], of a file whose data section has data_bytes. CAIRN_CORRUPT,
+ * complained about with `path` and the tensor; CAIRN_VERSION for an unknown element type;
+ * CAIRN_NOMEM. Bounded and total on hostile bytes. */
 CAIRN_MUST_CHECK cairn_err cairn_safetensors_parse(const char *path, const void *json,
                                                    size_t json_bytes, uint64_t data_bytes,
                                                    struct cairn_safetensors *out,
@@ -50,12 +48,10 @@ CAIRN_MUST_CHECK cairn_err cairn_safetensors_parse(const char *path, const void 
 /* Sorts the entries by begin, then end, then name. */
 void cairn_safetensors_sort(struct cairn_safetensors *header);
 
-/*
- * The first bytes of a file with these entries (sorted), padded with spaces so that the data
- * section starts at a multiple of 64. Kinds other than parameters and the step are noted in
- * "__metadata__", where other readers ignore them. CAIRN_INVAL where the header is longer than
- * readers accept or a name or type cannot be written; CAIRN_NOMEM. The caller frees *bytes.
- */
+/* The first bytes of a file with these entries (sorted), padded so that the data section starts at
+ * a multiple of 64. Kinds other than parameters, and the step, are in "__metadata__", which other
+ * readers ignore. CAIRN_INVAL if the header is too long, or a name or type cannot be written;
+ * CAIRN_NOMEM. The caller frees *bytes. */
 CAIRN_MUST_CHECK cairn_err cairn_safetensors_pack(const struct cairn_safetensors *header,
                                                   uint8_t **bytes, size_t *bytes_len,
                                                   struct cairn_complaint *complaint);

@@ -60,9 +60,8 @@ struct cairn_kept_names {
     uint32_t kept_count;
 };
 
-/* Reads what the source kept, if anything; a value that is not such a list counts as nothing.
- * CAIRN_NOMEM, and the errors of reading. The caller ends *names with cairn_kept_names_fini, also
- * on failure. */
+/* Reads what the source kept; anything but such a list counts as nothing. CAIRN_NOMEM, errors of
+ * reading. The caller ends *names in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_kept_names_load(const struct cairn_checkpoint *checkpoint,
                                                  struct cairn_kept_names *names);
 /* Keeps another name. Texts and keys are copied. The caller sorts at the end. CAIRN_NOMEM. */
@@ -79,9 +78,8 @@ struct cairn_state_path cairn_kept_name_path(const struct cairn_kept_name *kept)
 const struct cairn_kept_name *cairn_kept_names_find(const struct cairn_kept_names *names,
                                                     const char *canonical);
 
-/* Where a tensor of the source goes: the kept name and path, else the default. `name` and the
- * strings of *path lie in `text` or in *names. path->count is 0 if the source had no path. False if
- * it is too long. */
+/* Where a tensor goes: the kept name and path, else the default; strings lie in `text` or in
+ * *names. path->count is 0 if the source had no path. False if it is too long. */
 bool cairn_kept_names_choose(const struct cairn_kept_names *names,
                              const struct cairn_checkpoint *checkpoint, uint32_t tensor,
                              char text[CAIRN_STATE_NAME_BYTES_MAX],

@@ -7,11 +7,9 @@
 #include "tools/convert/core/checkpoint.h"
 #include "tools/convert/pickle/pickle.h"
 
-/*
- * Loads the opaque state `name`, at most bytes_max bytes, into the arena of `tree`. A NUL follows
- * the bytes (not counted). CAIRN_NOT_FOUND, not complained about, if there is no such state; errors
- * of cairn_checkpoint_load_opaque, complained about; CAIRN_NOMEM.
- */
+/* Loads the opaque state `name`, at most bytes_max bytes, into the arena of `tree`, and a NUL (not
+ * counted). CAIRN_NOT_FOUND, not complained about; errors of cairn_checkpoint_load_opaque,
+ * complained about; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_opaque_load(const struct cairn_checkpoint *checkpoint,
                                              const char *name, size_t bytes_max,
                                              struct cairn_pickle *tree, uint8_t **bytes,

@@ -30,13 +30,10 @@ struct cairn_group_value {
     const char *tensor; /* its canonical name where bytes is NULL */
 };
 
-/*
- * Puts groups together from their values, which are in the order in which they shall be: all of a
- * group one after the other, group 0 first; or all of a parameter, and then parameters whose values
- * are the same become one group. names[name_count] (may be NULL) are what numbers in "params" stand
- * for; names in it lose what wrappers added. *added stays false where the values do not come in
- * such an order or are not pickles. CAIRN_NOMEM, errors of cairn_checkpoint_add_opaque.
- */
+/* Puts groups together from values in their order: all of group 0, then of group 1, …; or all of a
+ * parameter, and then parameters with equal values become one group. names[name_count] (may be
+ * NULL) replace numbers in "params", without what wrappers added. *added stays false if the values
+ * are in another order or not pickles. CAIRN_NOMEM, errors of cairn_checkpoint_add_opaque. */
 CAIRN_MUST_CHECK cairn_err cairn_param_groups_add(struct cairn_checkpoint *checkpoint,
                                                   const struct cairn_group_value *values,
                                                   size_t count, const char *const names[],

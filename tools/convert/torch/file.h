@@ -71,13 +71,10 @@ enum { CAIRN_TORCH_PROBE_BYTES = 512 };
 /* What the first CAIRN_TORCH_PROBE_BYTES of a file (or all, if there are fewer) may be. */
 enum cairn_torch_form cairn_torch_probe(const void *bytes, size_t bytes_len);
 
-/*
- * Reads what [begin, begin + bytes) of an open file says of itself: a whole file, or a part that
- * torch.save wrote into a larger one. `where` names it in the one log line of a failure, which says
- * what is wrong and where. The pickle, the tree, the tensors and their names take at most
- * memory_bytes each. The caller ends *file with cairn_torch_close; `fd` stays its own.
- * CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *file is zeroes.
- */
+/* Reads the metadata of [begin, begin + bytes) of an open file: all of it, or a part that
+ * torch.save wrote into a larger one. `where` names it in complaints. The pickle, the tree, the
+ * tensors and their names take at most memory_bytes each. The caller ends *file with
+ * cairn_torch_close, and `fd`. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *file is zeroes. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_open(int fd, const char *where, uint64_t begin,
                                             uint64_t bytes, uint64_t memory_bytes,
                                             struct cairn_torch_file *file,

@@ -42,8 +42,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_plan_literals(struct cairn_torch_plan *pl
 /* Where a storage lies in the file. */
 uint64_t cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage);
 
-/* Adds the literals behind the first storage: once, when the output's sums are there.
- * CAIRN_NOMEM. */
+/* Adds the literals behind the first storage, once the output's sums are there. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_finish(struct cairn_output *output,
                                                      struct cairn_torch_output *added);
 
@@ -54,10 +53,8 @@ void cairn_torch_output_fini(struct cairn_torch_output *added); /* zeroes are al
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_next(struct cairn_output *output,
                                                    struct cairn_torch_output **next);
 
-/*
- * Adds one more such file: `fill`'s tree at `path`, and for each of its storages what `place` says
- * of its identity. Complained about.
- */
+/* Adds a file at `path` with `fill`'s tree, and for each storage what `place` says of its identity.
+ * Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_fill(
     struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
     cairn_err (*place)(void *context, uint32_t identity, uint32_t file, uint64_t at));

@@ -40,9 +40,8 @@ struct cairn_torch_building {
     uint32_t number_count;
 };
 
-/* The names of the optimizer's parameters by number, once they are numbered and the model is made:
- * a list in the tree, NULL where a reader can tell them without, or not all are known.
- * CAIRN_NOMEM. */
+/* The parameters' names by number, once they are numbered and the model is made: a list in the
+ * tree; NULL if readers can tell them without, or not all are known. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_building_say(struct cairn_torch_building *building,
                                                     uint32_t group_count,
                                                     struct cairn_pickle_node **list);

@@ -15,12 +15,9 @@ struct cairn_torch_refs {
     uint32_t count;
 };
 
-/*
- * Finds them below `root`; an alias is what it is tied to, where `options` give both one dtype.
- * CAIRN_NOT_FOUND: a persistent id is of another kind, or names no tensor
- * of the source; CAIRN_CORRUPT: the tree is too deep; CAIRN_NOMEM. The caller
- * ends *refs with cairn_torch_refs_fini, also on failure.
- */
+/* Finds them below `root`; aliases of one dtype (`options`) count as their original.
+ * CAIRN_NOT_FOUND: a persistent id is of another kind, or names no tensor; CAIRN_CORRUPT: the tree
+ * is too deep; CAIRN_NOMEM. The caller ends *refs in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_find(const struct cairn_checkpoint *source,
                                                  const struct cairn_output_options *options,
                                                  const struct cairn_pickle *tree,
@@ -34,11 +31,9 @@ void cairn_torch_refs_fini(struct cairn_torch_refs *refs);
     "of its own), or a bare storage; "                                                             \
     "save plain tensors, or leave it out"
 
-/*
- * Whether a storage is left below a node once the tensors of the tree have names: that of a tensor
- * of a kind that is not read (quantized, of a class of its own), or a storage by itself. As opaque
- * state it would lose its bytes. CAIRN_NOMEM, CAIRN_INVAL.
- */
+/* Whether a storage is left below a node once tensors have names: of a tensor that is not read
+ * (quantized, of a class of its own), or a bare one. As opaque state it would lose its bytes.
+ * CAIRN_NOMEM, CAIRN_INVAL. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_has_storage(const struct cairn_pickle *tree,
                                                    const struct cairn_pickle_node *node,
                                                    bool *found);
@@ -53,8 +48,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_checkpoint *
                                                  struct cairn_pickle_node *root, const char *path,
                                                  struct cairn_torch_output *out);
 
-/* The same as a file of its own with the tensors
- * that lie in it, whole. Errors also of cairn_output_add_file. */
+/* The same as a file of its own, with its tensors. Errors also of cairn_output_add_file. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_refs_add(const struct cairn_checkpoint *source,
                                                 const struct cairn_output_options *options,
                                                 const struct cairn_torch_builder *builder,

@@ -37,16 +37,14 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_source_read(struct cairn_checkpoint *chec
                                                    const char *where, uint64_t begin,
                                                    uint64_t bytes, struct cairn_torch_source *out);
 
-/* Opens a file of the checkpoint's place, "": that is itself one. Errors of
- * cairn_checkpoint_add_file and cairn_torch_open, complained about; *out is for the caller to end
- * in any case. */
+/* Opens a file of the place ("": the place itself). Errors of cairn_checkpoint_add_file and
+ * cairn_torch_open, complained about; the caller ends *out in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_open(struct cairn_checkpoint *checkpoint,
                                                    const char *path,
                                                    struct cairn_torch_source *out);
 void cairn_torch_source_close(struct cairn_torch_source *source);
 
-/* The tensor that a node of the file's tree is; NULL where it is none, or is carried out
- * already. */
+/* The tensor that a node of the tree is; NULL if it is none, or was carried out. */
 const struct cairn_torch_tensor *cairn_torch_source_tensor(const struct cairn_torch_source *source,
                                                            const struct cairn_pickle_node *node);
 
@@ -64,10 +62,8 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_source_load(const struct cairn_checkpoint
                                                    const struct cairn_torch_tensor *tensor,
                                                    void *bytes, size_t room);
 
-/*
- * Adds the tensors that are still in the tree as `scope` and their paths, and gives the pickle of
- * the rest; the caller frees *bytes.
- */
+/* Adds the tensors that are still in the tree as `scope` and their paths, and gives the pickle of
+ * the rest; the caller frees *bytes. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_carry(struct cairn_checkpoint *checkpoint,
                                                     struct cairn_torch_source *source,
                                                     const char *scope, uint8_t **bytes,

@@ -32,17 +32,13 @@ struct cairn_torch_view {
     bool negate;    /* the values are the negatives of what is stored */
 };
 
-/*
- * Whether this call rebuilds a tensor from a storage (or a parameter from such a tensor); whether
- * it does so rightly is told by cairn_torch_read_view.
- */
+/* Whether this call rebuilds a tensor from a storage, or a parameter from such a tensor;
+ * cairn_torch_read_view tells whether rightly. */
 bool cairn_torch_is_tensor(const struct cairn_pickle_node *node);
 /* The attributes that a tensor was given besides; NULL. */
 const struct cairn_pickle_node *cairn_torch_attributes(const struct cairn_pickle_node *node);
 
-/*
- * NULL, or what is wrong with the node (static); *view and *id are filled in only where it is NULL.
- */
+/* NULL, or what is wrong with the node (static); fills *view or *id only if NULL. */
 const char *cairn_torch_read_view(const struct cairn_pickle_node *node,
                                   struct cairn_torch_view *view);
 /* Its strides in bytes. */
@@ -52,10 +48,8 @@ const char *cairn_torch_read_storage(const struct cairn_pickle_node *node,
                                      struct cairn_torch_storage_id *id);
 /* The dtype that a global stands for (torch.bfloat16); NULL. */
 const struct cairn_torch_dtype *cairn_torch_read_dtype(const struct cairn_pickle_node *node);
-/*
- * The extents of a torch.Size, tuple or list of at most CAIRN_DIMS_MAX numbers; false where it is
- * none.
- */
+/* The extents of a torch.Size, tuple or list of at most CAIRN_DIMS_MAX numbers; false for anything
+ * else. */
 bool cairn_torch_read_size(const struct cairn_pickle_node *node, uint64_t extents[CAIRN_DIMS_MAX],
                            uint32_t *dims);
 
@@ -82,17 +76,12 @@ struct cairn_pickle_node *cairn_torch_size(struct cairn_torch_builder *builder,
 /* torch.<dtype>, such as torch.bfloat16. */
 struct cairn_pickle_node *cairn_torch_dtype_node(struct cairn_torch_builder *builder,
                                                  const struct cairn_torch_dtype *dtype);
-/*
- * A storage of `bytes` bytes under `key`, on the CPU; tensors that share bytes share this node's
- * key.
- */
+/* A storage of `bytes` bytes under `key`, on the CPU; tensors that share bytes share its key. */
 struct cairn_pickle_node *cairn_torch_storage(struct cairn_torch_builder *builder,
                                               const struct cairn_torch_dtype *dtype,
                                               const char *key, uint64_t bytes);
-/*
- * A tensor over a storage made for its dtype; view->storage, conjugate and negate are not looked
- * at, view->parameter makes it a torch.nn.Parameter.
- */
+/* A tensor over a storage of its dtype; ignores view->storage, conjugate and negate;
+ * view->parameter makes it a torch.nn.Parameter. */
 struct cairn_pickle_node *cairn_torch_tensor_node(struct cairn_torch_builder *builder,
                                                   struct cairn_pickle_node *storage,
                                                   const struct cairn_torch_view *view);

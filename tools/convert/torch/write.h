@@ -26,13 +26,10 @@ struct cairn_torch_plan {
     uint8_t *pickle_bytes; /* owned: the object */
 };
 
-/*
- * Lays out a file whose object is `root`, a node of `tree`, and whose storages are given in the
- * order in which the object names them first, as torch.save has it. `folder` is what the archive's
- * names begin with: torch.save takes the file's name without its ending, "archive" where there is
- * none. The caller ends *plan with cairn_torch_plan_fini. CAIRN_INVAL, complained
- * about, CAIRN_NOMEM; then *plan is zeroes.
- */
+/* Lays out a file with the object `root`, a node of `tree`, and its storages in the order in which
+ * the object names them first. `folder` begins the archive's names: torch.save takes the file's
+ * name without its ending, or "archive". The caller ends *plan with cairn_torch_plan_fini.
+ * CAIRN_INVAL, complained about, CAIRN_NOMEM; then *plan is zeroes. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_plan_init(struct cairn_torch_plan *plan, const char *folder,
                                                  const struct cairn_pickle *tree,
                                                  const struct cairn_pickle_node *root,
@@ -49,11 +46,8 @@ uint64_t cairn_torch_plan_bytes(const struct cairn_torch_plan *plan);
 struct cairn_zip_planned *cairn_torch_plan_storage_at(struct cairn_torch_plan *plan,
                                                       uint32_t storage);
 
-/*
- * Hands out all but the storages, counted from the file's start: once, after every storage's
- * checksum is filled in (or for what lies before the first storage, where they are not known yet).
- * Runs do not overlap. Errors of `put`, CAIRN_NOMEM.
- */
+/* Hands out all but the storages, from the file's start: once every checksum is filled in (those
+ * before the first storage need none). Runs do not overlap. Errors of `put`, CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_plan_put(struct cairn_torch_plan *plan,
                                                 cairn_zip_put_fn *put, void *context);
 

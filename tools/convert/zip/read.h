@@ -58,11 +58,9 @@ struct cairn_zip {
 /* Whether these first bytes of a file are those of an archive. */
 bool cairn_zip_probe(const void *bytes, size_t bytes_len);
 
-/*
- * Reads the directory and every local header of the archive at [begin, begin + bytes) of an open
- * file; nothing of the data. `where` names it in the one log line of a failure. The caller ends
- * *zip with cairn_zip_fini. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *zip is zeroes.
- */
+/* Reads the directory and every local header of the archive at [begin, begin + bytes) of an open
+ * file. `where` names it in complaints. The caller ends *zip with cairn_zip_fini. CAIRN_CORRUPT,
+ * CAIRN_IO, CAIRN_NOMEM; then *zip is zeroes. */
 CAIRN_MUST_CHECK cairn_err cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes,
                                           struct cairn_zip *zip, struct cairn_complaint *complaint);
 /* The same of what a window shows, which it takes over (from malloc), also on failure. */
@@ -75,10 +73,8 @@ void cairn_zip_fini(struct cairn_zip *zip);
 /* The entry of a name below the archive's folder ("data.pkl"); NULL where there is none. */
 const struct cairn_zip_entry *cairn_zip_find(const struct cairn_zip *zip, const char *name);
 
-/*
- * Reads a whole entry into `out`, which has room for entry->bytes, and compares its
- * checksum, where there is one. CAIRN_CORRUPT with a log line, CAIRN_IO.
- */
+/* Reads an entry into `out`, which has room for entry->bytes, and checks its checksum, if it has
+ * one. CAIRN_CORRUPT, complained about, CAIRN_IO. */
 CAIRN_MUST_CHECK cairn_err cairn_zip_load(int fd, const char *where,
                                           const struct cairn_zip_entry *entry, void *out,
                                           struct cairn_complaint *complaint);

@@ -38,11 +38,8 @@ CAIRN_MUST_CHECK cairn_err cairn_zip_plan_init(struct cairn_zip_plan *plan, cons
 /* Frees; allowed twice and on zeroes. */
 void cairn_zip_plan_fini(struct cairn_zip_plan *plan);
 
-/*
- * Adds an entry; *index says which of plan->entries it is, whose `at` is final. Names are the
- * caller's to keep apart. CAIRN_INVAL for a name that is too long or a size beyond that of files;
- * CAIRN_NOMEM.
- */
+/* Adds an entry; *index is its number in plan->entries, whose `at` is final. The caller keeps names
+ * distinct. CAIRN_INVAL for a name or size that is too long; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_zip_plan_add(struct cairn_zip_plan *plan, const char *name,
                                               uint64_t bytes, uint32_t *index);
 
@@ -52,11 +49,8 @@ uint64_t cairn_zip_plan_bytes(const struct cairn_zip_plan *plan);
 /* Takes bytes of an archive that belong at `at`, counted from its start. */
 typedef cairn_err cairn_zip_put_fn(void *context, uint64_t at, const void *bytes, size_t bytes_len);
 
-/*
- * Hands out everything around the data of the archive, in runs that grow in place and do not
- * overlap; of the records, only those behind an entry's data hold its checksum. Errors of `put`,
- * CAIRN_NOMEM.
- */
+/* Hands out all around the data, in growing runs that do not overlap; only records behind an
+ * entry's data hold its checksum. Errors of `put`, CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_zip_plan_put(const struct cairn_zip_plan *plan,
                                               cairn_zip_put_fn *put, void *context);
 
