@@ -46,8 +46,7 @@ compare(const struct cairn_difference_side sides[2], bool bits, const char *name
     return err;
 }
 
-/* What a reader keeps to write the same container again, and all of whose values have names of
- * their own. */
+/* What a reader keeps to write the same container again, if all its values have their own names. */
 static bool
 is_nesting(const char *name)
 {

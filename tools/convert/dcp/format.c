@@ -270,8 +270,7 @@ is_first(const struct reading *reading, const struct cairn_torch_leaf *leaf)
     return reading->first_of[leaf->node->index] == leaf - reading->leaves.leaves + 1;
 }
 
-/* A path at which the tree holds a tensor again: more bytes of that tensor, which the executor
- * compares. */
+/* A second path to a tensor in the tree: more bytes of that tensor, which the executor compares. */
 static cairn_err
 add_again(struct reading *reading, uint32_t index, const char *of)
 {
@@ -316,8 +315,7 @@ add_all_again(struct reading *reading)
     return err;
 }
 
-/* Names the tensors of one class; optimizer state after the parameters, which it is looked up
- * in. */
+/* Names the tensors of one class; optimizer state last, which looks up its parameters. */
 static cairn_err
 name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
 {
@@ -529,8 +527,7 @@ default_name(const struct reading *reading, uint32_t index)
             strcmp(joined, entry->name) == 0);
 }
 
-/* Sorts entries by canonical name: the order in which they are kept does not depend on the
- * file's. */
+/* Sorts entries by canonical name, so the order in which they are kept is not the file's. */
 static int
 compare_named(const void *left, const void *right, void *named)
 {

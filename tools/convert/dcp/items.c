@@ -205,8 +205,7 @@ cairn_dcp_say_where(const struct cairn_dcp_source *source, const struct cairn_dc
 
 /* ---- objects ---- */
 
-/* The object's pickle in an archive without storages; *entry->at is 0 where there is no such
- * archive. */
+/* The object's pickle in an archive without storages; else *entry->at is 0. */
 static cairn_err
 find_plain_pickle(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
                   const char *where, struct cairn_zip_entry *entry,
@@ -285,8 +284,7 @@ add_opaque_piece(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
     return cairn_checkpoint_add_box(checkpoint, tensor, source->container, NULL, NULL, at, NULL);
 }
 
-/* An object that holds tensors: they go into the layout, and the rest is pickled with their
- * names. */
+/* Tensors in an object go into the layout; the rest is pickled with their names. */
 static cairn_err
 add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
                  const struct cairn_dcp_wanted *wanted, const char *name, const char *final_name,
@@ -305,10 +303,8 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
     return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read", where);
 }
 
-/*
- * An object that is not an archive: bytes as they lie there, without a checksum. An archive with a
- * damaged beginning is none of these: PyTorch ends each with the same 22 bytes but for numbers.
- */
+/* An object that is not an archive: bytes as they are, without a checksum. PyTorch ends archives
+ * with the same 22 bytes but for numbers, which tells those with a damaged beginning. */
 static cairn_err
 add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
                const struct cairn_dcp_item *item, const char *name, const char *where)

@@ -30,10 +30,8 @@ struct cairn_deepspeed_pattern {
 /* What a pattern's last word was. */
 enum word { NOTHING, ATOM, GROUP, REPEAT };
 
-/*
- * Whether a *, +, ? or {n,m} at `at` is one that both know. Compiled, what a + or {n,m} repeats is
- * there several times, and that again for each around it: groups that are doubled are counted.
- */
+/* Whether a *, +, ? or {n,m} at `at` means the same to both. Compiled, + and {n,m} repeat what is
+ * before them, and again for each level of nesting: doubled groups are counted. */
 static bool
 may_repeat(const char *at, enum word last, uint32_t *doubled)
 {
@@ -115,8 +113,7 @@ translate(const char *python, char *posix, size_t posix_bytes)
     return true;
 }
 
-/* The name that a pattern begins with, letter by letter; *whole: it has this name alone,
- * "^name$". */
+/* The name that a pattern begins with, letter by letter; *whole: it matches only this, "^name$". */
 static void
 find_name(const char *python, char name[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX], bool *whole)
 {
@@ -425,8 +422,7 @@ cut_halves(uint32_t dims, const uint64_t *shape, uint32_t ranks, uint32_t rank,
     return NULL;
 }
 
-/* A part whose categories are known. `vocabulary`: rows of the embedding without padding; 0: not
- * said. */
+/* A part whose categories are known. `vocabulary`: rows without padding; 0: unknown. */
 static const char *
 cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *shape,
        uint32_t ranks, uint32_t rank, struct cairn_deepspeed_cut *out)

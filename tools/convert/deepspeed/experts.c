@@ -228,8 +228,7 @@ cairn_deepspeed_spread(const struct cairn_deepspeed_groups *groups, bool *mixed)
 
 /* ---- another spread ---- */
 
-/* Parameters of one layer in a row: experts 0, 1, …, each with as many parameters of the same
- * rests. */
+/* Parameters of one layer in a row: experts 0, 1, …, each with the same rests of names. */
 struct run {
     uint32_t first, count, experts;
     size_t begin; /* of the number in names */

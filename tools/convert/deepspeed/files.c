@@ -215,8 +215,7 @@ check_layers(const struct cairn_place *place, const struct cairn_deepspeed_files
     return CAIRN_OK;
 }
 
-/* Experts 0, 1, … of layers 0, 1, … of each part, each once: a stage of a pipeline counts its own
- * layers. */
+/* Experts 0, 1, … of layers 0, 1, … of each part, each once. Stages count their own layers. */
 static cairn_err
 check_experts(const struct cairn_place *place, const struct cairn_deepspeed_files *files,
               struct cairn_complaint *complaint)

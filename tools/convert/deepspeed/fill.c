@@ -168,12 +168,9 @@ add_flat(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, 
                : cairn_output_add_flat(target->output, index, file, NULL, NULL, begin, end, at);
 }
 
-/*
- * Where a buffer of any part cuts a parameter next behind element `at`. Tied parameters are in the
- * buffers of several stages, cut at other places in each; cut at the places of all, their pieces
- * are the same boxes. A part that has the parameter in another shape is refused when its own turn
- * comes.
- */
+/* Where a buffer of any part next cuts a parameter behind element `at`. Tied parameters lie in
+ * several stages' buffers, cut at other places in each; cut at all of these places, their pieces
+ * are the same boxes. A part that has another shape is refused when its own turn comes. */
 static uint64_t
 next_cut(const struct cairn_deepspeed_target *target, const char *name,
          const struct cairn_tensor *tensor, uint64_t at)

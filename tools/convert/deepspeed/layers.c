@@ -192,9 +192,8 @@ ends_with(const char *text, const char *end)
            strcmp(text + bytes - end_bytes, end) == 0;
 }
 
-/* The tied parameter that a tensor of a layer is; NULL where there is none, or no file may say
- * which. Each layer that shares it has a file with a copy, and the copies are held against each
- * other. */
+/* The tied parameter that a tensor of a layer is, or NULL; refused if ambiguous. Each layer
+ * that shares it has a copy in its file, and the copies are compared. */
 static cairn_err
 find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_source *source,
           const char *key, const struct cairn_torch_tensor *tensor, const char **found)
@@ -274,8 +273,7 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t numbe
     return err;
 }
 
-/* Layers without parameters have no file, so that a number which is left out says nothing: the
- * optimizer says what should be there. */
+/* Layers without parameters have no file, so only the optimizer says which should be there. */
 static cairn_err
 check_whole(const struct cairn_checkpoint *checkpoint, const char *path)
 {

@@ -81,8 +81,7 @@ is_counted_alike(const struct cairn_job_file *job)
     return alike;
 }
 
-/* Where the source counts parameters and --job names them, its state gets their names: the
- * optimizer counts through all groups. */
+/* Names the source's numbered state as --job says: the optimizer counts through all groups. */
 static cairn_err
 make_names(struct cairn_deepspeed_make *make)
 {
@@ -129,8 +128,7 @@ by_key(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* The keys that the first parameter has state under; each is a vector as the parameter, or one
- * number. */
+/* The keys of the first parameter's state; each is a vector like the parameter, or one number. */
 static cairn_err
 make_keys(struct cairn_deepspeed_make *make)
 {
@@ -468,8 +466,7 @@ check_shared(const struct cairn_deepspeed_make *make)
     return CAIRN_OK;
 }
 
-/* What the reader of the plan should know before DeepSpeed, which compares no names, loads by
- * it. */
+/* What users should know before DeepSpeed, which compares no names, loads it. */
 static cairn_err
 tell_order(struct cairn_deepspeed_make *make)
 {
@@ -548,8 +545,7 @@ check_experts(const struct cairn_deepspeed_make *make)
     return CAIRN_OK;
 }
 
-/* Ranks have parts of parameters where ZeRO 3 begins a new buffer, and which of them are whole is
- * not known here. */
+/* Where ZeRO 3 begins a new buffer, ranks have unknown parts of parameters. */
 static cairn_err
 check_slabs(const struct cairn_deepspeed_make *make)
 {

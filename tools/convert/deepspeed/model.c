@@ -177,8 +177,7 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
     return !err && state->cut ? cut_parameters(reading) : err;
 }
 
-/* Of another rank: whether it is of the same checkpoint, which the step tells. CAIRN_CORRUPT,
- * complained about. */
+/* Of another rank: whether its step is the same. CAIRN_CORRUPT, complained about. */
 static cairn_err
 compare_facts(const struct reading *reading, const struct cairn_pickle_node *root)
 {
@@ -247,8 +246,7 @@ add_twin(struct reading *reading, const struct cairn_pickle_node *node, const ch
     return cairn_checkpoint_add_alias(reading->checkpoint, name, of);
 }
 
-/* Whether the first part, which alone has shared names, has this as a second name of a
- * parameter. */
+/* Whether the first part, which alone has shared names, ties this name to another. */
 static bool
 is_tied(const struct reading *reading, const char *name)
 {

@@ -384,8 +384,7 @@ read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node
     return CAIRN_OK;
 }
 
-/* The scheduler's state: as said, or as the source has it, or what DeepSpeed's own schedulers and
- * those of torch go on by. */
+/* The scheduler's state: as said, as the source has it, or what DeepSpeed's and torch's need. */
 static cairn_err
 build_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **dict)
 {

@@ -45,8 +45,7 @@ name_state(const struct reading *reading, const char *key,
     return CAIRN_OK;
 }
 
-/* Tied parameters are in several stages of a pipeline, cut at other places in each: the first's are
- * read. */
+/* Tied parameters are in several stages, cut at other places in each: the first's are read. */
 static bool
 is_of_another_part(const struct reading *reading, const char *name)
 {

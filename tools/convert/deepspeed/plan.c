@@ -8,8 +8,7 @@
 
 #include "tools/convert/deepspeed/make.h"
 
-/* Padding at the end of the rank's part; BF16_Optimizer counts all of the group's at the last
- * rank. */
+/* Padding at the end of the rank's part; BF16_Optimizer counts it all at the last rank. */
 static uint64_t
 padding_of(const struct cairn_deepspeed_target *target, uint32_t group)
 {

@@ -174,8 +174,7 @@ is_carried(const struct cairn_output *output, uint32_t tensor)
     return false;
 }
 
-/* Whether a name is of a part of the module that is not written: there are fewer tensor-parallel
- * ranks now. */
+/* Whether a name is of a part that is not written: there are fewer tensor-parallel ranks now. */
 static bool
 is_of_no_part(const struct cairn_deepspeed_target *target, const char *name)
 {

@@ -28,8 +28,7 @@ cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64
     return true;
 }
 
-/* The sub_group_size in the job's configuration in a model_states object, else DeepSpeed's
- * default. */
+/* The sub_group_size in a model_states object's configuration, else DeepSpeed's default. */
 static uint64_t
 subgroups_size(const struct cairn_pickle_node *model)
 {
@@ -125,8 +124,7 @@ cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
     return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
 }
 
-/* Cuts the parameters [first, end), those of one of the optimizer's groups, into buffers behind the
- * `count` that there are. */
+/* Cuts one setting's parameters [first, end) into buffers behind the `count` that there are. */
 static uint32_t
 cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t first, uint32_t end,
             uint64_t size, struct cairn_deepspeed_group *made, uint32_t count)
@@ -150,8 +148,7 @@ cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t fi
     return count;
 }
 
-/* The buffers that this many ranks have: the parameters stay in their order, and only the ends of
- * groups are others. */
+/* Makes the buffers for so many ranks: parameters keep their order, only ends of groups move. */
 static cairn_err
 split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *settings,
            uint64_t size)
@@ -181,8 +178,7 @@ split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node
     return CAIRN_OK;
 }
 
-/* The buffers are others than so many ranks have, and by which size they were split is not
- * known. */
+/* The buffers are those of other ranks, and the size at which they were split is unknown. */
 static cairn_err
 keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool flat)
 {
@@ -236,8 +232,7 @@ cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
     return err;
 }
 
-/* What one of the optimizer's groups has for a buffer, for buffer `number`: the words in it name
- * the buffer. */
+/* Copies a group's state of a buffer for buffer `number`, which the words in it name. */
 static struct cairn_pickle_node *
 copy_state(struct cairn_pickle *tree, const struct cairn_pickle_node *state, uint32_t number)
 {

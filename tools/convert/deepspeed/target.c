@@ -117,11 +117,8 @@ cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
     memset(target, 0, sizeof(*target));
 }
 
-/*
- * Whether a parameter and its master are one tensor of the source, which the files keep apart: ZeRO
- * 1 and 2 have both, and in flat buffers a master is cut in other places than a parameter in the
- * module.
- */
+/* Whether a parameter and its master are one tensor of the source, and apart in the files: ZeRO 1
+ * and 2 have both, and flat buffers cut a master at other places than the module. */
 static bool
 is_apart(const struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t of)
 {
@@ -300,12 +297,9 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
     return err;
 }
 
-/*
- * With round_robin_gradients the order in the buffers of ZeRO 1 and 2 depends on the number of
- * ranks, and DeepSpeed's loader does not look at the order that the files tell. The number is the
- * source's own, wherever it came through: `parallelism` is of those who wrote the files that are
- * read.
- */
+/* With round_robin_gradients the order in the buffers of ZeRO 1 and 2 depends on the number of
+ * ranks, and DeepSpeed's loader ignores the order in the files. `parallelism` is of those who wrote
+ * the files that are read; the number is the job's, also with other formats in between. */
 static cairn_err
 check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, bool flat)
 {
@@ -346,8 +340,7 @@ count_parts(const struct cairn_checkpoint *checkpoint)
     return count;
 }
 
-/* How many parts a pipeline has: objects of later tensor-parallel ranks are there only where they
- * say something else. */
+/* A pipeline's parts; later tensor-parallel ranks only have objects that differ. */
 static uint32_t
 count_stages(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
 {

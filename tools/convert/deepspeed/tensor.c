@@ -180,8 +180,7 @@ cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
 
 /* ---- objects ---- */
 
-/* Notes which tensors are parameters of the module, and their parts. A tied parameter counts as
- * what it is tied to. */
+/* Notes the module's parameters and their parts. A tied parameter counts as its original. */
 static cairn_err
 note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *root)
 {

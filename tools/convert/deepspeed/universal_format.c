@@ -135,11 +135,8 @@ plan_parameter(struct writing *writing, uint32_t group,
 
 /* ---- what all parameters share ---- */
 
-/*
- * zero/optimizer_state.pt: ZeRO 1 and 2 look for param_groups and ds_version in it, ZeRO 3 for the
- * step and the param_groups in an optimizer_state_dict of its own. Both are given, so that either
- * can load.
- */
+/* zero/optimizer_state.pt: ZeRO 1 and 2 look for param_groups and ds_version in it, ZeRO 3 for step
+ * and param_groups in an inner optimizer_state_dict. It gets both, so that either can load. */
 static cairn_err
 plan_optimizer_state(struct writing *writing)
 {
@@ -300,10 +297,8 @@ make_states(struct reading *reading, struct cairn_pickle *tree,
     return states;
 }
 
-/*
- * From optimizer_state.pt the object of a rank's optim_states: what the universal form has taken
- * apart stands in it again as words.
- */
+/* Makes a rank's object of optim_states from optimizer_state.pt, with words for what is apart here.
+ * */
 static void
 make_optimizer(struct reading *reading, struct cairn_torch_source *source)
 {

@@ -581,11 +581,8 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target)
     return err;
 }
 
-/*
- * Holds the source's checksums against what was read. Where they do not fit, a later run must not
- * continue what was written, not even with another copy of the source, which may well have the same
- * size and time.
- */
+/* Compares the source's checksums with what was read. If they differ, no later run may continue
+ * what was written, not even with another copy of the source of the same size and time. */
 static cairn_err
 check_sums(const struct cairn_conversion *conversion, struct cairn_source_sums *sums,
            struct cairn_handles *handles, struct cairn_target *target)

@@ -218,10 +218,8 @@ add_entry(struct cairn_gather *gather, const struct entry *entry, struct cairn_c
 
 /* ---- short runs ---- */
 
-/*
- * Moves whose runs lie side by side in the source, row after row: `count` of them, with the same
- * number of runs and the same stride; together a row is `width` bytes.
- */
+/* Moves whose runs lie side by side in the source, row after row: `count` of them, with the same
+ * number of runs and stride; a row is `width` bytes. */
 struct bundle {
     const struct cairn_move *moves;
     size_t count;
@@ -266,8 +264,7 @@ next_bundle(const struct cairn_move *moves, size_t count)
     return bundle;
 }
 
-/* One element after the other, for the sizes that elements have: the compiler makes each a load and
- * a store. */
+/* Element by element, for the usual sizes: the compiler makes each a load and a store. */
 static void
 copy_runs(const uint8_t *from, uint64_t from_stride, uint8_t *to, uint64_t to_stride,
           uint64_t run_bytes, uint64_t count)

@@ -292,11 +292,9 @@ first_span(const struct span *spans, size_t count, uint32_t container, uint64_t 
                                                                                            : low;
 }
 
-/*
- * Adds to what was read of a block what lies between the pieces in it, by reading that. Where
- * pieces overlap, or something else was read, that does not make it whole: is_read_once tells.
- * Errors are ignored here, for then the whole block is read.
- */
+/* Reads what lies between the pieces of a block and adds it. If pieces overlap, or something else
+ * was read, that does not complete it: is_read_once tells. Errors are ignored: then the whole block
+ * is read. */
 static void
 add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
          const struct cairn_source_sum *sum, uint64_t index, const struct span *spans, size_t count,
@@ -356,8 +354,7 @@ complain_of_reading(const struct cairn_checkpoint *checkpoint, const struct cair
                           block_begin(sum, block), block_end(sum, block));
 }
 
-/* What the pieces are and where, for blocks that were read in part; made when it is first
- * needed. */
+/* Where the pieces are, for blocks that were read in part; made when first needed. */
 struct gaps {
     struct span *spans;
     size_t count;

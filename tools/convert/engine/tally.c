@@ -188,8 +188,7 @@ find_in_piece(const struct cairn_tensor *tensor, const struct cairn_piece *piece
     return true;
 }
 
-/* False where no piece of the tensor has that byte of the container. The tensor is regular. Thread:
- * any, concurrently. */
+/* False if no piece of the (regular) tensor has that byte of the container. Thread: any. */
 static bool
 locate(const struct locator *locator, uint32_t tensor, uint32_t container, uint64_t offset_bytes,
        struct spot *out)

@@ -455,8 +455,7 @@ end_parts(struct cairn_target *target, struct cairn_complaint *complaint)
     return err;
 }
 
-/* Syncs the directories that a name goes through; those that `before` (NULL: none) goes through,
- * too, are left out. */
+/* Syncs the directories on a name's way, except those on the way of `before` (NULL: none). */
 static cairn_err
 sync_directories_of(const struct cairn_target *target, const char *name, const char *before)
 {
@@ -483,8 +482,7 @@ sync_directories_of(const struct cairn_target *target, const char *name, const c
     return err;
 }
 
-/* Gives all part files their names, and only then syncs directories: the first sync brings most of
- * the names to the disk. */
+/* Renames all part files, then syncs directories: the first sync brings most names to the disk. */
 static cairn_err
 rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
 {

@@ -203,10 +203,8 @@ compare_stretches(const void *left, const void *right)
     return CAIRN_COMPARE(a->container, b->container) ?: CAIRN_COMPARE(a->begin, b->begin);
 }
 
-/*
- * The ranges of containers that the pieces of a layout touch, sorted; freed by the caller.
- * `gap_max`: ranges that are nearer than that are one. CAIRN_NOMEM.
- */
+/* The ranges of containers that a layout's pieces touch, sorted; freed by the caller. Ranges that
+ * are at most `gap_max` apart are one. CAIRN_NOMEM. */
 static cairn_err
 stretches_of(const struct cairn_layout *layout, uint64_t gap_max, struct cairn_stretch **out,
              size_t *count)

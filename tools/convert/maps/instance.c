@@ -164,8 +164,7 @@ same_pieces(const struct cairn_map_stage *stage, uint32_t tensor)
     return true;
 }
 
-/* What a target tensor of aliases is an alias of: what its part's original became, where that has
- * the same elements. */
+/* What a target tensor of aliases ties to: what its part's original became, if that is equal. */
 static uint32_t
 alias_of(const struct cairn_map_instance *instance, uint32_t ordinal, uint32_t dims,
          const uint64_t *shape)

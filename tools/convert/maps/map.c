@@ -156,8 +156,7 @@ is_dropped(const struct cairn_map_stage *stage, const struct cairn_tensor *tenso
     return false;
 }
 
-/* What is carried as it is: opaque state, but for what describes the old names, and what the
- * optimizer keeps for itself. */
+/* Opaque state that is carried, except what describes old names, and what the optimizer keeps. */
 static bool
 is_carried(const struct cairn_map_stage *stage, uint32_t tensor)
 {

@@ -473,8 +473,6 @@ parse_conditions(struct cairn_map *map, struct lexer *lexer, struct cairn_map_ru
             lexer_fail(lexer, "what is given has a number that the rule's tensors do not have");
 }
 
-/* A whole rule, to its end. *rule is the caller's to end with rule_fini, also where it is
- * wrong. */
 static void
 rule_fini(struct cairn_map_rule *rule)
 {

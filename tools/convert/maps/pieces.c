@@ -95,8 +95,7 @@ place(const struct cairn_map_tensor *tensor, uint32_t part, const uint64_t *valu
     return true;
 }
 
-/* Joins both placements axis by axis, in the target's order: dimension by dimension, innermost
- * first. */
+/* Joins both placements axis by axis, in the target's order, innermost dimension first. */
 static bool
 join(const struct placement *source, const struct placement *target, const uint64_t *values,
      struct stride_pair *axes)
@@ -136,8 +135,7 @@ make_runs(const struct stride_pair *axes, uint32_t count, struct cells *cells, b
     }
 }
 
-/* A source dimension is in one run only: of two the longer stays, and the axes of the other are
- * counted through. */
+/* Only one run has a source dimension: the longer stays, the other's axes are counted through. */
 static void
 part_runs(const struct stride_pair *axes, uint32_t count, struct cells *cells, bool *inner)
 {
@@ -155,11 +153,9 @@ part_runs(const struct stride_pair *axes, uint32_t count, struct cells *cells, b
         }
 }
 
-/*
- * Begins with part `part` of a rule: from source to target, both shaped, with all sizes known.
- * Captures that are axes of the other tensor have their number in fixed[] (by symbol), and
- * is_fixed[] says which. False: more boxes than CELLS_MAX, or more axes than fit.
- */
+/* Begins with part `part` of a rule: from source to target, both shaped, with all sizes known.
+ * Captures that are axes of the other tensor have their number in fixed[] (by symbol; see
+ * is_fixed[]). False: more boxes than CELLS_MAX, or too many axes. */
 static bool
 cells_init(const struct cairn_map_tensor *source, const struct cairn_map_tensor *target,
            uint32_t part, const uint64_t *values, const uint64_t *fixed, const bool *is_fixed,

@@ -3,8 +3,7 @@
 
 #include "tools/convert/maps/language.h"
 
-/* The file's bytes between two symbols of this object. Paths count from the root of the tree, where
- * the compiler is run. */
+/* The file's bytes between two symbols of this object. Paths count from the root of the tree. */
 #define PRESET(symbol, name)                                                                       \
     __asm__(".pushsection .rodata\n" #symbol "_begin: .incbin \"tools/convert/maps/presets/" name  \
             ".map\"\n" #symbol "_end:\n.popsection\n");                                            \

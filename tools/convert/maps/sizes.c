@@ -36,8 +36,7 @@ cairn_map_factor_size(const struct cairn_map_factor *factor, const uint64_t *val
     return size;
 }
 
-/* a * x + b, where x is `unknown`. False: x is there squared, another axis is unknown, or too
- * large. */
+/* a * x + b, where x is `unknown`. False: x is squared, another axis is unknown, or too large. */
 static bool
 as_linear(const struct cairn_map_factor *factor, const uint64_t *values, uint32_t unknown,
           uint64_t *a, uint64_t *b)

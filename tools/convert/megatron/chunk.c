@@ -180,10 +180,8 @@ add_key(struct making *making, const struct cairn_megatron_key *key, uint32_t la
     return add_tensor(making, canonical, stored, key->name.has_expert, shared);
 }
 
-/*
- * Keys of experts, from first on: those of sequential experts follow one another expert by expert,
- * those of grouped experts kind by kind. Gives where the run ends.
- */
+/* Keys of experts from `first` on: sequential experts follow one another expert by expert, grouped
+ * experts kind by kind. Gives where the run ends. */
 static cairn_err
 add_experts(struct making *making, uint32_t first, uint32_t layer, uint32_t *end)
 {

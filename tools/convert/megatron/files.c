@@ -42,8 +42,7 @@ parse_folder(const char *name, struct cairn_megatron_folder *folder)
     return *at == '\0';
 }
 
-/* What latest_checkpointed_iteration.txt says, as the name of a folder; "" where there is no such
- * file. */
+/* The folder that latest_checkpointed_iteration.txt names; "" without such a file. */
 static cairn_err
 read_latest(const struct cairn_place *place, char iteration[CAIRN_MEGATRON_FOLDER_BYTES],
             struct cairn_complaint *complaint)

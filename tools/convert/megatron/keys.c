@@ -133,8 +133,7 @@ order_of(const char *name, bool local)
         local && cairn_megatron_norm_rename(name, false, plain, sizeof(plain)) ? plain : name);
 }
 
-/* Whether the table says where a parameter registers among all others, by which the optimizer's
- * buffers go. */
+/* Whether the table tells a parameter's place among all, which the optimizer's buffers follow. */
 static bool
 is_order_known(const struct found *found)
 {

@@ -182,8 +182,7 @@ choose_groups(struct make *make)
     return err;
 }
 
-/* What Megatron-LM sets again at each step, so that a source that did it otherwise trains on in
- * another way. */
+/* Megatron-LM sets the decay again at each step, so such a source would train on differently. */
 static cairn_err
 tell_decay(const struct make *make)
 {

@@ -295,8 +295,7 @@ read_tensor(struct reading *reading, const struct cairn_pickle_node *model, cons
     return err;
 }
 
-/* What a module keeps beside its parameters, such as the history of FP8 scales: of tensor-parallel
- * rank 0. */
+/* State that a module keeps, such as the history of FP8 scales: of tensor-parallel rank 0. */
 static cairn_err
 read_extra(struct reading *reading, struct cairn_pickle_node *node, const char *canonical)
 {

@@ -113,12 +113,9 @@ align(uint64_t elements)
     return (elements + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
 }
 
-/*
- * Parameters from the last registered to the first, each at a multiple of 64 elements. A bucket
- * ends once it has bucket_elements, and before and after a tied embedding; what pads its end, for
- * equal parts of all data-parallel ranks, is not saved. Buckets begin at a multiple of 64 too, so
- * only lengths count here.
- */
+/* Parameters from the last registered to the first, each at a multiple of 64 elements. A bucket
+ * ends once it has bucket_elements, and before and after a tied embedding; padding at its end is
+ * not saved. Buckets begin at a multiple of 64 too, so only lengths count here. */
 uint64_t
 cairn_megatron_buffer(const struct cairn_megatron_part *parts, const uint32_t *order,
                       uint32_t count, uint64_t bucket_elements, uint64_t *begins)

@@ -104,8 +104,7 @@ take_states(const struct cairn_torch_source *source, const struct cairn_pickle_n
     return states != NULL;
 }
 
-/* Gives the state of every part, in members[part_count]; false where groups and parts do not go
- * together. */
+/* Gives the state of every part, in members[part_count]; false if groups and parts disagree. */
 static bool
 match(const struct cairn_megatron_state *state, const struct cairn_torch_source *source,
       const struct cairn_pickle_node *optimizer, bool expert, struct member *members,

@@ -42,8 +42,7 @@ tensors_begin(const struct fill *fill)
     return fill->target->part_count + fill->flat_count;
 }
 
-/* The tensor of the source that is a part's `key`; UINT32_MAX, complained about, where there is
- * none. */
+/* The tensor of the source that is a part's `key`; UINT32_MAX, complained about. */
 static uint32_t
 fill_state(const struct cairn_megatron_target *target, const char *key, uint32_t part)
 {

@@ -161,8 +161,7 @@ split_layers(struct cairn_megatron_target *target)
 
 /* ---- the whole ---- */
 
-/* Whether a name is of the state of an optimizer that is not distributed: it lies in
- * model_optim_rng.pt. */
+/* Whether a name is of a non-distributed optimizer's state: it lies in model_optim_rng.pt. */
 static bool
 is_plain_state(const char *name)
 {

@@ -183,8 +183,7 @@ measure(const struct cairn_checkpoint *source, struct cairn_mdist_arrays *arrays
             pattern->regular |= 1U << d;
 }
 
-/* What stands before a number, for all patterns that have it: they are stacked together or not at
- * all. */
+/* What stands before a number, in all patterns that have it: all are stacked, or none. */
 struct root {
     const char *text;
     size_t bytes;

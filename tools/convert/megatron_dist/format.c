@@ -138,8 +138,7 @@ refuse(struct cairn_mdist_reading *reading, const char *key, const char *why)
 
 /* ---- what an array holds ---- */
 
-/* The halves of a gated layer may be arrays of their own, with "_w" (gate) and "_v" (up) behind the
- * key. */
+/* The halves of a gated layer may be two arrays: "_w" (gate) and "_v" (up) behind the key. */
 static enum cairn_mdist_half
 half_of(const char *key)
 {
@@ -553,8 +552,7 @@ read_checkpoint(struct cairn_checkpoint *checkpoint)
                                  checkpoint->place.path);
 }
 
-/* Whether the ranks of Megatron-LM that saved the source had an optimizer that is not
- * distributed. */
+/* Whether the source's ranks of Megatron-LM had an optimizer that is not distributed. */
 static cairn_err
 find_plain(const struct cairn_checkpoint *checkpoint, bool *plain)
 {

@@ -90,8 +90,7 @@ compare_objects(const void *left, const void *right)
     return order ? order : CAIRN_COMPARE(a->ep, b->ep);
 }
 
-/* All objects that are carried, by stage, tensor-parallel and expert-parallel rank; the caller
- * frees *objects. */
+/* All carried objects, by stage, tensor- and expert-parallel rank; the caller frees *objects. */
 static cairn_err
 list_objects(const struct taking *taking, struct object **objects, uint32_t *count)
 {
@@ -154,8 +153,7 @@ settle(const struct taking *taking, struct cairn_pickle *tree, struct cairn_pick
     return cairn_megatron_settings_reshardable(tree, settings);
 }
 
-/* Whether settings are of state that is written by parameter: that of other encodings lies as it
- * was. */
+/* Whether settings are of state by parameter; other encodings stay as they were. */
 static bool
 is_reshardable(const struct cairn_pickle_node *settings)
 {
@@ -243,8 +241,7 @@ take_values(struct taking *taking, struct object *first)
 
 /* ---- RNG states ---- */
 
-/* A copy of an object without its models and RNG states, and without what its args say of the one
- * process. */
+/* A copy of an object without models, RNG states, and what its args say of the one process. */
 static struct cairn_pickle_node *
 rest_of(struct object *object)
 {

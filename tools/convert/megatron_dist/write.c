@@ -214,9 +214,8 @@ extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint32_t stacked,
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "                       \
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}"
 
-/* Each chunk is an archive of its own: of a thousand ranks, those of a norm would hold a number
- * each. So the count of chunks is bounded by the count of tensors and the bytes, and not by that of
- * ranks. */
+/* Each chunk is an archive: with a thousand ranks, those of a norm would hold a number each. So
+ * their count is bounded by tensors and bytes, not by ranks. */
 enum { CHUNK_BYTES_MIN = 1 << 20 };
 
 static const struct cairn_state_path no_path;

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of an object: what it is called with; what is set by key, in an order that an OrderedDict
- * keeps. */
+/* Of an object: the call; and what is set by key, in the order of an OrderedDict. */
 enum { PART_ARGS = 1, PART_PAIRS = 4 };
 
 enum {
@@ -84,8 +83,7 @@ same_real(double left, double right, bool bits)
     return !bits && (left == right || (isnan(left) && isnan(right)));
 }
 
-/* What two nodes of one kind say themselves; *inner where they hold others that are still to be
- * compared. */
+/* Compares two nodes of one kind; *inner if what they hold is still to be compared. */
 static bool
 same_node(const struct cairn_pickle_node *left, const struct cairn_pickle_node *right, bool bits,
           bool *inner)
@@ -161,8 +159,7 @@ same_key(const struct cairn_pickle_node *left, const struct cairn_pickle_node *r
     return left->kind == right->kind && same_node(left, right, true, &inner) && !inner;
 }
 
-/* The place of a key among every `stride`-th node of one that holds nodes; UINT32_MAX: nowhere, or
- * more than once. */
+/* A key's place among every `stride`-th node of a container; UINT32_MAX: none, or several. */
 static uint32_t
 only_place(struct comparing *comparing, const struct cairn_pickle_node *holder, uint32_t stride,
            const struct cairn_pickle_node *key)
@@ -180,12 +177,9 @@ only_place(struct comparing *comparing, const struct cairn_pickle_node *holder, 
     return found;
 }
 
-/*
- * The place in the right dict (stride 2) or set (stride 1) of the left one's key `i`; UINT32_MAX
- * where it has none. Most keys are at the same place. One that is not has to be there once on both
- * sides: so all keys of the left are paired with all of the right, also where a hostile pickle says
- * some twice.
- */
+/* The place in the right dict (stride 2) or set (stride 1) of the left one's key `i`, mostly the
+ * same; UINT32_MAX. A key elsewhere must be there once on both sides: so keys pair up even if a
+ * hostile pickle repeats some. */
 static uint32_t
 place_of(struct comparing *comparing, const struct frame *frame, uint32_t stride, uint32_t i)
 {

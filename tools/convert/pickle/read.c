@@ -172,11 +172,9 @@ op_mark(struct cairn_pickle_machine *vm)
     cairn_pickle_machine_mark(vm);
 }
 
-/*
- * Python throws values away in one place only: when an object turns out to hold itself it was made
- * twice, and the first one is then taken from the memo, behind at most two more POPs. Anywhere else
- * a call whose result is thrown away was made for its effect.
- */
+/* Python throws values away only when an object turns out to hold itself: it was made twice, and
+ * the first one is then taken from the memo, behind at most two more POPs. Any other call whose
+ * result is thrown away was made for its effect. */
 static void
 check_thrown(struct cairn_pickle_machine *vm, const struct cairn_pickle_node *node)
 {

@@ -240,8 +240,7 @@ read_unicode(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes
     return cairn_pickle_borrow(pickle, CAIRN_PICKLE_TEXT, out, out_bytes);
 }
 
-/* Takes a line without its newline. NULL: *why says what is wrong with it (static), or the arena is
- * full. */
+/* Takes a line without its newline. NULL: *why is what is wrong (static), or the arena is full. */
 typedef struct cairn_pickle_node *line_reader(struct cairn_pickle *, const uint8_t *, size_t,
                                               const char **);
 
@@ -389,10 +388,8 @@ cairn_pickle_op_marked_sequence(struct cairn_pickle_machine *vm)
     push_sequence(vm, items, count);
 }
 
-/*
- * Whether the value on top may grow. The tree says in which order an object was given items, pairs
- * and state; another order would mean something else and cannot be expressed.
- */
+/* Whether the value on top may grow. The tree keeps in which order an object got items, pairs and
+ * state; it cannot express another order. */
 static struct cairn_pickle_node *
 growing(struct cairn_pickle_machine *vm, enum cairn_pickle_kind kind)
 {

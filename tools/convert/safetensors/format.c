@@ -277,8 +277,7 @@ safetensors_finish(const struct cairn_checkpoint *checkpoint, struct cairn_outpu
 
 enum { LENGTH_BYTES = 8 };
 
-/* A file of another name, as any may be written: a length, and an object of JSON that is as
- * long. */
+/* A file of another name: a length, and a JSON object of that length. */
 static bool
 begins_with_header(const struct cairn_place *place)
 {

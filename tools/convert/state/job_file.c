@@ -142,8 +142,7 @@ read_own(const struct cairn_checkpoint *checkpoint, struct cairn_job_file *job,
                                  checkpoint->place.path, CAIRN_PARAM_GROUPS_NAME);
 }
 
-/* A group of the file that is nothing but names gets the hyperparameters that the source has for
- * the first. */
+/* A group of the file with names alone gets the source's hyperparameters of its first parameter. */
 static void
 complete_groups(struct cairn_job_file *job, const struct cairn_pickle_node *own)
 {

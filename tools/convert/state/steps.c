@@ -132,12 +132,9 @@ is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tens
     return false;
 }
 
-/*
- * How likely state under a prefix is that of the optimizer whose moments are the checkpoint's. A
- * checkpoint may have several optimizers. The readers take one: its tensors are optimizer state,
- * mostly under the names of parameters, and else under the prefix; those of the others are buffers
- * under their own.
- */
+/* How likely state under a prefix belongs to the optimizer whose moments the checkpoint has. Of
+ * several optimizers the readers take one: its tensors are optimizer state, mostly under
+ * parameters' names, else under the prefix; the others' are buffers. */
 enum owner { ANOTHERS, ANYONES, USUAL, OURS };
 
 static enum owner

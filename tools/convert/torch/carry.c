@@ -83,8 +83,7 @@ storage_for(struct filler *filler, uint32_t identity, uint64_t bytes, uint32_t *
     return CAIRN_OK;
 }
 
-/* A tensor over a storage. torch.save has one text for a storage's key, however many tensors share
- * it. */
+/* A tensor over a storage. torch.save has one text for a storage's key, however many share it. */
 static struct cairn_pickle_node *
 make_tensor(struct filler *filler, const struct cairn_torch_view *view, uint32_t storage)
 {

@@ -159,8 +159,7 @@ pack_groups(struct cairn_torch_reading *reading, struct cairn_torch_leaf *list)
 
 /* ---- leaves ---- */
 
-/* The name of what the writer had no other place for; NULL for any other leaf, and where the name
- * is taken. */
+/* The name of what the writer had no place for; NULL for any other leaf, or if it is taken. */
 static const char *
 carried_name(const struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf)
 {

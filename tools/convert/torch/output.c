@@ -151,12 +151,9 @@ cairn_torch_output_place(struct cairn_output *output, struct cairn_torch_output 
     return err ? err : add_literals(output, added, CAIRN_TORCH_HEAD);
 }
 
-/*
- * Adds a file to the output whose object is the tree once it is filled. Where storage i lies is
- * told by cairn_torch_output_at. The tree may be ended afterwards. Errors: those of
- * cairn_torch_carry_fill, of the pickle's writer and of cairn_output_add_file. *out is for the
- * caller to end in any case.
- */
+/* Adds a file with the filled tree as its object; cairn_torch_output_at tells where storages lie.
+ * The tree may be ended afterwards. Errors: those of cairn_torch_carry_fill, of writing the pickle
+ * and of cairn_output_add_file. The caller ends *out in any case. */
 static cairn_err
 output_add(struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
            struct cairn_torch_output *out)

@@ -70,8 +70,7 @@ take_kept_names(struct cairn_torch_reading *reading, const struct cairn_pickle_n
     return err;
 }
 
-/* Names that a conversion said (torch/plan.c). They stay in the tree: other formats say them in
- * their own way. */
+/* Names that a conversion said (torch/plan.c). They stay in the tree for other formats. */
 static cairn_err
 take_said_names(struct cairn_torch_reading *reading, bool *known)
 {
@@ -207,9 +206,8 @@ cairn_torch_reading_name_parameters(struct cairn_torch_reading *reading,
 
 /* ---- said by a file that is made ---- */
 
-/* Whether the model's parameters in their order are those of the optimizer. Of a tie the model may
- * have two names, and a buffer may look like a parameter: then this says no, and the names are
- * stored without need. */
+/* Whether the model's parameters in order are the optimizer's. With ties, or buffers that look like
+ * parameters, this says no, and the names are stored without need. */
 static bool
 is_order_of_model(const struct cairn_torch_building *building)
 {

@@ -26,8 +26,7 @@
 
 /* ---- opaque state as nodes ---- */
 
-/* Opaque state of the source as a node of the tree. The errors of loading it and of
- * cairn_pickle_read. */
+/* Opaque state as a node of the tree. Errors of loading and of cairn_pickle_read. */
 static cairn_err
 building_read(struct cairn_torch_building *building, const char *name,
               struct cairn_pickle_node **node)
@@ -155,8 +154,7 @@ comes_with_object(const struct cairn_layout *layout, const struct cairn_tensor *
     return object != UINT32_MAX && !strchr(cairn_layout_tensor(layout, object)->name, '/');
 }
 
-/* Whether a buffer is of the object of one of Megatron-LM's ranks, such as its random number
- * states. */
+/* Whether a buffer belongs to an object of a rank of Megatron-LM, such as its random states. */
 static bool
 is_of_rank(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
 {

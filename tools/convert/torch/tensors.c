@@ -70,10 +70,8 @@ make_storage_room(struct cairn_torch_file *file)
     return CAIRN_OK;
 }
 
-/*
- * What only the form before 1.6 has becomes what the one since has: ('module', class, source file,
- * source) the class, and a storage's id without the view that it is not.
- */
+/* Replaces what only the form before 1.6 has: ('module', class, source file, source) by the class,
+ * and a storage's id by one without the view, which is none. */
 static bool
 modernize(struct cairn_pickle_node *node)
 {

@@ -46,8 +46,8 @@ uint64_t cairn_torch_plan_bytes(const struct cairn_torch_plan *plan);
 struct cairn_zip_planned *cairn_torch_plan_storage_at(struct cairn_torch_plan *plan,
                                                       uint32_t storage);
 
-/* Hands out all but the storages, from the file's start: once every checksum is filled in (those
- * before the first storage need none). Runs do not overlap. Errors of `put`, CAIRN_NOMEM. */
+/* Hands out all but the storages, from the file's start: once every checksum is filled in (what
+ * precedes the first storage needs none). Runs do not overlap. Errors of `put`, CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_plan_put(struct cairn_torch_plan *plan,
                                                 cairn_zip_put_fn *put, void *context);
 

@@ -94,8 +94,7 @@ release(void *state)
     free(universal);
 }
 
-/* The files: the more the larger the checkpoint is. Their numbers are not containers of
- * anything. */
+/* The number of files grows with the checkpoint. Their numbers are not containers. */
 static cairn_err
 plan_files(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
            const struct cairn_layout *tensors, struct cairn_universal *universal)
