@@ -416,9 +416,8 @@ warn_of_unsummed(struct cairn_checkpoint *checkpoint)
         return CAIRN_OK;
     return cairn_checkpoint_warn(
         checkpoint,
-        "%" PRIu64 " tensors or objects, the first in %.200s, were saved without checksums (after "
-        "torch.serialization.set_crc32_options(False), in the form of before PyTorch "
-        "1.6, or as plain bytes): damage to their data cannot be detected",
+        "%" PRIu64 " tensors or objects, the first in %.200s, were saved without checksums: damage "
+                   "to their data cannot be detected",
         checkpoint->unsummed_count,
         cairn_checkpoint_container_name(checkpoint, checkpoint->unsummed_first));
 }

@@ -72,14 +72,14 @@ open_chunk(const struct cairn_dcp_chunks *chunks, const struct cairn_dcp_source 
     err = cairn_torch_open(source->fd, where, wanted->item.offset_bytes, wanted->item.bytes,
                            CAIRN_DCP_TREE_BYTES_MAX, &file, complaint);
     if (err)
-        return cairn_complain(complaint, err,
-                              "%s: the item of %s is not a whole archive of torch.save: it is "
-                              "damaged, or was saved with another serialization; take another copy",
-                              place, where);
+        return cairn_complain(
+            complaint, err,
+            "%s: the item of %s is no whole archive of torch.save; take another copy", place,
+            where);
     if (!is_chunk(&file, entry, extent)) {
         err = cairn_complain(complaint, CAIRN_CORRUPT,
                              "%s: %s holds another tensor than .metadata names; the files are of "
-                             "different checkpoints, or damaged",
+                             "two checkpoints, or damaged",
                              place, where);
     } else {
         const struct cairn_torch_tensor *found = &file.tensors[0];

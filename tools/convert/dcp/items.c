@@ -173,8 +173,8 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
         if (!cairn_pickle_copy_text(item->path, source->name, sizeof(source->name)) ||
             !cairn_place_name_check(source->name))
             return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                                ".metadata says that %.200s lies in a file outside the checkpoint, "
-                                "or has no usable name; take another copy",
+                                ".metadata says that %.200s lies outside the checkpoint, or has no "
+                                "usable name; take another copy",
                                 name);
         err = cairn_checkpoint_add_file(checkpoint, source->name, &source->container);
         if (!err)

@@ -335,8 +335,7 @@ cairn_deepspeed_cuts_read(const struct cairn_pickle_node *info, struct cairn_dee
     for (size_t i = 0; i < sizeof(lists) / sizeof(*lists) && !err; i++)
         err = add_list(out, lists[i].category, cairn_pickle_get(info, lists[i].key), why);
     if (!err && ((refused && !unsupported) || (subs && !is_list(subs)))) {
-        *why = "what universal_checkpoint_info has under a key of patterns is not what DeepSpeed "
-               "writes";
+        *why = "universal_checkpoint_info has patterns that are not what DeepSpeed writes";
         err = CAIRN_VERSION;
     }
     for (uint32_t i = 0; subs && i < subs->count && !err; i++) {

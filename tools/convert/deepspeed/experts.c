@@ -113,7 +113,7 @@ count_own(const struct cairn_deepspeed_groups *groups, const struct cairn_deepsp
         if (!whole)
             return CAIRN_CORRUPT;
         *why = "its ranks cannot have as many experts each as it says: layer_…_expert_… files are "
-               "missing, or of another checkpoint";
+               "missing";
         if (whole->experts % own->layers[i].experts != 0)
             return CAIRN_CORRUPT;
     }
@@ -317,7 +317,7 @@ spread_run(const struct cairn_deepspeed_groups *from, const struct run *run, uin
     cairn_err err = CAIRN_OK;
 
     *why = "the experts of a group of its optimizer do not follow one another by number, each with "
-           "the same parameters, so their order on other ranks is unknown";
+           "the same parameters";
     if (!is_by_number(from, run))
         return CAIRN_VERSION;
     *why = "it has too many experts";

@@ -259,11 +259,10 @@ add_name(const struct cairn_place *place, const char *folder, const char *name,
     struct cairn_deepspeed_file file = parse(name, &bf16, &cut);
 
     if (is_other_expert(name))
-        return cairn_complain(
-            complaint, CAIRN_VERSION,
-            "%s: %s is of a job with experts and without ZeRO, or of DeepSpeed before 0.5.4, which "
-            "is not read; load it with DeepSpeed and save it with ZeRO 1 or 2",
-            place->path, name);
+        return cairn_complain(complaint, CAIRN_VERSION,
+                              "%s: %s is of a job with experts and without ZeRO, or of DeepSpeed "
+                              "before 0.5.4, which is not read; save it with ZeRO 1 or 2",
+                              place->path, name);
     if (file.kind == KIND_NONE)
         return CAIRN_OK;
     if (cut)

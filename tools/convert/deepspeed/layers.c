@@ -64,11 +64,10 @@ cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
     cairn_err err = CAIRN_OK;
 
     if (files->expert_count > 0 && files->model_by_rank)
-        return cairn_refuse(
-            checkpoint, CAIRN_CORRUPT,
-            "%s is of a job with experts, and %s of one with ZeRO 3, with which DeepSpeed does not "
-            "train its MoE layers: they are of two checkpoints; separate them",
-            experts[0].path, files->models[0].path);
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
+                            "%s has experts, and %s ZeRO 3, which DeepSpeed does not combine: they "
+                            "are of two checkpoints; separate them",
+                            experts[0].path, files->models[0].path);
     for (uint32_t i = 0, next; i < files->expert_count && !err; i = next) {
         for (next = i + 1; next < files->expert_count && experts[next].part == experts[i].part &&
                            experts[next].layer == experts[i].layer;)

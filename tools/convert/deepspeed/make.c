@@ -163,11 +163,11 @@ make_keys(struct cairn_deepspeed_make *make)
     for (uint32_t k = 0; k < make->key_count; k++)
         if (!make->keys[k].scalar)
             return CAIRN_OK;
-    return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
-                        "has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of "
-                        "an optimizer; convert a checkpoint that has its state, or convert the "
-                        "weights alone to torch and load them before deepspeed.initialize",
-                        parameter->name, parameter->name);
+    return cairn_refuse(
+        make->checkpoint, CAIRN_CORRUPT,
+        "has no exp_avg.%s, nor any other moment of %s, and ZeRO's files are an optimizer's; "
+        "convert a checkpoint with its state, or the weights alone to torch",
+        parameter->name, parameter->name);
 }
 
 /* That a parameter has state under all keys. */
@@ -217,12 +217,12 @@ make_master(struct cairn_deepspeed_make *make, uint32_t member)
         return CAIRN_OK;
     }
     if (parameter->dtype != CAIRN_F32)
-        return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
-                            "has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 "
-                            "too; where the job trained without, convert to universal with --dtype "
-                            "F32 first, and that to deepspeed with --dtype %s",
-                            parameter->name, parameter->name, cairn_dtype_name(parameter->dtype),
-                            cairn_dtype_name(parameter->dtype));
+        return cairn_refuse(
+            make->checkpoint, CAIRN_CORRUPT,
+            "has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 too; convert to "
+            "universal with --dtype F32 first, and that to deepspeed with --dtype %s",
+            parameter->name, parameter->name, cairn_dtype_name(parameter->dtype),
+            cairn_dtype_name(parameter->dtype));
     if (snprintf(name, sizeof(name), MASTER "%s", parameter->name) >= (int)sizeof(name))
         return cairn_refuse(make->checkpoint, CAIRN_CORRUPT, "the name %s is too long",
                             parameter->name);
@@ -434,9 +434,8 @@ tell_roles(struct cairn_deepspeed_make *make)
             !cairn_job_file_lists(make->job.frozen, tensor->name))
             return cairn_refuse(
                 make->checkpoint, CAIRN_INVAL,
-                "%s is not trained, and ZeRO 3 cuts frozen parameters into parts and leaves "
-                "buffers whole; give with --job FILE which it is: {\"frozen\": [names], "
-                "\"buffers\": [names], \"shared\": {name: first name}}",
+                "%s is not trained; say with --job FILE whether it is a buffer: {\"frozen\": "
+                "[names], \"buffers\": [names], \"shared\": {name: first name}}",
                 tensor->name);
     }
     return CAIRN_OK;
@@ -558,8 +557,8 @@ check_slabs(const struct cairn_deepspeed_make *make)
         return CAIRN_OK;
     return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                         "has a group of more than %" PRIu64
-                        " elements per data-parallel rank, which ZeRO 3 splits, and that is not "
-                        "written with --tp; use a larger --dp, or --zero 1 or 2",
+                        " elements per rank, which ZeRO 3 splits, and that is not written with "
+                        "--tp; use a larger --dp, or --zero 1 or 2",
                         CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS);
 }
 

@@ -63,9 +63,8 @@ read_cuts(struct reading *reading, const struct cairn_pickle_node *root, uint64_
     if (!cairn_deepspeed_cuts_agree(&state->cuts, info, state->part_count, state->part, name))
         return cairn_refuse_file(
             reading->checkpoint, reading->where, CAIRN_VERSION,
-            "affine_map in universal_checkpoint_info says of %s that it is cut otherwise than in "
-            "equal parts along one dimension, or scaled, which is not read; merge it with the "
-            "framework that wrote it",
+            "affine_map says of %s that it is cut otherwise than in equal parts along one "
+            "dimension, which is not read; merge it with the framework that wrote it",
             name);
     return CAIRN_OK;
 }
@@ -425,12 +424,12 @@ tell_unmet(const struct reading *reading)
                             ? cairn_deepspeed_cuts_unmet(&reading->state->cuts)
                             : NULL;
 
-    return unmet ? cairn_checkpoint_warn(reading->checkpoint,
-                                         "universal_checkpoint_info has the pattern %s, and no "
-                                         "parameter has this name; a parameter without a pattern "
-                                         "is put together along its first dimension",
-                                         unmet)
-                 : CAIRN_OK;
+    return unmet
+               ? cairn_checkpoint_warn(
+                     reading->checkpoint,
+                     "universal_checkpoint_info has the pattern %s, and no parameter has this name",
+                     unmet)
+               : CAIRN_OK;
 }
 
 cairn_err

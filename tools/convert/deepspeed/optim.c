@@ -142,8 +142,7 @@ read_buffer(struct reading *reading, const char *key, uint32_t group,
             reading->checkpoint, reading->path, CAIRN_CORRUPT,
             "the %s of group %" PRIu32 " has %" PRIu64 " elements, and param_shapes in %" PRIu32
             " ranks makes %" PRIu64 " (%" PRIu64
-            " without padding); the file is of another checkpoint, or of an optimizer whose state "
-            "is not elementwise",
+            " without padding); the file is of another checkpoint",
             key, group, buffer->view.shape[0], reading->state->ranks, partition, lean);
     err = cut_buffer(reading, key, group, buffer, partition);
     (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, group);
@@ -380,9 +379,8 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err)
         err = read_layout(&reading);
     if (!err && !counts_ranks(&reading, cairn_pickle_get(reading.optimizer, "partition_count")))
-        err = refuse(&reading,
-                     "its partition_count is not dp_world_size, or for experts the ranks that have "
-                     "the same parameters: the file is of a job with another number of ranks");
+        err = refuse(&reading, "its partition_count is not the ranks that have the same "
+                               "parameters: the file is of another job");
     if (!err)
         err = check_paddings(&reading);
     if (!err)

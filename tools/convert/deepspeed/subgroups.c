@@ -186,8 +186,7 @@ keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool 
 
     if (ranks == 0)
         return cairn_refuse(target->checkpoint, CAIRN_INVAL,
-                            "does not say where ZeRO 3 splits the optimizer's groups "
-                            "(sub_group_size), and it was not for %" PRIu32
+                            "does not say its sub_group_size of ZeRO 3, and was not for %" PRIu32
                             " ranks; convert what DeepSpeed saved once more",
                             target->ranks);
     if (!flat) {
@@ -200,8 +199,8 @@ keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool 
     return cairn_refuse(
         target->checkpoint, CAIRN_INVAL,
         "has other buffers of ZeRO 3 than its sub_group_size makes, so they hold for its %" PRIu32
-        " data-parallel and %" PRIu32 " tensor-parallel ranks alone, and not for %" PRIu32
-        " and %" PRIu32 "; convert it to deepspeed-universal, which loads on any number of ranks",
+        " data-parallel and %" PRIu32 " tensor-parallel ranks, not for %" PRIu32 " and %" PRIu32
+        "; convert it to deepspeed-universal",
         ranks, tensor_ranks, target->ranks, target->tensor_ranks);
 }
 

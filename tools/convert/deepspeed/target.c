@@ -323,8 +323,8 @@ check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
         (void)snprintf(had, sizeof(had), "its %" PRIu64, ranks);
     return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                         "was saved with round_robin_gradients, so the order of its parameters "
-                        "holds for %s ranks%s and not for these %" PRIu32
-                        "; convert it to deepspeed-universal, and load that without the option",
+                        "holds for %s ranks%s and not for %" PRIu32
+                        "; convert it to deepspeed-universal",
                         had, ranks > 0 ? "" : " that it does not say", target->ranks);
 }
 
@@ -395,8 +395,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err && !target->carried[0])
         err = cairn_complain(checkpoint->complaint, CAIRN_INVAL,
                              "%s did not come from DeepSpeed: the groups of its optimizer are "
-                             "unknown, so its files cannot be made; convert a checkpoint that "
-                             "DeepSpeed saved, or what was converted from one",
+                             "unknown; convert a checkpoint that DeepSpeed saved",
                              checkpoint->place.path);
     if (!err)
         err = cairn_deepspeed_object_load(target, 0, 0, &object);

@@ -686,9 +686,9 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
 
     if (!err && options->zero == CAIRN_ZERO_3)
         err = cairn_checkpoint_warn(
-            checkpoint, "where groups of the optimizer differ, set their hyperparameters after "
-                        "loading: with ZeRO 3 DeepSpeed gives all groups those of the first when "
-                        "it loads a universal checkpoint");
+            checkpoint,
+            "with ZeRO 3 DeepSpeed gives all groups the hyperparameters of the first when it loads "
+            "a universal checkpoint; where they differ, set them after loading");
     return err;
 }
 

@@ -101,11 +101,11 @@ compare(const struct cairn_conversion *conversion, enum cairn_dtype dtype,
         if (!cairn_fingerprint_equal(
                 of_tensors[cairn_layout_tensor_find(layout, pair.tensor->name)],
                 of_others[cairn_layout_tensor_find(layout, pair.of->name)]))
-            return dtype ? cairn_complain(conversion->source.complaint, CAIRN_INVAL,
-                                          "%s: has other elements than %s when these are rounded, "
-                                          "and the format %s would keep those alone; choose a form "
-                                          "that has both, such as another stage of ZeRO",
-                                          pair.tensor->name, pair.of->name, output->format->name)
+            return dtype ? cairn_complain(
+                               conversion->source.complaint, CAIRN_INVAL,
+                               "%s: has other elements than %s when these are rounded, and the "
+                               "format %s would keep those alone; choose another stage of ZeRO",
+                               pair.tensor->name, pair.of->name, output->format->name)
                          : cairn_complain(conversion->source.complaint, CAIRN_INVAL,
                                           "%s: has other elements than %s, and the format %s keeps "
                                           "one for both; leave it out with --drop",

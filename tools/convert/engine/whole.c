@@ -159,8 +159,7 @@ check_expansion(const struct cairn_checkpoint *checkpoint)
         return CAIRN_OK;
     return cairn_refuse(checkpoint, CAIRN_INVAL,
                         "its files have %" PRIu64 " bytes and its tensors %" PRIu64
-                        ", %s alone has %" PRIu64
-                        "; if they were expanded on purpose, add --allow-expanded",
+                        ", %s alone %" PRIu64 "; if expanded on purpose, add --allow-expanded",
                         stored_bytes, tensor_bytes, largest->name, cairn_tensor_bytes(largest));
 }
 
@@ -294,12 +293,11 @@ say_different(const struct comparison *comparison, const struct difference *diff
     char here[NUMBER_TEXT_BYTES], there[NUMBER_TEXT_BYTES];
 
     if (!comparison->whole->map || !difference->replica_bytes)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "tensor %s: is not the same in all its replicas: %s at byte %" PRIu64
-                              " differs from %s at byte %" PRIu64
-                              "; take another checkpoint, or remove the files of the damaged rank",
-                              tensor->name, replica, difference->replica_offset, read,
-                              difference->read_offset);
+        return cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "tensor %s: is not the same in all its replicas: %s at byte %" PRIu64
+            " differs from %s at byte %" PRIu64 "; remove the files of the damaged rank",
+            tensor->name, replica, difference->replica_offset, read, difference->read_offset);
     return cairn_complain(
         complaint, CAIRN_CORRUPT,
         "the map %s makes one parameter of several, %s, whose %.*s must then be one: it is %s in "

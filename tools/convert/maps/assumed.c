@@ -82,9 +82,8 @@ cairn_map_assumed_tell(struct cairn_map_stage *stage, const struct cairn_map_set
             err = cairn_checkpoint_warn(
                 stage->checkpoint,
                 "%s: is %" PRIu64
-                " by the shapes, given %s, and neither config.json nor arguments confirm it: if "
-                "those were wrong by one factor, it would be too, and rows would come out in a "
-                "wrong order; compare it with the model's, or set it with --set %s=N",
+                " by the shapes, given %s, but if those were wrong by one factor, rows would come "
+                "out in a wrong order; compare it with the model's, or set it with --set %s=N",
                 map->symbols[symbol].name, stage->settings.values[symbol], given,
                 map->symbols[symbol].name);
     }

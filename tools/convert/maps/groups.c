@@ -43,9 +43,8 @@ add_member(struct renaming *renaming, struct cairn_pickle_node *list, uint32_t g
         } else if (renaming->group_of[target] != group + 1) {
             return cairn_complain(stage->checkpoint->complaint, CAIRN_INVAL,
                                   "%s: is in group %" PRIu32
-                                  " of the optimizer and other parts of %s are in group %" PRIu32
-                                  ": they cannot become one tensor; leave the optimizer's groups "
-                                  "out with --drop '%s'",
+                                  " of the optimizer and other parts of %s in group %" PRIu32
+                                  "; leave the groups out with --drop '%s'",
                                   name, group, target_name, renaming->group_of[target] - 1,
                                   CAIRN_PARAM_GROUPS_NAME);
         }

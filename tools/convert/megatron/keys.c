@@ -157,8 +157,8 @@ check_order(const struct cairn_megatron_target *target, const struct found *foun
             return cairn_refuse(
                 target->checkpoint, CAIRN_INVAL,
                 "the buffers of Megatron-LM's optimizer name no parameters, and where %s is in "
-                "their order is not known; write it as megatron-dist, or leave the optimizer out "
-                "with --drop 'fp32.*,exp_avg.*,exp_avg_sq.*'",
+                "their order is not known; write megatron-dist, or leave the optimizer out with "
+                "--drop 'fp32.*,exp_avg.*,exp_avg_sq.*'",
                 found[i].name);
     return CAIRN_OK;
 }

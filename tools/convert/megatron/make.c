@@ -146,12 +146,12 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     if (make->chosen[decay] != known)
         err = compare_groups(&make->job.tree, make->chosen[decay], known, &same);
     if (!err && !same)
-        err = cairn_refuse(make->checkpoint, CAIRN_INVAL,
-                           "group %" PRIu32
-                           " of the optimizer, that of %s, has other hyperparameters than a group "
-                           "before it, and Megatron-LM has one group of matrices and one of "
-                           "vectors and biases; give groups that fit with --job FILE",
-                           group, name);
+        err = cairn_refuse(
+            make->checkpoint, CAIRN_INVAL,
+            "group %" PRIu32
+            " of the optimizer, that of %s, has other hyperparameters than one before it, and "
+            "Megatron-LM has one group of matrices and one of vectors; give these with --job FILE",
+            group, name);
     return err;
 }
 
@@ -286,11 +286,11 @@ make_object(struct make *make)
     if (!err)
         err = tell_decay(make);
     if (!err && !make->job.lr_scheduler)
-        err = cairn_checkpoint_warn(checkpoint,
-                                    "%s: has no scheduler of Megatron-LM's (opt_param_scheduler), "
-                                    "without which Megatron-LM itself does not load the optimizer; "
-                                    "give its state with --job FILE: {\"lr_scheduler\": {…}}",
-                                    checkpoint->place.path);
+        err = cairn_checkpoint_warn(
+            checkpoint,
+            "%s: has no opt_param_scheduler, without which Megatron-LM does not load the "
+            "optimizer; give its state with --job FILE: {\"lr_scheduler\": {…}}",
+            checkpoint->place.path);
     if (!err)
         err = cairn_checkpoint_warn(
             checkpoint, "it has neither Megatron-LM's arguments nor its random states; start the "
@@ -327,9 +327,8 @@ cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
     if (!options->job && !has(checkpoint, CAIRN_PARAM_GROUPS_NAME))
         return cairn_checkpoint_warn(
             checkpoint,
-            "%s: does not say the groups of its optimizer, without which Megatron-LM loads the "
-            "weights alone; its state is carried beside them. give them with --job FILE: "
-            "{\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
+            "%s: does not say the groups of its optimizer, so Megatron-LM loads the weights alone; "
+            "give them with --job FILE: {\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
             checkpoint->place.path);
     err = make_object(&make);
     cairn_job_file_fini(&make.job);

@@ -41,12 +41,12 @@ cut(struct reading *reading, const char *key, const struct cairn_torch_tensor *f
     if (view->dims != 1 || !flat->contiguous || view->dtype->dtype == 0)
         return refuse(reading, "a flat buffer is not flat");
     if (view->shape[0] != elements)
-        return cairn_refuse_file(
-            reading->checkpoint, reading->source.path, CAIRN_CORRUPT,
-            "%s has %" PRIu64 " elements, and the %" PRIu32 " parameters of its model make %" PRIu64
-            ": the file is of another checkpoint, or of a job with frozen parameters, or args do "
-            "not say how its buffers were cut into buckets (overlap_grad_reduce, ddp_bucket_size)",
-            key, view->shape[0], count, elements);
+        return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_CORRUPT,
+                                 "%s has %" PRIu64 " elements, and the %" PRIu32
+                                 " parameters of its model make %" PRIu64
+                                 ": the file is of another checkpoint, the job has frozen "
+                                 "parameters, or args do not say ddp_bucket_size",
+                                 key, view->shape[0], count, elements);
     for (uint32_t i = 0; i < count && !err; i++) {
         const struct cairn_megatron_part *part = &reading->state->parts[order[i]];
         char name[CAIRN_NAME_BYTES_MAX + CAIRN_MEGATRON_KEY_BYTES_MAX + 1];

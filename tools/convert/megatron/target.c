@@ -190,9 +190,8 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     if (found && named) /* of a rank whose state has names, its groups were kept without them */
         return cairn_refuse(
             target->checkpoint, CAIRN_INVAL,
-            "its optimizer is not the distributed one, and which state is which "
-            "parameter's is known for some of its ranks only, so it is not written; for "
-            "the weights alone add --drop "
+            "its optimizer is not the distributed one, and which state is which parameter's is "
+            "known for some of its ranks only; for the weights alone add --drop "
             "'megatron/optimizer*,rank*/megatron/"
             "optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,momentum_buffer.*'");
     if (!found && cairn_megatron_plain(optimizer)) {
@@ -202,11 +201,10 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     }
     if (found && (sizes->tp != said->tp || sizes->pp != said->pp || sizes->ep != said->ep ||
                   sizes->etp != (said->etp ? said->etp : said->tp) || sizes->vpp != vpp))
-        return cairn_refuse(
-            target->checkpoint, CAIRN_INVAL,
-            "its optimizer is not the distributed one, and its state is only written for "
-            "the parallelism that it was saved with; for the weights alone add --drop "
-            "'megatron/optimizer*,rank*/megatron/optimizer*'");
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "its optimizer is not the distributed one, and is only written for the "
+                            "ranks that it was saved with; for the weights alone add --drop "
+                            "'megatron/optimizer*,rank*/megatron/optimizer*'");
     return CAIRN_OK;
 }
 

@@ -70,9 +70,8 @@ name_member(const struct cairn_checkpoint *source, uint32_t tensor, struct named
         cairn_megatron_name_parse(known->name, &parts) && parts.has_layer && parts.grouped)
         return cairn_complain(
             source->complaint, CAIRN_INVAL,
-            "tensor %s: is an expert under the name that files of ranks have for grouped modules; "
-            "a checkpoint of Megatron-Core has all experts under the names of local experts, which "
-            "jobs with grouped modules load too: map with --set expert_modules=local",
+            "tensor %s: is an expert under the name of grouped modules, which a checkpoint of "
+            "Megatron-Core does not have; map with --set expert_modules=local",
             known->name);
     named->member.tensor = tensor;
     named->name = malloc(sizeof(*named->name));

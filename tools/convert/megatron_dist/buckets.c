@@ -62,11 +62,11 @@ struct cairn_mdist_rank {
 static cairn_err
 refuse(const struct cairn_mdist_order *order, const char *why)
 {
-    return cairn_refuse(order->reading->checkpoint, CAIRN_INVAL,
-                        "the optimizer is dp_reshardable, and which parameter lies where in its "
-                        "buckets is unknown: %s; load it once with Megatron-Core and save it with "
-                        "--dist-ckpt-optim-fully-reshardable",
-                        why);
+    return cairn_refuse(
+        order->reading->checkpoint, CAIRN_INVAL,
+        "the optimizer is dp_reshardable, and which parameter lies where is unknown: %s; load it "
+        "with Megatron-Core and save it with --dist-ckpt-optim-fully-reshardable",
+        why);
 }
 
 static bool

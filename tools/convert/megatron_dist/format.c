@@ -589,10 +589,9 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
     if (!err && plain && has_moments(checkpoint->layout))
         return cairn_refuse(
             checkpoint, CAIRN_INVAL,
-            "has an optimizer that is not the distributed one, whose state Megatron-Core does not "
-            "load from this format as it is: to load it into a distributed one, make new settings: "
-            "--drop 'megatron/*,rank*/megatron/*' with --job FILE; or take the weights alone: "
-            "--drop 'fp32.*,exp_avg*,step.*'");
+            "has an optimizer that is not the distributed one, which Megatron-Core does not load "
+            "as it is; make new settings: --drop 'megatron/*,rank*/megatron/*' with --job FILE; or "
+            "take the weights alone: --drop 'fp32.*,exp_avg*,step.*'");
     return err;
 }
 

@@ -259,8 +259,7 @@ check_entries(const char *path, const struct cairn_safetensors *header, uint64_t
                                   path, entry->name, entry->begin, entry->end);
         if (entry->begin != at)
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: tensor %s begins at byte %" PRIu64
-                                  " of the data where %" PRIu64
+                                  "%s: tensor %s begins at byte %" PRIu64 " where %" PRIu64
                                   " was expected: tensors overlap or leave a gap",
                                   path, entry->name, entry->begin, at);
         at = entry->end;

@@ -187,10 +187,10 @@ cairn_job_file_open(const struct cairn_checkpoint *checkpoint, const char *path,
     else
         job->groups = own;
     if (!job->groups || job->groups->count == 0)
-        return cairn_refuse(checkpoint, CAIRN_INVAL,
-                            "the groups of its optimizer are unknown, and their order, which "
-                            "ZeRO's buffers follow; give them with --job FILE: {\"param_groups\": "
-                            "[{\"params\": [names], \"lr\": …}, …]}");
+        return cairn_refuse(
+            checkpoint, CAIRN_INVAL,
+            "the groups of its optimizer, whose order ZeRO's buffers follow, are unknown; give "
+            "them with --job FILE: {\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}");
     if (!job->step_known && checkpoint->step_known) {
         job->step = checkpoint->step;
         job->step_known = true;
