@@ -51,7 +51,7 @@ struct writing {
     struct cairn_tally *tally;
     struct ranges literals, sums;
     uint64_t total_bytes;
-    uint64_t kept_bytes; /* atomic */
+    uint64_t kept_bytes; /* atomic: those that were found written, and were as the journal says */
 };
 
 static int
@@ -76,73 +76,36 @@ sort_ranges(const struct cairn_output_file *files, struct ranges *sorted)
     return CAIRN_OK;
 }
 
-/* NULL is allowed. */
-static void
-writing_destroy(struct writing *writing)
-{
-    if (!writing)
-        return;
-    free(writing->literals.ranges);
-    free(writing->sums.ranges);
-    free(writing);
-}
-
-/* All are borrowed. The sums of the conversion's output are filled. CAIRN_NOMEM; CAIRN_INTERNAL
- * where literals or sums lie outside of their files, or over each other. */
+/* Fills the ranges of what has the rest. CAIRN_NOMEM; CAIRN_INTERNAL where literals or sums lie
+ * outside of their files, or over each other. */
 static cairn_err
-writing_create(struct cairn_conversion *conversion, struct cairn_target *target,
-               struct cairn_tally *tally, struct writing **out)
+find_ranges(struct writing *writing, const struct cairn_output *output)
 {
-    struct cairn_output *output = &conversion->output;
-    struct writing *writing = calloc(1, sizeof(*writing));
-    cairn_err err = writing ? CAIRN_OK : CAIRN_NOMEM;
+    struct ranges *literals = &writing->literals, *sums = &writing->sums;
+    cairn_err err;
 
-    if (!err) {
-        writing->conversion = conversion;
-        writing->target = target;
-        writing->tally = tally;
-        writing->literals.ranges = calloc(output->literal_count + 1, sizeof(struct range));
-        writing->sums.ranges = calloc(output->sum_count + 1, sizeof(struct range));
-        if (!writing->literals.ranges || !writing->sums.ranges)
-            err = CAIRN_NOMEM;
+    literals->ranges = calloc(output->literal_count + 1, sizeof(struct range));
+    sums->ranges = calloc(output->sum_count + 1, sizeof(struct range));
+    if (!literals->ranges || !sums->ranges)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < output->literal_count; i++) {
+        const struct cairn_output_literal *literal = &output->literals[i];
+
+        literals->ranges[literals->count++] =
+            (struct range){literal->file,
+                           literal->offset_bytes,
+                           literal->offset_bytes + literal->bytes_len,
+                           {.literal = literal}};
     }
-    if (!err) {
-        for (uint32_t i = 0; i < output->literal_count; i++) {
-            const struct cairn_output_literal *literal = &output->literals[i];
+    for (uint32_t i = 0; i < output->sum_count; i++) {
+        struct cairn_output_sum *sum = &output->sums[i];
 
-            writing->literals.ranges[writing->literals.count++] =
-                (struct range){literal->file,
-                               literal->offset_bytes,
-                               literal->offset_bytes + literal->bytes_len,
-                               {.literal = literal}};
-        }
-        for (uint32_t i = 0; i < output->sum_count; i++) {
-            struct cairn_output_sum *sum = &output->sums[i];
-
-            memset(sum->values, 0, (size_t)sum->count * sizeof(*sum->values));
-            writing->sums.ranges[writing->sums.count++] = (struct range){
-                sum->file, sum->offset_bytes, sum->offset_bytes + sum->bytes, {.sum = sum}};
-        }
-        for (size_t i = 0; i < conversion->regions.stretch_count; i++)
-            writing->total_bytes +=
-                conversion->regions.stretches[i].end - conversion->regions.stretches[i].begin;
-        err = sort_ranges(output->files, &writing->literals);
+        memset(sum->values, 0, (size_t)sum->count * sizeof(*sum->values));
+        sums->ranges[sums->count++] = (struct range){
+            sum->file, sum->offset_bytes, sum->offset_bytes + sum->bytes, {.sum = sum}};
     }
-    if (!err)
-        err = sort_ranges(output->files, &writing->sums);
-    if (err) {
-        writing_destroy(writing);
-        return err;
-    }
-    *out = writing;
-    return CAIRN_OK;
-}
-
-/* Bytes that were found written, and were as the journal says. */
-static uint64_t
-writing_kept_bytes(const struct writing *writing)
-{
-    return writing->kept_bytes;
+    err = sort_ranges(output->files, literals);
+    return err ? err : sort_ranges(output->files, sums);
 }
 
 /* ---- one tile ---- */
@@ -307,16 +270,6 @@ show(void *context, uint64_t done_bytes)
 
     if (options->progress)
         options->progress(options->context, "converting", done_bytes, writing->total_bytes);
-}
-
-/* Makes an execution hand its tiles to this. */
-static void
-writing_attach(struct writing *writing, struct cairn_execution *execution)
-{
-    execution->have = have_tile;
-    execution->take = take_tile;
-    execution->progress = show;
-    execution->context = writing;
 }
 
 enum { REPORT_BYTES = 700 };
@@ -615,7 +568,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     struct cairn_handles *handles = NULL;
     struct cairn_target *target = NULL;
     struct cairn_tally *tally = NULL;
-    struct writing *writing = NULL;
+    struct writing writing = {.conversion = conversion};
     struct cairn_source_sums *sums = NULL;
     struct cairn_execution execution;
     cairn_err err;
@@ -639,7 +592,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = cairn_tally_create(conversion->whole.layout, &conversion->output,
                                  &conversion->regions, &tally);
     if (!err)
-        err = writing_create(conversion, target, tally, &writing);
+        err = find_ranges(&writing, &conversion->output);
     if (!err)
         err = cairn_source_sums_create(&conversion->source, &sums);
     if (!err)
@@ -647,7 +600,14 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     if (!err) {
         execution.handles = handles;
         execution.sums = sums;
-        writing_attach(writing, &execution);
+        writing.target = target;
+        writing.tally = tally;
+        for (size_t i = 0; i < execution.stretch_count; i++)
+            writing.total_bytes += execution.stretches[i].end - execution.stretches[i].begin;
+        execution.have = have_tile;
+        execution.take = take_tile;
+        execution.progress = show;
+        execution.context = &writing;
         err = cairn_execute(&execution, complaint);
     }
     if (!err)
@@ -656,7 +616,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
         err = check_sums(conversion, sums, handles, target);
     if (!err) {
         conversion->report.resumed = cairn_target_resumed(target);
-        conversion->report.kept_bytes = writing_kept_bytes(writing);
+        conversion->report.kept_bytes = writing.kept_bytes;
         err = cairn_prove(conversion, tally, target, handles);
     }
     if (!err)
@@ -666,7 +626,8 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     if (!err)
         err = cairn_target_commit(target, complaint);
     conversion->report.run_ns = cairn_clock_now_ns(&clock) - started_ns;
-    writing_destroy(writing);
+    free(writing.literals.ranges);
+    free(writing.sums.ranges);
     cairn_source_sums_destroy(sums);
     cairn_tally_destroy(tally);
     cairn_target_close(target);

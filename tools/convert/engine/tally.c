@@ -113,47 +113,38 @@ index_tensor(struct locator *locator, const struct cairn_piece_table *table, uin
 }
 
 static void
-locator_destroy(struct locator *locator)
+locator_fini(struct locator *locator)
 {
-    if (!locator)
-        return;
     free(locator->entries);
     free(locator->first);
     free(locator->regular);
     free(locator->replica);
-    free(locator);
 }
 
-/* The layout is borrowed and must not change. CAIRN_NOMEM. O(P log P). Thread: any. */
+/* The layout is borrowed and must not change. `locator` is zeroes, and is for locator_fini also
+ * after an error. CAIRN_NOMEM. O(P log P). Thread: any. */
 static cairn_err
-locator_create(const struct cairn_layout *layout, struct locator **out)
+locator_init(struct locator *locator, const struct cairn_layout *layout)
 {
     uint32_t tensor_count = cairn_layout_tensor_count(layout);
     size_t piece_count = cairn_layout_piece_count(layout);
     struct cairn_piece_table table = {0};
-    struct locator *locator = calloc(1, sizeof(*locator));
-    cairn_err err = locator ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err;
 
-    if (!err) {
-        locator->layout = layout;
-        locator->entries = malloc((piece_count + 1) * sizeof(*locator->entries));
-        locator->first = malloc(((size_t)tensor_count + 1) * sizeof(*locator->first));
-        locator->regular = malloc((size_t)tensor_count + 1);
-        locator->replica = malloc(piece_count + 1);
-        if (!locator->entries || !locator->first || !locator->regular || !locator->replica)
-            err = CAIRN_NOMEM;
-    }
-    if (!err)
-        err = cairn_piece_table_init(&table, layout);
+    locator->layout = layout;
+    locator->entries = malloc((piece_count + 1) * sizeof(*locator->entries));
+    locator->first = malloc(((size_t)tensor_count + 1) * sizeof(*locator->first));
+    locator->regular = malloc((size_t)tensor_count + 1);
+    locator->replica = malloc(piece_count + 1);
+    if (!locator->entries || !locator->first || !locator->regular || !locator->replica)
+        return CAIRN_NOMEM;
+    err = cairn_piece_table_init(&table, layout);
     if (!err) {
         for (uint32_t t = 0; t < tensor_count; t++)
             index_tensor(locator, &table, t);
         locator->first[tensor_count] = piece_count;
-        *out = locator;
-        locator = NULL;
     }
     cairn_piece_table_fini(&table);
-    locator_destroy(locator);
     return err;
 }
 
@@ -226,8 +217,7 @@ struct cairn_tally {
     const struct cairn_layout *source;
     const struct cairn_layout *target;
     const struct cairn_regions *regions;
-    struct locator *source_locator;
-    struct locator *target_locator;
+    struct locator source_locator, target_locator;
     uint32_t *source_tensor; /* [tensors of the output] */
     bool *left_out;          /* [tensors of the output] */
     struct sums *sums;       /* [tensors of the output] */
@@ -252,16 +242,16 @@ cairn_tally_create(const struct cairn_layout *source, const struct cairn_output 
             err = CAIRN_NOMEM;
     }
     if (!err)
-        err = locator_create(source, &tally->source_locator);
+        err = locator_init(&tally->source_locator, source);
     if (!err)
-        err = locator_create(output->layout, &tally->target_locator);
+        err = locator_init(&tally->target_locator, output->layout);
     for (uint32_t t = 0; !err && t < count; t++) {
         uint32_t from =
             cairn_layout_tensor_find(source, cairn_layout_tensor(output->layout, t)->name);
 
         tally->source_tensor[t] = from;
         tally->left_out[t] =
-            !tally->source_locator->regular[from] || !tally->target_locator->regular[t];
+            !tally->source_locator.regular[from] || !tally->target_locator.regular[t];
     }
     if (err) {
         cairn_tally_destroy(tally);
@@ -276,8 +266,8 @@ cairn_tally_destroy(struct cairn_tally *tally)
 {
     if (!tally)
         return;
-    locator_destroy(tally->source_locator);
-    locator_destroy(tally->target_locator);
+    locator_fini(&tally->source_locator);
+    locator_fini(&tally->target_locator);
     free(tally->source_tensor);
     free(tally->left_out);
     free(tally->sums);
@@ -342,9 +332,9 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
         uint64_t file_offset = cairn_region_file_offset(region, visit->tile->begin + at + done);
         struct spot from, to;
 
-        if (!locate(tally->source_locator, tally->source_tensor[visit->tensor], container,
+        if (!locate(&tally->source_locator, tally->source_tensor[visit->tensor], container,
                     source_offset + done, &from) ||
-            !locate(tally->target_locator, visit->tensor, region->file, file_offset, &to) ||
+            !locate(&tally->target_locator, visit->tensor, region->file, file_offset, &to) ||
             from.position_bytes / from_bytes != to.position_bytes / to_bytes)
             return cairn_complain(
                 complaint, CAIRN_INTERNAL,
@@ -356,7 +346,7 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
             bytes = from.run_bytes;
         if (bytes > to.run_bytes / to_bytes * from_bytes)
             bytes = to.run_bytes / to_bytes * from_bytes;
-        if (tally->target_locator->replica[to.piece])
+        if (tally->target_locator.replica[to.piece])
             continue;
         cairn_fingerprint_walk_add(
             &visit->source, cairn_fingerprint_of(visit->tile->bytes + at + done, (size_t)bytes),
