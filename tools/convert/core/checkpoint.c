@@ -417,7 +417,7 @@ warn_of_unsummed(struct cairn_checkpoint *checkpoint)
     return cairn_checkpoint_warn(
         checkpoint,
         "%" PRIu64 " tensors or objects, the first in %.200s, were saved without checksums: damage "
-                   "to their data cannot be detected",
+        "to their data cannot be detected",
         checkpoint->unsummed_count,
         cairn_checkpoint_container_name(checkpoint, checkpoint->unsummed_first));
 }

@@ -74,7 +74,7 @@ open_chunk(const struct cairn_dcp_chunks *chunks, const struct cairn_dcp_source 
     if (err)
         return cairn_complain(
             complaint, err,
-            "%s: the item of %s is no whole archive of torch.save; take another copy", place,
+            "%s: the item of %s is not a whole archive of torch.save; take another copy", place,
             where);
     if (!is_chunk(&file, entry, extent)) {
         err = cairn_complain(complaint, CAIRN_CORRUPT,
