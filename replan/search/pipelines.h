@@ -7,7 +7,8 @@
  * and slow groups get fewer layers. Where groups differ in memory four more orders are tried:
  * slowest first with most memory last among equals, most memory first, for stages of equal layers,
  * most memory last, which holds most layers altogether, and most time to fill the memory first: a
- * group with memory to spare loses least where many micro-batches are in flight.
+ * group with memory to spare loses least where many micro-batches are in flight. A division may
+ * bring an order of its own, too.
  */
 #ifndef CAIRN_REPLAN_SEARCH_PIPELINES_H
 #define CAIRN_REPLAN_SEARCH_PIPELINES_H
