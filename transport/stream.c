@@ -101,8 +101,9 @@ stream_fail(struct stream *stream, const char *why)
     if (stream->failed)
         return;
     stream->failed = why;
-    for (uint32_t i = stream->sealing.taken; i < stream->sealing.added; i++)
-        cairn_sealer_drop(stream->owner->sealer, &stream->sealing.jobs[i]);
+    for (uint32_t i = stream->out ? stream->out->sealing.taken : 0;
+         stream->out && i < stream->out->sealing.added; i++)
+        cairn_sealer_drop(stream->owner->sealer, &stream->out->sealing.jobs[i]);
     if (stream->events) /* a child between fork and exec keeps the socket, and its events, alive */
         (void)epoll_ctl(stream->owner->epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
     close(stream->fd);
@@ -129,8 +130,9 @@ stream_destroy(struct stream *stream)
     if (stream->in)
         explicit_bzero(stream->in, stream->in_bytes);
     free(stream->in);
-    free(stream->batch.stage);
-    free(stream->sealing.cipher);
+    if (stream->out)
+        free(stream->out->sealing.cipher);
+    free(stream->out);
     free(stream);
 }
 
@@ -176,8 +178,8 @@ proved_prepare(struct stream *stream)
         return CAIRN_NOMEM;
     stream->in = in;
     stream->in_bytes = STREAM_IN_BYTES;
-    stream->batch.stage = malloc(STREAM_STAGE_BYTES);
-    if (!stream->batch.stage)
+    stream->out = calloc(1, sizeof *stream->out);
+    if (!stream->out)
         return CAIRN_NOMEM;
     return encrypts(stream) || authenticates(stream) ? seals_make(stream) : CAIRN_OK;
 }
@@ -635,7 +637,7 @@ stage_take(struct stream_batch *batch, size_t bytes_len)
 static cairn_err
 record_add(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 {
-    struct stream_batch *batch = &stream->batch;
+    struct stream_batch *batch = &stream->out->batch;
     size_t used = 0;
     cairn_err err =
         cairn_tls_link_seal(stream->link, bytes, bytes_len, batch->stage + batch->stage_used,
@@ -651,7 +653,7 @@ frame_add(struct stream *stream, const struct stream_part *part)
 {
     if (!stream->clear)
         return record_add(stream, part->bytes, part->bytes_len);
-    memcpy(stage_take(&stream->batch, part->bytes_len), part->bytes, part->bytes_len);
+    memcpy(stage_take(&stream->out->batch, part->bytes_len), part->bytes, part->bytes_len);
     return CAIRN_OK;
 }
 
@@ -682,10 +684,10 @@ block_bytes(const struct stream_part *part, uint32_t block)
 static void
 head_add(struct stream *stream, const struct stream_part *part)
 {
-    struct stream_sealing *sealing = &stream->sealing;
+    struct stream_sealing *sealing = &stream->out->sealing;
 
     head_pack(stream, part, sealing->head);
-    memcpy(stage_take(&stream->batch, STREAM_HEAD_BYTES), sealing->head, STREAM_HEAD_BYTES);
+    memcpy(stage_take(&stream->out->batch, STREAM_HEAD_BYTES), sealing->head, STREAM_HEAD_BYTES);
     sealing->added = sealing->taken = 0;
 }
 
@@ -693,7 +695,7 @@ head_add(struct stream *stream, const struct stream_part *part)
 static void
 blocks_seal(struct stream *stream, const struct stream_part *part, uint32_t end)
 {
-    struct stream_sealing *sealing = &stream->sealing;
+    struct stream_sealing *sealing = &stream->out->sealing;
     uint32_t count = block_count(part->bytes_len);
 
     for (; sealing->added < end && sealing->added < count; sealing->added++) {
@@ -720,7 +722,7 @@ blocks_seal(struct stream *stream, const struct stream_part *part, uint32_t end)
 static cairn_err
 block_take(struct stream *stream)
 {
-    struct stream_sealing *sealing = &stream->sealing;
+    struct stream_sealing *sealing = &stream->out->sealing;
 
     return cairn_sealer_finish(stream->owner->sealer, &sealing->jobs[sealing->taken++]);
 }
@@ -734,10 +736,10 @@ tags_add(struct stream *stream, const struct stream_part *part)
     size_t tags_len = (size_t)count * CAIRN_SEAL_TAG_BYTES;
     cairn_err err = CAIRN_OK;
 
-    while (!err && stream->sealing.taken < count)
+    while (!err && stream->out->sealing.taken < count)
         err = block_take(stream);
-    memcpy(record + 1, stream->sealing.head, STREAM_HEAD_BYTES);
-    memcpy(record + TAGS_AT, stream->sealing.tags, tags_len);
+    memcpy(record + 1, stream->out->sealing.head, STREAM_HEAD_BYTES);
+    memcpy(record + TAGS_AT, stream->out->sealing.tags, tags_len);
     return err ? err : record_add(stream, record, TAGS_AT + tags_len);
 }
 
@@ -745,7 +747,7 @@ tags_add(struct stream *stream, const struct stream_part *part)
 static cairn_err
 sealed_add(struct stream *stream, struct stream_part *part)
 {
-    struct stream_sealing *sealing = &stream->sealing;
+    struct stream_sealing *sealing = &stream->out->sealing;
     uint32_t sent = sealing->taken;
     cairn_err err = CAIRN_OK;
 
@@ -758,8 +760,9 @@ sealed_add(struct stream *stream, struct stream_part *part)
         const struct cairn_seal_block *block = &sealing->jobs[sealing->taken].block;
 
         err = block_take(stream);
-        piece_add(&stream->batch, block->out, block->block_len);
-        memcpy(stage_take(&stream->batch, CAIRN_SEAL_TAG_BYTES), block->tag, CAIRN_SEAL_TAG_BYTES);
+        piece_add(&stream->out->batch, block->out, block->block_len);
+        memcpy(stage_take(&stream->out->batch, CAIRN_SEAL_TAG_BYTES), block->tag,
+               CAIRN_SEAL_TAG_BYTES);
         part->at += (uint32_t)block->block_len;
     } while (!err && sealing->taken < sealing->added &&
              sealing->taken - sent < BATCH_CIPHER_BLOCKS &&
@@ -782,7 +785,7 @@ payload_add(struct stream *stream, struct stream_part *part, size_t *room)
     }
     if (authenticates(stream))
         blocks_seal(stream, part, STREAM_BLOCKS_MAX);
-    piece_add(&stream->batch, part->bytes + part->at, len);
+    piece_add(&stream->out->batch, part->bytes + part->at, len);
     part->at += len;
     *room -= len;
     return CAIRN_OK;
@@ -808,7 +811,7 @@ part_add(struct stream *stream, struct stream_part *part, size_t *room, bool *wh
 static cairn_err
 batch_fill(struct stream *stream)
 {
-    struct stream_batch *batch = &stream->batch;
+    struct stream_batch *batch = &stream->out->batch;
     size_t room = BATCH_BYTES;
     cairn_err err = CAIRN_OK;
 
@@ -833,7 +836,7 @@ batch_fill(struct stream *stream)
 static bool
 batch_send(struct stream *stream)
 {
-    struct stream_batch *batch = &stream->batch;
+    struct stream_batch *batch = &stream->out->batch;
 
     while (batch->first < batch->count) {
         struct msghdr message = {.msg_iov = batch->pieces + batch->first,

@@ -89,7 +89,7 @@ struct stream_batch {
     struct iovec pieces[STREAM_BATCH_PIECES];
     uint32_t first, count;
     size_t stage_used;
-    uint8_t *stage; /* [STREAM_STAGE_BYTES] */
+    uint8_t stage[STREAM_STAGE_BYTES];
 };
 
 /* The blocks of the payload that is being sent. A block is added to the owner's sealer, taken back
@@ -100,6 +100,12 @@ struct stream_sealing {
     uint8_t head[STREAM_HEAD_BYTES];
     uint8_t tags[STREAM_TAGS_BYTES_MAX];
     uint8_t *cipher; /* [STREAM_CIPHER_BLOCKS] encrypted blocks in turns, NULL until one is made */
+};
+
+/* What a stream needs to send. */
+struct stream_out {
+    struct stream_batch batch;
+    struct stream_sealing sealing;
 };
 
 struct stream;
@@ -154,8 +160,7 @@ struct stream {
     struct stream_arrival arrival;
     struct stream_parts queue; /* not wholly in a batch yet */
     struct stream_parts ended; /* wholly in the batch */
-    struct stream_batch batch;
-    struct stream_sealing sealing;
+    struct stream_out *out;    /* NULL until the peer is proved */
 };
 
 void stream_parts_init(struct stream_parts *parts);
