@@ -76,6 +76,7 @@ THREADED = [
     "base/test_ring",
     "snapshot/test_capture",
     "snapshot/test_spill",
+    "transport/test_sealer",
     "client/test_client",
     "client/test_trouble",
     "client/test_device",

@@ -165,6 +165,5 @@ cairn_sealer_has_done(struct cairn_sealer *sealer, const struct cairn_sealer_job
 void
 cairn_sealer_drop(struct cairn_sealer *sealer, struct cairn_sealer_job *job)
 {
-    if (job->state != CAIRN_SEALER_IDLE) /* which the loop alone gives and takes */
-        (void)job_take(sealer, job);
+    (void)job_take(sealer, job);
 }

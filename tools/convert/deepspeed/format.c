@@ -53,7 +53,7 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%s says that %" PRIu32
                             " ranks wrote the checkpoint, and there are %" PRIu32
-                            " optim_states files; copy the others too",
+                            " optim_states files; copy the others from the nodes that wrote them",
                             files->models[0].path, state->ranks, files->optim_count);
     if (!state->has_groups && files->optim_count > 0)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
@@ -64,7 +64,7 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
         return cairn_refuse(checkpoint, CAIRN_CORRUPT,
                             "%s says that %" PRIu32
                             " ranks wrote the checkpoint, and there are %" PRIu32
-                            " model_states files; copy the others too",
+                            " model_states files; copy the others from the nodes that wrote them",
                             files->models[0].path, state->ranks, files->model_count);
     return CAIRN_OK;
 }
