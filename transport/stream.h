@@ -150,8 +150,9 @@ struct stream {
     const char *failed;
     uint32_t node; /* CAIRN_BACKEND_ALL: unknown */
     uint64_t deadline_ns;
-    uint32_t events; /* that epoll watches */
-    int wake_bytes;  /* that must be there before the socket wakes us */
+    uint64_t again_ns, patience_ns; /* connecting: when to call again, and how long it waited */
+    uint32_t events;                /* that epoll watches */
+    int wake_bytes;                 /* that must be there before the socket wakes us */
     struct sockaddr_storage address;
     struct cairn_tls_link *link;
     struct cairn_seal *seal_out, *seal_in; /* NULL: payloads are not protected */

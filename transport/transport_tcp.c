@@ -46,7 +46,8 @@ enum {
     TICK_MS = 100,
     WORK_NS = 25000000, /* for strangers, of processor time in a tick */
     HANDSHAKE_MS = 2000,
-    CONNECT_PAUSE_MS = 20, /* after a connection that was refused */
+    CONNECT_PAUSE_MS = 20,  /* after a connection that was refused */
+    CONNECT_AGAIN_MS = 200, /* without an answer: a flood may have filled the peer's queue */
     KEY_COUNT = 64,
     ADDRESS_TEXT_BYTES = 64
 };
@@ -356,24 +357,16 @@ socket_make(const struct sockaddr_storage *address)
     return fd;
 }
 
-/* Begins to connect to a node, from this node's own address: others may check the source of a
- * call. */
-static void
-call_begin(struct tcp *tcp, uint32_t node)
+/* A socket that connects to a node, from this node's own address: others may check the source of a
+ * call. -1: none can be had. */
+static int
+socket_connect(const struct tcp *tcp, const struct sockaddr_storage *address)
 {
-    struct place *place = &tcp->places[node];
-    const struct sockaddr_storage *address = cairn_names_address(tcp->names, node);
     struct sockaddr_storage own = *cairn_names_address(tcp->names, tcp->node);
-    uint64_t now_ns = clock_ns();
-    struct stream *stream;
-    int fd, one = 1;
+    int fd = socket_make(address), one = 1;
 
-    if (address->ss_family == AF_UNSPEC || now_ns < place->connect_after_ns)
-        return;
-    place->connect_after_ns = now_ns + CONNECT_PAUSE_MS * millisecond_ns;
-    fd = socket_make(address);
     if (fd < 0)
-        return;
+        return -1;
     if (own.ss_family == AF_INET6)
         ((struct sockaddr_in6 *)(void *)&own)->sin6_port = 0;
     else
@@ -383,15 +376,50 @@ call_begin(struct tcp *tcp, uint32_t node)
         (connect(fd, (const struct sockaddr *)address, cairn_address_len(address)) != 0 &&
          errno != EINPROGRESS)) {
         close(fd);
-        return;
+        return -1;
     }
-    if (stream_create(&tcp->owner, fd, true, node, &stream) != CAIRN_OK)
+    return fd;
+}
+
+static void
+call_begin(struct tcp *tcp, uint32_t node)
+{
+    struct place *place = &tcp->places[node];
+    const struct sockaddr_storage *address = cairn_names_address(tcp->names, node);
+    uint64_t now_ns = clock_ns();
+    struct stream *stream;
+    int fd;
+
+    if (address->ss_family == AF_UNSPEC || now_ns < place->connect_after_ns)
+        return;
+    place->connect_after_ns = now_ns + CONNECT_PAUSE_MS * millisecond_ns;
+    fd = socket_connect(tcp, address);
+    if (fd < 0 || stream_create(&tcp->owner, fd, true, node, &stream) != CAIRN_OK)
         return;
     stream->address = *address;
     stream->deadline_ns = now_ns + HANDSHAKE_MS * millisecond_ns;
+    stream->patience_ns = CONNECT_AGAIN_MS * millisecond_ns;
+    stream->again_ns = now_ns + stream->patience_ns;
     place->stream = stream;
     watch(tcp, stream, EPOLLIN | EPOLLOUT);
     tick_start(tcp, true);
+}
+
+/* Calls once more, with another socket: the kernel would wait for a second. Waits twice as long for
+ * this answer. */
+static void
+call_again(struct tcp *tcp, struct stream *stream, uint64_t now_ns)
+{
+    int fd = socket_connect(tcp, &stream->address);
+
+    stream->patience_ns *= 2;
+    stream->again_ns = now_ns + stream->patience_ns;
+    if (fd < 0)
+        return;
+    watch(tcp, stream, 0);
+    close(stream->fd);
+    stream->fd = fd;
+    watch(tcp, stream, EPOLLIN | EPOLLOUT);
 }
 
 static bool
@@ -529,8 +557,11 @@ tick(struct tcp *tcp)
         if (!stream || stream->proved)
             continue;
         busy = true;
-        if (now_ns < stream->deadline_ns)
+        if (now_ns < stream->deadline_ns) {
+            if (stream->connecting && !stream->failed && now_ns >= stream->again_ns)
+                call_again(tcp, stream, now_ns);
             continue;
+        }
         stream_fail(stream, "no answer");
         stream_lost(tcp, stream);
     }
