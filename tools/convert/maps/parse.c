@@ -61,7 +61,7 @@ lexer_stop(struct lexer *lexer, cairn_err err)
 }
 
 /* Fails with CAIRN_CORRUPT, complained about with file, line and column of the next token. */
-static void
+__attribute__((format(printf, 2, 3))) static void
 lexer_fail(struct lexer *lexer, const char *format, ...)
 {
     char text[TEXT_BYTES_MAX];
