@@ -11,7 +11,7 @@ from ._ranks import Place
 
 
 class Entry:
-    """One tensor of the job. `staged` is the copy that is captured in its place, if any.
+    """One tensor of the job. `staged`: Cairn captures this copy instead, if there is one.
 
     `part` tells what is captured, and where it lies, for a tensor that its framework lays out and
     that may hold several.
