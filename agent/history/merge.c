@@ -320,7 +320,7 @@ take(struct merging *merging, uint32_t q, const struct history_event *event)
         entry->event.change = event->change;
 }
 
-/* A death is told: agents' starts may wait for it. */
+/* One death has been merged: counts it off for the starts that waited for it. */
 static void
 count_death(struct merging *merging, const struct history_event *death)
 {
