@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The memory that agent and trainers share: a trainer that tries to write, with what it was given,
-to what is not its own. Each test is an attack."""
+to what is not its own. Each test but the last is an attack; that one sees when pages move."""
 import os
 import select
 import socket
@@ -277,6 +277,29 @@ class Memory(Built):
             self.commit(3)
         code, answer, error = cairn("verify", "--agent", self.cluster.socket(0))
         self.assertEqual((code, answer["verdict"]), (OK, "good"), error)
+
+    def test_no_page_moves_while_the_job_stands_still(self):
+        """A rank registers other tensors, as in a move: the kernel's work on pages waits for its
+        next step, which needs them."""
+        self.join(24)
+        self.commit(3)
+        (rank,) = self.ranks
+        old, rank.blocks = rank.slots, 16
+        held = [os.fstat(fd).st_blocks for fd in old]
+        self.assertNotIn(0, held)  # every slot was used
+        rank.register()
+        held += [0] * len(rank.slots)
+
+        def pages():
+            return [os.fstat(fd).st_blocks for fd in old + rank.slots]
+
+        for _ in range(20):
+            self.assertEqual(pages(), held)
+            threading.Event().wait(0.05)
+        self.commit()
+        self.assertGreater(max(pages()[len(old) :]), 0)
+        for fd in old:
+            os.close(fd)
 
 
 if __name__ == "__main__":
