@@ -181,6 +181,10 @@ proved_prepare(struct stream *stream)
     stream->out = calloc(1, sizeof *stream->out);
     if (!stream->out)
         return CAIRN_NOMEM;
+    if (encrypts(stream))
+        stream->out->sealing.cipher = malloc((size_t)STREAM_CIPHER_BLOCKS * CAIRN_BLOCK_BYTES);
+    if (encrypts(stream) && !stream->out->sealing.cipher)
+        return CAIRN_NOMEM;
     return encrypts(stream) || authenticates(stream) ? seals_make(stream) : CAIRN_OK;
 }
 
@@ -751,10 +755,6 @@ sealed_add(struct stream *stream, struct stream_part *part)
     uint32_t sent = sealing->taken;
     cairn_err err = CAIRN_OK;
 
-    if (!sealing->cipher)
-        sealing->cipher = malloc((size_t)STREAM_CIPHER_BLOCKS * CAIRN_BLOCK_BYTES);
-    if (!sealing->cipher)
-        return CAIRN_NOMEM;
     blocks_seal(stream, part, sent + STREAM_CIPHER_BLOCKS);
     do {
         const struct cairn_seal_block *block = &sealing->jobs[sealing->taken].block;

@@ -99,7 +99,8 @@ struct stream_sealing {
     uint32_t added, taken;
     uint8_t head[STREAM_HEAD_BYTES];
     uint8_t tags[STREAM_TAGS_BYTES_MAX];
-    uint8_t *cipher; /* [STREAM_CIPHER_BLOCKS] encrypted blocks in turns, NULL until one is made */
+    uint8_t
+        *cipher; /* [STREAM_CIPHER_BLOCKS] encrypted blocks in turns; NULL: nothing is encrypted */
 };
 
 /* What a stream needs to send. */
