@@ -50,8 +50,8 @@ conduct_leads(const struct cairn_core *core)
     return core->membership.self_member == 0 && conduct_acts(core);
 }
 
-/* The agent that takes what is for the leader: the one above, for a late agent the leader
- * itself. */
+/* Where messages for the leader go first: to the parent in the tree, or, from a late agent, to the
+ * leader itself. */
 static uint32_t
 agent_above(const struct cairn_core *core)
 {
@@ -208,9 +208,9 @@ conduct_settle(struct cairn_core *core)
 
 /* ---- epochs and sessions ---- */
 
-/* DONE before REPORT: the leader assembles no run before it knows what is complete everywhere. A
- * head has its block say again what it does not keep: POSITION is answered as at the begin of a
- * session. */
+/* DONE goes before REPORT: the leader assembles a run only when it knows what is complete
+ * everywhere. A head does not keep its block's reports, so it asks for them again: members answer
+ * POSITION as at the start of a session. */
 static void
 say_again_above(struct cairn_core *core)
 {
@@ -270,8 +270,7 @@ connect_epoch(struct cairn_core *core)
         env_connect(&core->env, agent_of(core, child));
 }
 
-/* The newest complete own part of the epoch counts as done: a member that restarts is done
- * still. */
+/* The newest complete own part of the epoch counts as done, so a restarted member is still done. */
 static void
 gather_own(struct cairn_core *core)
 {

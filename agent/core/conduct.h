@@ -28,12 +28,12 @@ bool conduct_pass_down(struct cairn_core *core, const struct cairn_message *mess
 /* A decision from above, or one that rides on a group's message. */
 void conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
                       const char *refusal);
-/* Tells the leader all that it must know of this agent. */
+/* Sends the leader this agent's state. */
 void conduct_report(struct cairn_core *core);
 /* Applies this agent's own decisions, drops parts that may go, and answers ranks that wait. After
  * every event, so that the code that kept a part need not drop it. */
 void conduct_settle(struct cairn_core *core);
-/* An agent is in the same epoch now: says all that it may miss. */
+/* An agent has entered the same epoch: sends it what it may have missed. */
 void conduct_greet(struct cairn_core *core, uint32_t agent);
 /* Enters the active epoch: new tree, new sessions. */
 void conduct_enter(struct cairn_core *core, bool restart);

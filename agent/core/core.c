@@ -105,7 +105,7 @@ take_ranks(struct cairn_core *core, const struct cairn_event_ranks *ranks)
 {
     struct part *part = parts_in_flight(&core->env);
 
-    /* What the trainers have captured in full goes on without them. */
+    /* Parts captured in full no longer need their trainers. */
     if (part && part->state == CAIRN_PART_OPEN && part->capture.seal_request == 0)
         conduct_outcome(
             core, (struct outcome){.generation = part->generation, .abort = CAIRN_ABORT_CANCELLED});
@@ -195,8 +195,7 @@ ask_snapshot(struct cairn_core *core, uint64_t request)
         return;
     }
     if (core->run.begun == 0) {
-        env_reply(&core->env, request, CAIRN_AGAIN, none,
-                  ""); /* where the job is, is not known yet */
+        env_reply(&core->env, request, CAIRN_AGAIN, none, ""); /* the job's step is not known yet */
         return;
     }
     ask_leader(core, core->run.begun + 2); /* others may be a step ahead */
@@ -264,7 +263,7 @@ announce(struct cairn_core *core)
     conduct_enter(core, false);
 }
 
-/* The part of the rules that one state can show. */
+/* Those rules that a single state can violate. */
 static void
 check(const struct cairn_core *core)
 {

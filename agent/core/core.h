@@ -91,7 +91,7 @@ bool cairn_core_look_part(const struct cairn_core *core, uint32_t part,
 bool cairn_core_alive(const struct cairn_core *core, uint32_t agent);
 /* True if the protocol has a use for a session with an agent now; others may end. */
 bool cairn_core_needs_session(const struct cairn_core *core, uint32_t agent);
-/* The newest start of an agent that this one has met; 0: none. */
+/* The newest incarnation of an agent that this one knows; 0: none. */
 uint64_t cairn_core_incarnation(const struct cairn_core *core, uint32_t agent);
 /* The agent that holds a member's part of the ready generation, UINT32_MAX if unknown. */
 uint32_t cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id generation,

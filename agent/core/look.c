@@ -2,7 +2,7 @@
 #include "agent/core/conduct.h"
 #include "agent/core/epoch/tree.h"
 
-/* Nobody says that it waits, and yet one is not done: it says nothing at all. */
+/* Nobody reports that it waits, yet a member is not done: it is silent. */
 static void
 name_silent(const struct cairn_core *core, struct cairn_blocker *out)
 {

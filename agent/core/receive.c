@@ -2,9 +2,9 @@
  * agent/core/receive.c - see receive.h.
  *
  * The door: a message is taken only in a session that is up. A message of an epoch is taken only in
- * that epoch, while no newer one is promised (R4), and only from whom it may come: reports and DONE
- * from below, decisions from above, blocks and seals from the own group. What it says of a run is
- * compared by the noun that takes it.
+ * that epoch, while no newer one is promised (R4), and only from agents that may send it: reports
+ * and DONE from below, decisions from above, blocks and seals from the own group. The noun that
+ * takes it compares its run.
  */
 #include "agent/core/receive.h"
 
@@ -15,7 +15,7 @@
 
 /* ---- the door ---- */
 
-/* agent: whose word the message is; UINT32_MAX: that of the sender's subtree. */
+/* agent: the agent that the message speaks for; UINT32_MAX: the sender's subtree. */
 static bool
 is_from_below(const struct cairn_core *core, const struct cairn_message *message, uint32_t agent)
 {

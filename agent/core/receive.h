@@ -1,4 +1,4 @@
-/* agent/core/receive.h - messages: the door, and whom each is for. */
+/* agent/core/receive.h - checks each message at the door, and dispatches it. */
 #ifndef CAIRN_AGENT_CORE_RECEIVE_H
 #define CAIRN_AGENT_CORE_RECEIVE_H
 

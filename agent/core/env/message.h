@@ -59,14 +59,14 @@ struct cairn_decision {
       aborted)       /* newest that the agent gave up since the decision it knows; or the   \
                              * step that was due, if it has not opened it; step 0: none */      \
     F(ABORT, reason) /* for that */                                                                \
-    F(U64, asked)    /* a generation of this step or a later one, please; 0: none */               \
+    F(U64, asked)    /* wants a generation of this step or a later one; 0: none */                 \
     F(GENERATION, stalled) /* its part makes no progress; step 0: none */                          \
     F(WAIT, cause)         /* what that part waits for */                                          \
     F(AGENT_OR_NONE, for_agent)                                                                    \
     F(U64, for_ms)
 
-/* AUDIT: the leader asks (answer 0) what tensors a member holds. A member that has the trainers
- * that are meant answers (answer 1); its bytes are sums by division, keys, or pieces
+/* AUDIT: the leader asks (answer 0) what tensors a member holds. A member that still has these
+ * trainers answers (answer 1); its bytes are sums by division, keys, or pieces
  * (snapshot/tiling.h). */
 #define CAIRN_FIELDS_AUDIT(F)                                                                      \
     F(BOOL, answer)                                                                                \
@@ -74,7 +74,7 @@ struct cairn_decision {
     F(U64, run)      /* that these trainers may write if the audit ends well */                    \
     F(U32, question) /* of this audit */                                                           \
     F(U64, incarnation)                                                                            \
-    F(U64, registration) /* of the trainers that are meant, as in REPORT */                        \
+    F(U64, registration) /* of these trainers, as in REPORT */                                     \
     F(AUDIT, asks)                                                                                 \
     F(U64, prefix) /* PIECES: of the tensors' keys */                                              \
     F(BOOL, cut)   /* ORIGINS: there are more */
@@ -120,7 +120,7 @@ struct cairn_decision {
     F(GENERATION, generation)                                                                      \
     F(U64, begun) /* newest step begun in the subtree */
 
-/* ASK: a coordinator wants an inventory. Never long, so a RELEASE overtakes none of them. */
+/* ASK: a coordinator wants an inventory. Always short, so no RELEASE overtakes it. */
 #define CAIRN_FIELDS_ASK(F)                                                                        \
     F(U64, attempt) /* names the coordinator's try; ends with its session */                       \
     F(ASK, mode)    /* enum cairn_ask */                                                           \

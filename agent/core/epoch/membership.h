@@ -59,7 +59,7 @@ epoch_message(const struct env *env, enum cairn_message_kind kind)
 void membership_send_position(struct env *env, uint32_t to);
 void membership_send_activate(struct env *env, uint32_t to);
 
-/* False for an epoch so many rounds ahead that no coordinator can have come there. */
+/* False for an epoch so many rounds ahead that no coordinator can have reached it. */
 bool membership_believes(const struct membership *membership, uint64_t epoch);
 /*
  * Takes a CLAIM, stores and answers. Returns true if it was promised: what is open under the old

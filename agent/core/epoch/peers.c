@@ -13,7 +13,7 @@
  *   rumor   u32 agent (UINT32_MAX: none), u64 incarnation, u64 counter, u8 dead
  *
  * (incarnation, counter) orders news about one agent; at equal counters the rumor of its death
- * wins, for the one who watches it has waited for the next.
+ * wins, because its watcher has waited for the next.
  */
 #include "agent/core/epoch/peers.h"
 
@@ -123,7 +123,7 @@ take_for_dead(const struct env *env, struct peers *peers, uint32_t agent)
     spread(peers, agent);
 }
 
-/* A start of an agent has been met. */
+/* Notes an incarnation of an agent. */
 static void
 take_for_alive(struct peers *peers, uint32_t agent, uint64_t incarnation, uint64_t counter,
                uint64_t now_ns)
@@ -138,7 +138,7 @@ take_for_alive(struct peers *peers, uint32_t agent, uint64_t incarnation, uint64
     peer->dead_ns = 0;
 }
 
-/* Somebody calls this agent dead: it is not, as a higher counter shows. */
+/* Another agent reports this one dead; a higher counter refutes that. */
 static void
 deny(const struct env *env, struct peers *peers, uint64_t incarnation, uint64_t counter)
 {
@@ -221,11 +221,11 @@ peers_down(struct peers *peers, uint32_t agent)
 /* ---- time ---- */
 
 /*
- * After a pause of this agent (SIGSTOP, a stalled machine) everyone else's silence is its own: the
- * gap does not count, or it would take all for dead. Ticks come every interval, so without any
- * event for two of them it stood still; the first event after that may be a message, and must not
- * find deadlines passed. Half an interval of each gap counts all the same, or an agent whose every
- * turn is late would take nobody for dead, and wait for ever.
+ * After a pause of this agent (SIGSTOP, a stalled machine) the others were not silent: it was deaf.
+ * The gap does not count, or it would take all for dead. Ticks come every interval, so two
+ * intervals without an event mean that it stood still. The first event after that may be a message,
+ * and must not find deadlines passed. Half an interval of each gap still counts; otherwise an agent
+ * whose every turn is late would take nobody for dead, and wait for ever.
  */
 uint64_t
 peers_awake(struct env *env, struct peers *peers)
@@ -286,9 +286,9 @@ peers_beat_between(const struct env *env, uint32_t agent)
 }
 
 /*
- * Finds out whose beats come here: those of the agents at each distance 2^j before this one. This
- * agent also stands in for the dead agents directly before it, so the agents at those distances
- * before them beat to it too. A newly watched agent gets time to be heard.
+ * Computes whose heartbeats come here: those of the agents at each distance 2^j before this one.
+ * This agent also stands in for the dead agents directly before it, so the agents at those
+ * distances before them beat to it too. A newly watched agent gets time to be heard.
  */
 static void
 watch(const struct env *env, struct peers *peers)

@@ -2,10 +2,10 @@
  * agent/core/epoch/peers.h - sessions, and who is alive.
  *
  * Every agent counts up once per interval and sends its counter to log2(n) agents (self + 2^j),
- * with a few rumors: an agent that hears nothing from one of those that send to it for dead_after
- * tells that it is dead, and tells that it is alive when its counter grows again. Rumors travel
- * with the heartbeats, a fixed number in each, so a heartbeat has a fixed size (after Das, Gupta
- * and Motivala, SWIM, 2002). A wrong suspicion costs time, never data.
+ * with a few rumors. An agent that has not heard one of its senders for dead_after reports it dead,
+ * and alive again once its counter grows. Rumors travel with the heartbeats, a fixed number in
+ * each, so a heartbeat has a fixed size (after Das, Gupta and Motivala, SWIM, 2002). A wrong
+ * suspicion costs time, never data.
  */
 #ifndef CAIRN_AGENT_CORE_EPOCH_PEERS_H
 #define CAIRN_AGENT_CORE_EPOCH_PEERS_H

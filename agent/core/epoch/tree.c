@@ -32,7 +32,7 @@ tree_next_child(uint32_t member, uint32_t count, uint32_t after)
 
     if (member >= count || member % size != 0)
         return UINT32_MAX;
-    if (next >= member + size) { /* its own block is through; the leader also has the heads */
+    if (next >= member + size) { /* end of its own block; the leader goes on with the heads */
         if (member != 0)
             return UINT32_MAX;
         next += (size - next % size) % size;

@@ -1,5 +1,5 @@
 /*
- * agent/core/epoch/tree.h - along which members a leader's news and the members' answers travel.
+ * agent/core/epoch/tree.h - the tree along which decisions go down and answers go up.
  *
  * Up to TREE_FLAT_MAX members talk to the leader (member 0) directly. With more, the members are
  * cut into blocks of ⌈√n⌉, and the first of each block, its head, collects and passes on. So no

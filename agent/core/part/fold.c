@@ -24,7 +24,7 @@ rows_taken(const struct part *part, uint32_t *encoder)
     return FOLDED_ALL;
 }
 
-/* Whether everything is here and right, and nobody needs anything from this part any more. Else
+/* True if everything is here and right, and nobody needs anything from this part any more. Else
  * *position is who is waited for, and *wait for what. */
 static enum folded
 everything(const struct env *env, struct part *part, uint32_t *position, enum cairn_wait *wait)

@@ -181,7 +181,7 @@ outflow_received(struct env *env, struct part *part, uint32_t position,
 
     if (!find_lane(part, kind, position, &lane) || received->row != lane.row ||
         (kind != FLOW_SEAL && received->stripe != lane.stripe) || received->count > lane.length)
-        return true; /* it cannot have what does not exist */
+        return true; /* it reports more than exists */
     if (kind == FLOW_ROW && received->again && received->count < encode_released(part))
         return false;
     flow_received(&part->flows[kind][position], received->count, received->again, received->until);

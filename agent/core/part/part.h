@@ -57,9 +57,9 @@ flow_received(struct flow *flow, uint64_t count, bool again, uint64_t until)
 }
 
 /*
- * Whether to ask a sender to send again: for a damaged message always, for a gap once. What follows
- * a damaged message is a gap too, and to ask for each of these would multiply them. The caller
- * takes `position` out of *asked when the next message in order is taken.
+ * Whether to ask a sender to send again: for a damaged message always, for a gap once. Every
+ * message after a damaged one shows the same gap, and each must not ask again. The caller takes
+ * `position` out of *asked when the next message in order is taken.
  */
 static inline bool
 flow_asks(uint64_t *asked, uint32_t position, bool gap)

@@ -31,7 +31,7 @@ repair_end(struct env *env, struct repair *repair, uint32_t coordinator)
         repair_stop(env, repair);
 }
 
-/* Opens what this agent gets, and lets what it holds work. */
+/* Opens the parts that this agent gets, and makes workers of those that it holds. */
 static cairn_err
 take_roles(struct env *env, struct repair *repair, uint32_t *member)
 {

@@ -1,6 +1,6 @@
 /*
- * agent/core/restore/judge.h - what a coordinator makes of the answers: which of them still count,
- * what it chooses, and whether it is too early for that. Changes no state but the arguments'.
+ * agent/core/restore/judge.h - how a coordinator judges the answers: which of them still count,
+ * what it chooses, and whether it is too early to choose. Changes only its arguments.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_JUDGE_H
 #define CAIRN_AGENT_CORE_RESTORE_JUDGE_H

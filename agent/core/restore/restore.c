@@ -744,7 +744,7 @@ time_out(struct env *env, struct restore *restore)
     }
 }
 
-/* Another epoch began: what was asked is out of date. If trainers began with it, they may run well,
+/* Another epoch began: the answers are out of date. If trainers began with it, they may run well,
  * and the operator's request may be older than they are: it must not stop them. */
 static bool
 is_outdated(struct env *env, struct restore *restore)

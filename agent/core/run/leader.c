@@ -13,7 +13,7 @@ enum {
     SHRINK_AFTER = 16, /* commits in a row before the margin shrinks by one */
     RETRIES_CLOSE = 8, /* aborts in a row before the tries get rarer */
     RETRY_GAP_LOG2_MAX = 6,
-    CHAIN_MAX = 8 /* agents that wait for each other, followed to the one that all wait for */
+    CHAIN_MAX = 8 /* longest chain of waiting agents that is followed to its end */
 };
 
 cairn_err
@@ -59,7 +59,7 @@ choose_next(const struct env *env, const struct leader *leader)
     next = every == 0 ? 0 : (step + every - 1) / every * every;
     if (every != 0 && due->aborts_in_row > 0 && !CAIRN_PLANTED(env, BUG_ASKS_ONCE))
         next = step;
-    /* The step that was asked for is tried itself: it may be the last one. */
+    /* Try the requested step itself: it may be the last one. */
     if (due->asked >= max_u64(due->begun, first))
         step = due->asked;
     return due->asked != 0 && (next == 0 || step < next) ? step : next;
@@ -115,12 +115,12 @@ issue(const struct env *env, struct leader *leader)
                  leader->decision.next);
 }
 
-/* What all reports together say. */
+/* A summary of all reports. */
 struct roll {
     uint32_t ranks, late_ranks, world;
     uint64_t launch;
     uint32_t agent;   /* that said world and launch first */
-    uint32_t other;   /* that says something else; UINT32_MAX: nobody */
+    uint32_t other;   /* that disagrees; UINT32_MAX: nobody */
     uint64_t begun;   /* newest step */
     uint32_t without; /* members without ranks */
     uint32_t unheard; /* members that have not reported */
@@ -207,8 +207,8 @@ lists(const struct cairn_message_report *report, struct cairn_generation_id gene
 }
 
 /*
- * When all members have begun again, nobody remembers what was committed. Nobody has dropped it
- * either, so it is on every list; and what is on every list may be committed.
+ * After all members have restarted, nobody remembers what was committed. But nobody has dropped it
+ * either, so every member lists it as complete; and what every member lists may be committed.
  */
 static void
 learn_committed(const struct env *env, struct leader *leader)
@@ -264,7 +264,7 @@ leader_audited(struct env *env, struct leader *leader, const struct cairn_messag
     }
 }
 
-/* What a report says of the trainers: the run ends if they have begun again. */
+/* Takes the trainers from a report: the run ends if they have begun again. */
 static void
 take_trainers(struct env *env, struct leader *leader, const struct cairn_message_report *report)
 {
@@ -281,7 +281,7 @@ take_trainers(struct env *env, struct leader *leader, const struct cairn_message
         return;
     }
     leader->due.begun = max_u64(leader->due.begun, report->begun);
-    /* A leader that has restarted learns what it told before from those who heard it. */
+    /* A restarted leader learns its earlier decisions from the members that heard them. */
     if (report->committed.epoch == env->membership->record.epoch &&
         cairn_generation_later(report->committed, leader->decision.committed)) {
         leader->decision.committed = report->committed;
@@ -340,8 +340,8 @@ abort_due(struct env *env, struct leader *leader, struct cairn_generation_id gen
     due->passed = max_u64(due->passed, reason == CAIRN_ABORT_PASSED ? begun : generation.step);
     due->commits_in_row = 0;
     due->aborts_in_row++;
-    /* The first abort has told where the trainers are: a second one is needed to show that they are
-     * too quick for that. */
+    /* The first abort only shows where the trainers are; a second one shows that the margin is too
+     * small for them. */
     if (reason == CAIRN_ABORT_PASSED && due->aborts_in_row > 1 && due->margin < MARGIN_MAX)
         due->margin++;
     if (CAIRN_PLANTED(env, BUG_ASKS_ONCE))
@@ -357,7 +357,7 @@ is_due(const struct leader *leader, struct cairn_generation_id generation)
            generation.step >= leader->decision.next;
 }
 
-/* What a report says of the generation that is due. */
+/* Takes from a report what became of the generation that is due. */
 static void
 take_progress(struct env *env, struct leader *leader, const struct cairn_message_report *report)
 {
