@@ -255,8 +255,6 @@ parse(int argc, char **argv, struct arguments *out)
 static void
 quiet(void *context, enum cairn_log_level level, const char *line)
 {
-    (void)level;
-    (void)context;
     say("%s", line);
 }
 

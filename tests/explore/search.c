@@ -87,7 +87,6 @@ explore_abort(void)
 static void
 on_signal(int number)
 {
-    (void)number;
     fail("the core reads or writes outside of its memory");
     longjmp(escape, 1);
 }

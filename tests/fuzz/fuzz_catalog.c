@@ -59,7 +59,6 @@ count_record(void *context, const void *key, size_t key_bytes, const void *value
 {
     uint64_t *sums = context;
 
-    (void)key, (void)key_bytes;
     sums[0]++;
     if (value_bytes >= CAIRN_RECORD_CRC_BYTES)
         sums[1] += cairn_record_stored_crc(value, value_bytes);

@@ -31,7 +31,6 @@ static void
 drop_actions(struct cairn_agent *to, const struct arrival *arrival,
              const struct cairn_actions *actions)
 {
-    (void)to, (void)arrival, (void)actions;
 }
 
 static void
@@ -42,7 +41,6 @@ settle(struct cairn_agent *of)
 static void
 ready(void *context, cairn_err err, const char *text)
 {
-    (void)context, (void)text;
     require(err == CAIRN_OK);
     readies++;
 }
@@ -50,7 +48,6 @@ ready(void *context, cairn_err err, const char *text)
 static void
 done(void *context, uint64_t tag, cairn_err err)
 {
-    (void)context, (void)tag, (void)err;
     dones++;
 }
 

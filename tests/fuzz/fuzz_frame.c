@@ -28,21 +28,18 @@ static void
 message(void *context, uint32_t from, const void *body, size_t body_len, const void *payload,
         size_t payload_len, uint64_t buffer)
 {
-    (void)context, (void)from, (void)body, (void)body_len, (void)payload, (void)payload_len;
     abort(); /* nobody here has the key */
 }
 
 static void
 sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
 {
-    (void)context, (void)node, (void)ticket, (void)err;
     abort(); /* nothing is sent */
 }
 
 static void
 peer(void *context, uint32_t node, bool up, uint64_t incarnation)
 {
-    (void)context, (void)node, (void)up, (void)incarnation;
     abort();
 }
 

@@ -20,7 +20,6 @@ static bool may_be_proved;
 static uint8_t *
 no_buffer(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
 {
-    (void)context, (void)address, (void)key, (void)bytes_len;
     abort(); /* there are no payloads before a peer is proved */
 }
 

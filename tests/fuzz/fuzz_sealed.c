@@ -30,7 +30,6 @@ static bool is_torn[2];
 static uint8_t *
 buffer(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
 {
-    (void)context, (void)bytes_len;
     return address < 2 && key == address + 10 ? pool[address] : NULL;
 }
 
@@ -44,7 +43,6 @@ torn(void *context, uint64_t address)
 static bool
 received(void *context, struct stream *stream, const uint8_t *bytes, size_t bytes_len)
 {
-    (void)context, (void)stream;
     require(received_count < FRAMES && bytes_len == FRAME_BYTES);
     require(memcmp(bytes, frames[received_count++], FRAME_BYTES) == 0);
     require(received_count < 2 || is_torn[0] == (memcmp(pool[0], long_payload, LONG_BYTES) != 0));

@@ -45,8 +45,6 @@ struct tally {
 static void
 log_line(void *context, enum cairn_log_level level, const char *line)
 {
-    (void)context;
-    (void)level;
     printf("              log: %s\n", line);
 }
 

@@ -46,7 +46,6 @@ key_create(const struct cairn_cipher *cipher, bool encrypt, bool sender, const u
 {
     struct seal_key *key = calloc(1, sizeof *key);
 
-    (void)encrypt, (void)sender;
     if (!key)
         abort();
     key->key.ops = cipher->ops;
@@ -114,8 +113,6 @@ make(struct cairn_cipher_key *key, uint32_t thread, const struct cairn_cipher_bl
     uint64_t hash = mix_bytes(mix_bytes(1, own->bytes, sizeof own->bytes), how->nonce,
                               CAIRN_CIPHER_NONCE_BYTES);
 
-    (void)thread;
-    (void)out;
     if (own->of->sender)
         nonce_judge(own, how->nonce);
     for (size_t i = 0; i < CAIRN_CIPHER_TAG_BYTES; i += sizeof hash) {

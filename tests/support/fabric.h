@@ -78,7 +78,6 @@ static inline cairn_err
 fabric_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
              struct cairn_backend_remote remote, struct cairn_backend_part *part)
 {
-    (void)node, (void)bytes, (void)bytes_len, (void)remote;
     fabric_below_of(backend)->written_count++;
     return fabric_part_add(fabric_below_of(backend), part);
 }
@@ -146,7 +145,6 @@ fabric_endpoint(struct cairn_backend *backend, uint8_t out[CAIRN_BACKEND_NAME_BY
 static inline cairn_err
 fabric_reach(struct cairn_backend *backend, uint32_t node, const uint8_t *name, size_t name_len)
 {
-    (void)backend, (void)node;
     return name_len == 4 && memcmp(name, "here", 4) == 0 ? CAIRN_OK : CAIRN_PEER;
 }
 
@@ -189,7 +187,6 @@ fabric_bulk_open(const struct cairn_backend_options *options, struct cairn_backe
 static inline void
 fabric_on_done(void *context, struct cairn_backend_part *part, cairn_err err)
 {
-    (void)context, (void)part;
     if (err)
         fabric.failed_count++;
     else
@@ -199,7 +196,6 @@ fabric_on_done(void *context, struct cairn_backend_part *part, cairn_err err)
 static inline void
 fabric_on_received(void *context, uint32_t node, const uint8_t *bytes, size_t bytes_len)
 {
-    (void)context, (void)node, (void)bytes, (void)bytes_len;
     fabric.received_count++;
 }
 
@@ -215,7 +211,6 @@ fabric_on_changed(void *context, uint32_t node, const char *why)
 static inline void
 fabric_on_refused(void *context, uint32_t node, const char *why)
 {
-    (void)context, (void)node, (void)why;
 }
 
 static inline cairn_err

@@ -72,7 +72,6 @@ rounds_run(const struct cairn_cipher *cipher, bool encrypt, bool with)
 static void
 test_every_block_once(void **state)
 {
-    (void)state;
     for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++) {
         struct cairn_cipher *cipher = NULL;
 
@@ -92,7 +91,6 @@ test_dropped(void **state)
     struct cairn_seal *sender = NULL;
     struct cairn_sealer *sealer = NULL;
 
-    (void)state;
     assert_int_equal(cairn_cipher_openssl.open(&cipher), CAIRN_OK);
     assert_int_equal(cairn_seal_create(cipher, true, true, key, &sender), CAIRN_OK);
     assert_int_equal(cairn_sealer_create(&sealer), CAIRN_OK);

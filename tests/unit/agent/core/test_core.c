@@ -356,21 +356,18 @@ setup_job(uint32_t count, uint32_t parity)
 static int
 three_agents(void **unused)
 {
-    (void)unused;
     return setup_job(3, 1);
 }
 
 static int
 eight_agents(void **unused)
 {
-    (void)unused;
     return setup_job(8, 1);
 }
 
 static int
 teardown(void **unused)
 {
-    (void)unused;
     deliver_all();
     for (uint32_t a = 0; a < job.count; a++) {
         cairn_core_destroy(job.nodes[a].core);
@@ -478,7 +475,6 @@ operate(uint32_t agent, enum cairn_operation operation)
 static void
 the_first_epoch_has_all_agents(void **unused)
 {
-    (void)unused;
     for (uint32_t a = 0; a < job.count; a++) {
         struct cairn_core_view view = view_of(a);
 
@@ -493,7 +489,6 @@ the_first_epoch_has_all_agents(void **unused)
 static void
 a_run_needs_all_ranks(void **unused)
 {
-    (void)unused;
     attach(0, 1, 5);
     attach(1, 1, 5);
     assert_int_equal(view_of(1).run, 0);
@@ -507,7 +502,6 @@ a_run_needs_all_ranks(void **unused)
 static void
 two_launches_make_no_run(void **unused)
 {
-    (void)unused;
     attach(0, 1, 5);
     attach(1, 1, 6);
     attach(2, 1, 5);
@@ -522,7 +516,6 @@ two_launches_make_no_run(void **unused)
 static void
 every_step_is_committed(void **unused)
 {
-    (void)unused;
     attach_all(5);
     for (uint64_t step = 1; step <= 10; step++) {
         step_all(step);
@@ -537,7 +530,6 @@ a_step_that_one_has_passed_is_aborted(void **unused)
 {
     uint64_t committed;
 
-    (void)unused;
     attach_all(5);
     step_all(1);
     begin(0, 2);
@@ -556,7 +548,6 @@ a_step_that_one_has_passed_is_aborted(void **unused)
 static void
 the_last_step_is_committed_whatever_the_margin(void **unused)
 {
-    (void)unused;
     attach_all(5);
     for (uint64_t step = 1; step <= 4; step += 3) {
         give(2, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, step, false}});
@@ -585,7 +576,6 @@ the_last_step_is_committed_whatever_the_margin(void **unused)
 static void
 a_last_step_waits_for_the_run(void **unused)
 {
-    (void)unused;
     attach(0, 1, 5);
     begin_last(0, 1);
     attach(1, 1, 5);
@@ -601,7 +591,6 @@ a_last_step_waits_for_the_run(void **unused)
 static void
 steps_may_have_gaps(void **unused)
 {
-    (void)unused;
     attach_all(5);
     for (uint64_t step = 7; step < 100; step += 13)
         step_all(step);
@@ -611,7 +600,6 @@ steps_may_have_gaps(void **unused)
 static void
 a_member_that_restarts_is_done_still(void **unused)
 {
-    (void)unused;
     attach_all(5);
     step_all(1);
     stop(0); /* the leader */
@@ -631,7 +619,6 @@ a_blank_member_is_admitted_by_a_repair(void **unused)
 {
     struct cairn_generation_id before;
 
-    (void)unused;
     attach_all(5);
     step_all(1);
     before = view_of(0).ready;
@@ -655,7 +642,6 @@ a_restore_rebuilds_a_lost_part(void **unused)
 {
     struct cairn_generation_id before;
 
-    (void)unused;
     attach_all(5);
     step_all(1);
     step_all(2);
@@ -695,7 +681,6 @@ only_the_trainers_that_are_meant_answer(void **unused)
 {
     struct cairn_message_audit question = {.agent = 1, .run = 7, .question = 1};
 
-    (void)unused;
     attach_all(5);
     step_all(1);
     question.incarnation = job.nodes[1].incarnation;
@@ -718,7 +703,6 @@ a_repeated_report_changes_nothing(void **unused)
     struct cairn_message report = {0};
     uint64_t next;
 
-    (void)unused;
     attach_all(5);
     for (uint32_t a = 0; a < job.count; a++)
         begin(a, 1);
@@ -740,7 +724,6 @@ a_repeated_report_changes_nothing(void **unused)
 static void
 nobody_is_done_with_what_a_later_run_aborts(void **unused)
 {
-    (void)unused;
     attach_all(5);
     for (uint32_t a = 0; a < job.count; a++)
         begin(a, 1);
@@ -767,7 +750,6 @@ nobody_is_done_with_what_a_later_run_aborts(void **unused)
 static void
 a_fresh_epoch_begins_with_nothing(void **unused)
 {
-    (void)unused;
     attach_all(5);
     step_all(4);
     operate(1, CAIRN_OP_FRESH);
@@ -785,7 +767,6 @@ a_session_without_use_may_end(void **unused)
 {
     uint32_t needed = 0;
 
-    (void)unused;
     for (uint32_t a = 0; a < job.count; a++)
         for (uint32_t b = 0; b < job.count; b++) {
             if (a == b)

@@ -111,7 +111,6 @@ round_trip(void **unused)
 {
     uint8_t bytes[BYTES_MAX], packed[HEAD + BYTES_MAX], again[HEAD + BYTES_MAX];
 
-    (void)unused;
     for (int kind = 1; kind <= (int)CAIRN_MESSAGE_KIND_LAST; kind++)
         for (int i = 0; i < ROUNDS; i++) {
             struct cairn_message message = some_message((enum cairn_message_kind)kind, bytes), back;
@@ -144,7 +143,6 @@ fields_come_back(void **unused)
     uint8_t packed[HEAD + 16];
     size_t used;
 
-    (void)unused;
     message.as.data = (struct cairn_message_data){.decision = {4, 5, 6, {7, 8, 9}},
                                                   .generation = generation,
                                                   .member = 10,
@@ -173,7 +171,6 @@ truncated(void **unused)
 {
     uint8_t bytes[BYTES_MAX], packed[HEAD + BYTES_MAX + 1] = {0};
 
-    (void)unused;
     for (int kind = 1; kind <= (int)CAIRN_MESSAGE_KIND_LAST; kind++) {
         struct cairn_message message = some_message((enum cairn_message_kind)kind, bytes);
         struct cairn_message back = {.from = 77};
@@ -200,7 +197,6 @@ no_room(void **unused)
     struct cairn_message message = some_message(CAIRN_MSG_DATA, bytes);
     size_t needed = 0, used = 4711;
 
-    (void)unused;
     assert_int_equal(cairn_message_pack(&message, packed, sizeof packed, &needed), CAIRN_OK);
     for (size_t room = 0; room < needed; room++)
         assert_int_equal(cairn_message_pack(&message, packed, room, &used), CAIRN_FULL);
@@ -232,7 +228,6 @@ out_of_bounds(void **unused)
 {
     uint8_t bytes[BYTES_MAX + 8] = {0};
 
-    (void)unused;
     REFUSED(CAIRN_MSG_DONE, kind, (enum cairn_message_kind)0);
     REFUSED(CAIRN_MSG_DONE, kind, (enum cairn_message_kind)(CAIRN_MESSAGE_KIND_LAST + 1));
     REFUSED(CAIRN_MSG_DONE, from, CAIRN_NODES_MAX);
@@ -264,7 +259,6 @@ changed_bytes(void **unused)
     uint8_t bytes[BYTES_MAX], packed[HEAD + BYTES_MAX], again[HEAD + BYTES_MAX];
     uint32_t taken = 0;
 
-    (void)unused;
     for (int i = 0; i < 20000; i++) {
         int kind = 1 + i % (int)CAIRN_MESSAGE_KIND_LAST;
         struct cairn_message message = some_message((enum cairn_message_kind)kind, bytes), back;
@@ -286,7 +280,6 @@ changed_bytes(void **unused)
 static void
 names(void **unused)
 {
-    (void)unused;
     for (int kind = 1; kind <= (int)CAIRN_MESSAGE_KIND_LAST; kind++)
         for (int other = 1; other < kind; other++)
             assert_string_not_equal(cairn_message_name((enum cairn_message_kind)kind),

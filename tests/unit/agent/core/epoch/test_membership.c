@@ -19,7 +19,6 @@ static struct membership membership;
 static int
 setup(void **unused)
 {
-    (void)unused;
     memset(&membership, 0, sizeof membership);
     assert_int_equal(peers_init(&peers, &options, 1), CAIRN_OK);
     env = (struct env){
@@ -35,7 +34,6 @@ setup(void **unused)
 static int
 teardown(void **unused)
 {
-    (void)unused;
     cairn_actions_fini(&actions);
     membership_fini(&membership);
     peers_fini(&peers);
@@ -101,7 +99,6 @@ claim(uint64_t epoch, uint32_t from)
 static void
 a_promise_is_stored_before_it_is_sent(void **unused)
 {
-    (void)unused;
     assert_int_equal(claim(epoch_of(1, COORDINATOR), COORDINATOR), CAIRN_OK);
     assert_int_equal(membership.promised, epoch_of(1, COORDINATOR));
     assert_int_equal(actions.count, 2);
@@ -112,7 +109,6 @@ a_promise_is_stored_before_it_is_sent(void **unused)
 static void
 the_sender_must_be_the_claimant(void **unused)
 {
-    (void)unused;
     assert_int_equal(claim(epoch_of(1, COORDINATOR), 3), CAIRN_INVAL);
     assert_int_equal(claim(epoch_of(1, 999), 3), CAIRN_INVAL);
     assert_int_equal(membership.promised, 0);
@@ -123,7 +119,6 @@ absurd_epochs_are_refused_and_leave_no_trace(void **unused)
 {
     struct record record;
 
-    (void)unused;
     assert_int_equal(claim(epoch_of(UINT64_C(1) << 44, COORDINATOR), COORDINATOR), CAIRN_INVAL);
     make_record(&record, epoch_of(UINT64_C(1) << 44, COORDINATOR));
     (void)give(CAIRN_MSG_ACTIVATE, COORDINATOR, &record, 0);
@@ -134,7 +129,6 @@ absurd_epochs_are_refused_and_leave_no_trace(void **unused)
 static void
 older_and_equal_claims_are_refused(void **unused)
 {
-    (void)unused;
     assert_int_equal(claim(epoch_of(5, COORDINATOR), COORDINATOR), CAIRN_OK);
     assert_int_equal(claim(epoch_of(5, COORDINATOR), COORDINATOR), CAIRN_STALE);
     assert_int_equal(claim(epoch_of(4, 3), 3), CAIRN_STALE);
@@ -146,7 +140,6 @@ claims_that_do_not_match_what_is_known_are_refused(void **unused)
 {
     struct record record;
 
-    (void)unused;
     make_record(&record, epoch_of(1, COORDINATOR));
     record.seen[3].incarnation = 9; /* this agent has met a newer start */
     assert_int_equal(give(CAIRN_MSG_CLAIM, COORDINATOR, &record, 0), CAIRN_AGAIN);
@@ -166,7 +159,6 @@ a_promise_meets_those_that_are_named(void **unused)
 {
     struct record record;
 
-    (void)unused;
     make_record(&record, epoch_of(1, COORDINATOR));
     record.seen[3].incarnation = 12;
     assert_int_equal(give(CAIRN_MSG_CLAIM, COORDINATOR, &record, 7), CAIRN_AGAIN);
@@ -185,7 +177,6 @@ an_epoch_admits_the_start_that_its_coordinator_saw(void **unused)
 {
     struct record record;
 
-    (void)unused;
     assert_true(membership.blank);
     make_record(&record, epoch_of(1, COORDINATOR));
     record.seen[SELF].incarnation = incarnation - 1;
@@ -206,7 +197,6 @@ what_is_stored_comes_back(void **unused)
     struct record record;
     struct cairn_bytes stored;
 
-    (void)unused;
     make_record(&record, epoch_of(1, COORDINATOR));
     (void)give(CAIRN_MSG_ACTIVATE, COORDINATOR, &record, 0);
     assert_int_equal(claim(epoch_of(2, 3), 3), CAIRN_OK);

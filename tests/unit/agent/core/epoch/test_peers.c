@@ -168,7 +168,6 @@ fingers(void **unused)
 {
     struct job *job = new_job(10);
 
-    (void)unused;
     pass(job, 1);
     assert_int_equal(job->agents[0].connects, 4); /* 1, 2, 4, 8 */
     for (uint32_t a = 0; a < 10; a++)
@@ -183,7 +182,6 @@ fingers(void **unused)
 static void
 a_small_job_agrees(void **unused)
 {
-    (void)unused;
     for (uint32_t n = 2; n <= 12; n++) {
         struct job *job = new_job(n);
 
@@ -213,7 +211,6 @@ silence_is_given_up(void **unused)
     struct job *job = new_job(4);
     struct env env;
 
-    (void)unused;
     pass(job, 4);
     kill_agent(job, 2);
     pass(job, 13);
@@ -235,7 +232,6 @@ an_agent_that_never_starts_is_dead(void **unused)
 {
     struct job *job = new_job(6);
 
-    (void)unused;
     job->agents[4].runs = false;
     pass(job, 15);
     for (uint32_t a = 0; a < 4; a++) {
@@ -261,7 +257,6 @@ dead_fingers_are_replaced(void **unused)
 {
     struct job *job = new_job(20);
 
-    (void)unused;
     pass(job, 4);
     for (uint32_t distance = 1; distance < 20; distance *= 2)
         kill_agent(job, (3 + distance) % 20);
@@ -306,7 +301,6 @@ newer_news_win(void **unused)
 {
     struct job *job = new_job(10);
 
-    (void)unused;
     rumor(job, 0, 1, 6, 2, 50, false);
     assert_true(alive(job, 0, 6));
     rumor(job, 0, 1, 6, 2, 49, true);
@@ -332,7 +326,6 @@ a_wrong_rumor_is_denied(void **unused)
     struct job *job = new_job(40);
     uint64_t counter;
 
-    (void)unused;
     pass(job, 40);
     counter = job->agents[7].peers.counter;
     rumor(job, 20, 21, 7, 1, counter + 100, true);
@@ -349,7 +342,6 @@ an_own_pause_is_nobodys_silence(void **unused)
     struct job *job = new_job(4);
     struct env env;
 
-    (void)unused;
     pass(job, 4);
     job->agents[2].paused = true;
     pass(job, 30);
@@ -374,7 +366,6 @@ a_dead_session_ends(void **unused)
 {
     struct job *job = new_job(3);
 
-    (void)unused;
     pass(job, 4);
     job->agents[2].paused = true;
     pass(job, 9);
@@ -390,7 +381,6 @@ a_session_counts_as_hearing(void **unused)
     struct job *job = new_job(3);
     struct env env = env_of(job, 0);
 
-    (void)unused;
     job->agents[1].runs = job->agents[2].runs = false;
     peers_up(&env, &job->agents[0].peers, 2, 7);
     assert_true(alive(job, 0, 2));
@@ -411,7 +401,6 @@ a_large_job(void **unused)
     uint32_t n = 1000, dead[] = {5, 6, 7, 500, 999}, took = 0;
     struct job *job = new_job(n);
 
-    (void)unused;
     pass(job, 35);
     for (uint32_t a = 0; a < n; a += 37)
         assert_int_equal(believers(job, a), n - 1);
@@ -439,7 +428,6 @@ malformed_beats_change_nothing(void **unused)
     struct cairn_message message = beat(1, 1, bytes);
     struct env env = env_of(job, 0);
 
-    (void)unused;
     message.bytes_len--;
     peers_heartbeat(&env, &job->agents[0].peers, &message);
     message.bytes_len += 2;

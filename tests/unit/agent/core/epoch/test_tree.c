@@ -34,7 +34,6 @@ check(uint32_t count)
 static void
 everyone_is_reached(void **unused)
 {
-    (void)unused;
     for (uint32_t count = 1; count <= 300; count++)
         (void)check(count);
 }
@@ -42,7 +41,6 @@ everyone_is_reached(void **unused)
 static void
 small_trees_are_flat(void **unused)
 {
-    (void)unused;
     for (uint32_t m = 1; m < TREE_FLAT_MAX; m++)
         assert_int_equal(tree_parent(m, TREE_FLAT_MAX), 0);
 }
@@ -50,7 +48,6 @@ small_trees_are_flat(void **unused)
 static void
 large_trees_have_few_neighbours(void **unused)
 {
-    (void)unused;
     assert_true(check(1024) <= 64);
     assert_true(check(10000) <= 200);
     assert_true(check(16384) <= 256);
@@ -59,7 +56,6 @@ large_trees_have_few_neighbours(void **unused)
 static void
 news_goes_by_the_head(void **unused)
 {
-    (void)unused;
     assert_int_equal(tree_parent(57, 100), 50);
     assert_int_equal(tree_parent(50, 100), 0);
     assert_int_equal(tree_towards(0, 100, 57), 50);

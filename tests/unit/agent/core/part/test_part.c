@@ -21,7 +21,6 @@ a_record_describes_its_part(void **state)
 {
     struct group *group = group_new(4, 4, 2, sizes);
 
-    (void)state;
     save_all(group);
     for (uint32_t m = 0; m < 4; m++) {
         struct agent *agent = &group->agents[m];
@@ -48,7 +47,6 @@ a_record_that_is_not_one_is_refused(void **state)
     struct parts parts = {0};
     uint8_t *copy;
 
-    (void)state;
     save_all(group);
     record = record_of(agent, part_index(&agent->env, own_part(group, 0)));
     assert_false(part_record_is_foreign(record));
@@ -91,7 +89,6 @@ a_slot_is_erased_before_it_is_filled_again(void **state)
     struct part *part =
         part_open(&agent->env, group->generation, 0, group->roster, CAIRN_PART_OPEN, true);
 
-    (void)state;
     assert_ptr_equal(part, &agent->parts.list[0]);
     assert_int_equal(agent->actions.count, 1);
     assert_int_equal(agent->actions.list[0].type, CAIRN_ACTION_STORE_PART);
@@ -113,7 +110,6 @@ captures_have_own_slots_and_repairs_leave_one(void **state)
     struct cairn_generation_id other = group->generation;
     struct part *part;
 
-    (void)state;
     other.step++;
     part = part_open(&agent->env, group->generation, 0, group->roster, CAIRN_PART_REBUILDING, true);
     assert_int_equal(part_index(&agent->env, part), 0);
@@ -143,7 +139,6 @@ each_attempt_verifies_again(void **state)
     struct part *part;
     uint64_t first;
 
-    (void)state;
     save_all(group);
     part = own_part(group, 0);
     other.step++;
@@ -309,7 +304,6 @@ parts_go_by_the_rule(void **state)
     struct group *group = group_new(4, 4, 1, sizes);
     struct agent *agent = in_epoch(group);
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct kept *kept = &cases[i];
         struct record *record = &agent->membership.record;
@@ -344,7 +338,6 @@ trainers_are_told(void **state)
     struct group *group = group_new(4, 4, 1, sizes);
     struct agent *agent = in_epoch(group);
 
-    (void)state;
     agent->membership.promised = EPOCH + 1;
     (void)add_part(group, &agent->parts, 0, (struct cairn_generation_id)OWN(20), 0,
                    CAIRN_PART_OPEN);
@@ -362,7 +355,6 @@ the_newest_stays_until_the_first_commit(void **state)
     struct agent *agent = in_epoch(group);
     struct parts *parts = &agent->parts;
 
-    (void)state;
     agent->options.slots = 3;
     (void)add_part(group, parts, 0, (struct cairn_generation_id)OLD(20), 0, CAIRN_PART_COMPLETE);
     (void)add_part(group, parts, 1, (struct cairn_generation_id)OLD(10), 0, CAIRN_PART_COMPLETE);
@@ -392,7 +384,6 @@ the_part_in_flight(void **state)
     struct parts *parts = &agent->parts;
     struct part *part;
 
-    (void)state;
     group->decision = (struct cairn_decision)DECISION(RUN, 20, 10);
     (void)add_part(group, parts, 0, (struct cairn_generation_id)OWN(10), 0, CAIRN_PART_COMPLETE);
     assert_null(parts_in_flight(&agent->env));

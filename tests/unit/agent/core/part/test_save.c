@@ -23,7 +23,6 @@ members_of_all_sizes_complete(void **state)
     static const uint64_t blocks[][4] = {
         {300, 257, 1, 128}, {5, 5, 5, 5}, {0, 40, 40, 40}, {0, 0, 0, 1}, {0, 0, 0, 0}};
 
-    (void)state;
     for (uint32_t parity = 1; parity < 4; parity++)
         for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
             struct group *group = group_new(4, 4, parity, blocks[i]);
@@ -40,7 +39,6 @@ one_agent_without_parity_completes(void **state)
     static const uint64_t blocks[1] = {9};
     struct group *group = group_new(1, 1, 0, blocks);
 
-    (void)state;
     save_all(group);
     assert_all_complete(group);
     group_free(group);
@@ -51,7 +49,6 @@ blocks_are_sent_as_they_are_captured(void **state)
 {
     struct group *group = group_new(4, 4, 2, sizes);
 
-    (void)state;
     for (uint32_t m = 0; m < 4; m++)
         (void)open_part(group, m);
     for (uint64_t first = 0; first < 300; first += 7) /* out of step with the others */
@@ -70,7 +67,6 @@ blocks_are_sent_as_they_are_captured(void **state)
 static void
 damaged_blocks_are_sent_again(void **state)
 {
-    (void)state;
     for (uint32_t every = 2; every < 12; every++) {
         struct group *group = group_new(4, 4, 2, sizes);
 
@@ -86,7 +82,6 @@ blocks_damaged_again_and_again_abort(void **state)
 {
     struct group *group = group_new(4, 4, 2, sizes);
 
-    (void)state;
     group->damage_every = 1;
     for (uint32_t m = 0; m < 4; m++)
         (void)open_part(group, m);
@@ -102,7 +97,6 @@ blocks_damaged_again_and_again_abort(void **state)
 static void
 a_new_session_goes_on(void **state)
 {
-    (void)state;
     for (size_t after = 0; after < 120; after += 3) {
         struct group *group = group_new(4, 4, 2, sizes);
 
@@ -133,7 +127,6 @@ the_ring_holds_members_back(void **state)
     static const uint64_t blocks[4] = {300, 300, 300, 300};
     struct group *group = group_new(4, 4, 2, blocks);
 
-    (void)state;
     for (uint32_t m = 0; m < 4; m++)
         (void)open_part(group, m);
     for (uint32_t m = 1; m < 4; m++) {
@@ -169,7 +162,6 @@ a_forgotten_row_aborts(void **state)
     struct part *encoder, *owner;
     uint32_t e = 0, o = 0;
 
-    (void)state;
     for (uint32_t m = 0; m < 4; m++)
         (void)open_part(group, m);
     for (uint32_t m = 0; m < 4; m++)
@@ -196,7 +188,6 @@ nothing_is_sent_without_a_session(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
 
-    (void)state;
     for (uint32_t b = 1; b < 4; b++)
         session_down(group, 0, b);
     for (uint32_t m = 0; m < 4; m++)
@@ -221,7 +212,6 @@ a_complete_part_owes_nothing(void **state)
     uint32_t for_agent, index;
     struct part *part;
 
-    (void)state;
     for (uint32_t m = 0; m < 4; m++)
         (void)open_part(group, m);
     for (uint32_t m = 0; m < 4; m++) {
@@ -248,7 +238,6 @@ missing_blocks_abort(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
 
-    (void)state;
     (void)open_part(group, 0);
     capture(group, 0, 0, 299);
     assert_int_equal(captured(group, 0).abort, CAIRN_ABORT_CANCELLED);
@@ -261,7 +250,6 @@ parity_that_differs_from_a_seal_aborts(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
 
-    (void)state;
     for (uint32_t m = 0; m < 4; m++)
         (void)open_part(group, m);
     for (uint32_t m = 0; m < 4; m++) {
@@ -295,7 +283,6 @@ numbers_out_of_bounds_are_dropped(void **state)
     struct cairn_message good, message;
     struct part *part;
 
-    (void)state;
     part = open_part(group, 1);
     (void)open_part(group, 0);
     good = env_message(&group->agents[0].env, CAIRN_MSG_DATA, group->generation.epoch);
@@ -334,7 +321,6 @@ what_a_member_waits_for(void **state)
     struct part *part;
     uint32_t for_agent = 0;
 
-    (void)state;
     for (uint32_t m = 0; m < 4; m++)
         part = open_part(group, m);
     part = own_part(group, 0);
@@ -357,7 +343,6 @@ memory_for_parity(void **state)
     struct cairn_core_options options = {.parity_blocks = 10};
     struct cairn_roster_group group = {.count = 5, .parity = 2};
 
-    (void)state;
     assert_true(save_parity_fits(&options, &group, 15));
     assert_false(save_parity_fits(&options, &group, 16));
     assert_true(save_parity_fits(&options, &group, 0));

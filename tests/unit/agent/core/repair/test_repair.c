@@ -103,7 +103,6 @@ lost_parts_go_to_their_own_agents(void **state)
 {
     static const uint64_t blocks[][4] = {{300, 257, 1, 128}, {9, 0, 40, 3}, {0, 0, 0, 0}};
 
-    (void)state;
     for (size_t i = 0; i < 3; i++)
         for (uint32_t first = 0; first < 4; first++)
             for (uint32_t lost = 0; lost < 16; lost++) {
@@ -137,7 +136,6 @@ lost_parts_go_to_others(void **state)
     struct group *group = group_new(6, 4, 2, sizes);
     struct plan plan;
 
-    (void)state;
     save_all(group);
     plan = plan_new(group);
     lose(group, 0);
@@ -160,7 +158,6 @@ no_memory_is_reported(void **state)
     struct group *group = group_new(4, 4, 2, sizes);
     struct plan plan;
 
-    (void)state;
     save_all(group);
     plan = plan_new(group);
     lose(group, 1);
@@ -179,7 +176,6 @@ damage_on_the_way_is_mended(void **state)
 {
     static const uint32_t kinds[3] = {CAIRN_MSG_BLOCKS, CAIRN_MSG_WRITE, 0};
 
-    (void)state;
     for (uint32_t kind = 0; kind < 3; kind++) {
         struct group *group = group_new(4, 4, 2, sizes);
         struct plan plan;
@@ -201,7 +197,6 @@ damage_again_and_again_is_reported(void **state)
     struct group *group = group_new(4, 4, 2, sizes);
     struct plan plan;
 
-    (void)state;
     plan = plan_of_loss(group);
     group->damage_every = 1;
     group->damage_kind = CAIRN_MSG_BLOCKS;
@@ -218,7 +213,6 @@ damage_again_and_again_is_reported(void **state)
 static void
 a_new_session_goes_on(void **state)
 {
-    (void)state;
     for (size_t after = 0; after < 150; after += 5) {
         struct group *group = group_new(4, 4, 2, sizes);
         struct plan plan;
@@ -254,7 +248,6 @@ bad_blocks_are_mended(void **state)
     struct part *part;
     uint32_t index;
 
-    (void)state;
     save_all(group);
     part = own_part(group, 0);
     index = part_index(&agent->env, part);
@@ -287,7 +280,6 @@ too_much_lost_is_proved(void **state)
     struct group *group = group_new(4, 4, 1, sizes);
     struct plan plan;
 
-    (void)state;
     save_all(group);
     plan = plan_new(group);
     lose(group, 0);
@@ -311,7 +303,6 @@ attempts_are_told_apart(void **state)
     struct cairn_message read, write;
     struct plan plan;
 
-    (void)state;
     save_all(group);
     read = env_message(&group->agents[1].env, CAIRN_MSG_READ, 1);
     read.as.read = (struct cairn_message_read){
@@ -352,7 +343,6 @@ unfinished_parts_go(void **state)
     struct part *part;
     struct plan plan;
 
-    (void)state;
     plan = plan_of_loss(group);
     tell(group, &plan, 0);
     for (uint32_t a = 1; a < 4; a++)
@@ -383,7 +373,6 @@ plans_are_checked(void **state)
     uint8_t *bytes = NULL;
     size_t whole = 0;
 
-    (void)state;
     give(&plan, 2, 3);
     plan.bad[0] = (struct cairn_bad_block){.position = 3, .area = CAIRN_AREA_PARITY, .block = 9};
     plan.bad_count = 1;

@@ -61,7 +61,6 @@ fresh(void **unused)
 {
     static const uint32_t agents[6] = {0, 1, 2, 3, 4, 5};
 
-    (void)unused;
     memset(inventories, 0, sizeof inventories);
     memset(&choice, 0, sizeof choice);
     for (uint32_t a = 0; a < AGENTS; a++) {
@@ -74,7 +73,6 @@ fresh(void **unused)
 static int
 done(void **unused)
 {
-    (void)unused;
     choice_clear(&choice);
     cairn_roster_drop(roster);
     return 0;
@@ -93,7 +91,6 @@ assert_taken(uint64_t step, uint32_t lost)
 static void
 the_newest_that_is_whole(void **unused)
 {
-    (void)unused;
     generation(10, "hhhhhh");
     choose();
     assert_taken(10, 0);
@@ -122,7 +119,6 @@ choose_named(uint64_t step, bool has_files)
 static void
 a_named_generation_and_no_other(void **unused)
 {
-    (void)unused;
     generation(10, "h.hhhh");
     generation(20, "hhhhhh");
     generation(30, "hb.bhh");
@@ -153,7 +149,6 @@ a_named_generation_and_no_other(void **unused)
 static void
 goes_back(void **unused)
 {
-    (void)unused;
     generation(10, "hhhhhh");
     generation(20, "hhhh..");
     for (uint32_t m = 0; m < 4; m++)
@@ -189,7 +184,6 @@ goes_back(void **unused)
 static void
 goes_back_from_nothing(void **unused)
 {
-    (void)unused;
     choose();
     assert_int_equal(choice.err, CAIRN_LOST);
     assert_false(choice.goes_back);
@@ -209,7 +203,6 @@ goes_back_from_nothing(void **unused)
 static void
 the_text_says_why(void **unused)
 {
-    (void)unused;
     generation(10, "hhhhh.");
     generation(20, "h.h.hh");
     choose();
@@ -223,7 +216,6 @@ the_text_says_why(void **unused)
 static void
 nothing_at_all(void **unused)
 {
-    (void)unused;
     choose();
     assert_int_equal(choice.err, CAIRN_LOST);
     assert_string_equal(text, "no agent that answered holds a generation, and none was spilled\n");
@@ -237,7 +229,6 @@ nothing_at_all(void **unused)
 static void
 files(void **unused)
 {
-    (void)unused;
     inventories[6].self.spilled = (struct cairn_generation_id){.epoch = epoch_1, .step = 15};
     generation(10, "hhhhhh");
     choose(); /* the files are newer than memory */
@@ -259,7 +250,6 @@ files(void **unused)
 static void
 excluded(void **unused)
 {
-    (void)unused;
     generation(10, "hhhhhh");
     generation(20, "hhhhhh");
     choice.excluded[0] = (struct excluded){at(20), choose_intact(inventories, AGENTS, at(20))};
@@ -277,7 +267,6 @@ excluded(void **unused)
 static void
 order(void **unused)
 {
-    (void)unused;
     generation(20, "hhhhhh");
     for (uint32_t m = 0; m < 6; m++)
         hold(m, (struct cairn_generation_id){.epoch = epoch_1, .run = 4, .step = 9}, m, 0);
@@ -296,7 +285,6 @@ holders(void **unused)
 {
     struct cairn_generation_id g = at(10);
 
-    (void)unused;
     assert_int_equal(choose_holder(inventories, AGENTS, g, 3), UINT32_MAX);
     hold(6, g, 3, 0);
     assert_int_equal(choose_holder(inventories, AGENTS, g, 3), 6);
@@ -319,7 +307,6 @@ many(void **unused)
 {
     char small[40];
 
-    (void)unused;
     for (uint32_t a = 0; a < AGENTS; a++)
         for (uint64_t i = 0; i < CAIRN_PARTS_MAX; i++)
             hold(a, at(a * CAIRN_PARTS_MAX + i + 1), 0, 0);

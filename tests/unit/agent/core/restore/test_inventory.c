@@ -20,7 +20,6 @@ fresh(void **unused)
 {
     static const uint32_t agents[3] = {0, 1, 2};
 
-    (void)unused;
     memset(&parts, 0, sizeof parts);
     if (cairn_roster_build(agents, NULL, 3, 1, 3, &roster) != CAIRN_OK)
         return 1;
@@ -44,7 +43,6 @@ fresh(void **unused)
 static int
 done(void **unused)
 {
-    (void)unused;
     cairn_roster_drop(roster);
     return 0;
 }
@@ -101,7 +99,6 @@ goes_over_the_wire(void **unused)
     uint8_t *bytes;
     size_t len;
 
-    (void)unused;
     pack(&bytes, &len);
     assert_int_equal(inventory_read(bytes, len, &inventory), CAIRN_OK);
     assert_true(inventory.known);
@@ -137,7 +134,6 @@ damaged_ones_are_refused(void **unused)
     uint8_t *bytes, *copy;
     size_t len;
 
-    (void)unused;
     pack(&bytes, &len);
     copy = malloc(len + 1);
     assert_non_null(copy);
@@ -240,7 +236,6 @@ both_answered(uint64_t to_2, uint64_t to_3)
 static void
 two_coordinators(void **unused)
 {
-    (void)unused;
     assert_int_equal(answer_init(&answering, options.agent_count), CAIRN_OK);
     parts.list[3].checked.bad = NULL;
     parts.list[3].checked.bad_count = 0;
@@ -262,7 +257,6 @@ two_coordinators(void **unused)
 static void
 pins(void **unused)
 {
-    (void)unused;
     assert_int_equal(answer_init(&answering, options.agent_count), CAIRN_OK);
     parts.list[3].checked.bad = NULL;
     parts.list[3].checked.bad_count = 0;

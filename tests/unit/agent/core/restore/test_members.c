@@ -43,7 +43,6 @@ fresh(void **unused)
 {
     static const uint32_t agents[6] = {0, 1, 2, 3, 4, 5};
 
-    (void)unused;
     memset(inventories, 0, sizeof inventories);
     no_room[0] = 0;
     if (cairn_roster_build(agents, NULL, 6, 1, 3, &roster) != CAIRN_OK)
@@ -61,7 +60,6 @@ fresh(void **unused)
 static int
 done(void **unused)
 {
-    (void)unused;
     plan_fini(&plan);
     cairn_roster_drop(roster);
     return 0;
@@ -84,7 +82,6 @@ make(bool only_bad)
 static void
 nothing_to_do(void **unused)
 {
-    (void)unused;
     assert_int_equal(make(false), CAIRN_OK);
     assert_false(members_plan_has_work(&plan));
     for (uint32_t m = 0; m < 6; m++)
@@ -94,7 +91,6 @@ nothing_to_do(void **unused)
 static void
 targets(void **unused)
 {
-    (void)unused;
     lose(2, false);
     assert_int_equal(make(false), CAIRN_OK);
     assert_int_equal(plan.targets[2], 2); /* its own agent is back */
@@ -125,7 +121,6 @@ bad_blocks(void **unused)
     struct cairn_bad_block bad[2] = {{.area = CAIRN_AREA_DATA, .block = 3},
                                      {.area = CAIRN_AREA_PARITY, .block = 4}};
 
-    (void)unused;
     inventories[4].parts[0].bad = bad;
     inventories[4].parts[0].bad_count = inventories[4].parts[0].bad_listed = 2;
     assert_int_equal(make(true), CAIRN_OK);
@@ -157,7 +152,6 @@ answering(void **unused)
         .inventories = inventories, .old = roster, .plan = &plan, .generation = g};
     struct cairn_roster *next = NULL;
 
-    (void)unused;
     lose(2, true);
     assert_int_equal(make(false), CAIRN_OK);
     plan.holders[2] = plan.targets[2]; /* it is rebuilt */
@@ -195,7 +189,6 @@ late(void **unused)
                                   .generation = g};
     struct cairn_roster *next = NULL;
 
-    (void)unused;
     for (uint32_t a = 0; a < AGENTS; a++)
         inventories[a].self.ranks = a != 6;
     assert_true(members_may_change(&options, inventories, roster, 0x10000));
@@ -226,7 +219,6 @@ idle(void **unused)
                                   .generation = g};
     struct cairn_roster *next = NULL;
 
-    (void)unused;
     for (uint32_t a = 0; a < AGENTS; a++)
         inventories[a].self.ranks = a < 5 && a != 2;
     assert_false(members_may_change(&options, inventories, roster, 0x10000));

@@ -428,7 +428,6 @@ start_new(void)
 static int
 done(void **unused)
 {
-    (void)unused;
     while (letter_head < letter_tail)
         free(letters[letter_head++ % LETTERS_MAX].bytes);
     for (uint32_t a = 0; a < AGENTS; a++) {
@@ -463,7 +462,6 @@ assert_epoch(uint64_t epoch, struct cairn_generation_id ready, bool restarts)
 static void
 an_operator_restores(void **unused)
 {
-    (void)unused;
     start(true);
     begin(1, CAIRN_OP_RESTORE, false);
     assert_int_equal(run(1), 0); /* nothing is waited for */
@@ -491,7 +489,6 @@ an_operator_goes_back_to_files(void **unused)
                                              .wanted = {.epoch = 1, .step = 4},
                                              .wanted_spilled = files}};
 
-    (void)unused;
     start(true);
     begin_request(1, &request);
     (void)run(1);
@@ -512,7 +509,6 @@ an_operator_goes_back_to_files(void **unused)
 static void
 a_dead_member_is_replaced(void **unused)
 {
-    (void)unused;
     start(true);
     kill_agent(2);
     begin(0, CAIRN_OP_RESTORE, false);
@@ -531,7 +527,6 @@ a_dead_member_is_replaced(void **unused)
 static void
 a_repair_keeps_everything(void **unused)
 {
-    (void)unused;
     start(true);
     kill_agent(2);
     begin(0, CAIRN_OP_RESTORE, true);
@@ -553,7 +548,6 @@ a_repair_keeps_everything(void **unused)
 static void
 a_blank_agent_comes_back(void **unused)
 {
-    (void)unused;
     start(false);
     forget_parts(3);
     agents[3].membership.blank = true;
@@ -568,7 +562,6 @@ a_blank_agent_comes_back(void **unused)
 static void
 the_first_epoch(void **unused)
 {
-    (void)unused;
     start_new();
     begin(0, CAIRN_OP_RESTORE, true);
     assert_int_equal(run(0), 0);
@@ -609,7 +602,6 @@ the_first_epoch(void **unused)
 static void
 forgotten_promises(void **unused)
 {
-    (void)unused;
     start(false);
     for (uint32_t a = 3; a < AGENTS; a++)
         agents[a].membership.knows = false;
@@ -635,7 +627,6 @@ forgotten_promises(void **unused)
 static void
 wedged(void **unused)
 {
-    (void)unused;
     start(true);
     agents[3].wedged = true;
     begin(0, CAIRN_OP_RESTORE, false);
@@ -659,7 +650,6 @@ wedged_later(void **unused)
     static const enum cairn_message_kind kinds[3] = {CAIRN_MSG_CLAIM, CAIRN_MSG_REBUILT,
                                                      CAIRN_MSG_INVENTORY};
 
-    (void)unused;
     for (uint32_t i = 0; i < 3; i++) {
         start(true);
         if (i == 1)
@@ -689,7 +679,6 @@ deaths_on_the_way(void **unused)
                                                     CAIRN_MSG_REBUILD, CAIRN_MSG_REBUILT,
                                                     CAIRN_MSG_CLAIM,   CAIRN_MSG_PROMISE};
 
-    (void)unused;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         start(false);
         forget_parts(4);
@@ -720,7 +709,6 @@ commit_g2(void)
 static void
 a_commit_overtakes(void **unused)
 {
-    (void)unused;
     start(true);
     hook_kind = CAIRN_MSG_CLAIM;
     hook = commit_g2;
@@ -742,7 +730,6 @@ a_commit_overtakes(void **unused)
 static void
 two_coordinators(void **unused)
 {
-    (void)unused;
     start(true);
     begin(0, CAIRN_OP_RESTORE, false);
     begin(1, CAIRN_OP_RESTORE, false);
@@ -792,7 +779,6 @@ an_old_request(void **unused)
 static void
 no_way_back(void **unused)
 {
-    (void)unused;
     start(true); /* g2 is committed; 0 has lost it, 1 and 2 are silent */
     commit_g2();
     forget_parts(0);
@@ -815,7 +801,6 @@ no_way_back(void **unused)
 static void
 no_witness(void **unused)
 {
-    (void)unused;
     start(true);
     for (uint32_t a = 0; a < 2; a++) {
         forget_parts(a);
@@ -838,7 +823,6 @@ what_was_given_up_stays_so(void **unused)
 {
     static const struct cairn_generation_id old = {.epoch = 0xffff, .run = 1, .step = 90};
 
-    (void)unused;
     start(true);
     for (uint32_t a = 0; a < 4; a++) {
         forget_parts(a);
@@ -864,7 +848,6 @@ lose_memory_of_4(void)
 static void
 the_target_fails(void **unused)
 {
-    (void)unused;
     start(true);
     kill_agent(2);
     hook_kind = CAIRN_MSG_REBUILT;
@@ -880,7 +863,6 @@ the_target_fails(void **unused)
 static void
 a_newcomer(void **unused)
 {
-    (void)unused;
     start(true);
     kill_agent(3);
     for (uint32_t a = 0; a < 3; a++)
@@ -898,7 +880,6 @@ a_newcomer(void **unused)
 static void
 in_flight(void **unused)
 {
-    (void)unused;
     start(true);
     hold(0, g2, 0);
     kill_agent(3);
@@ -911,7 +892,6 @@ in_flight(void **unused)
 static void
 damaged_beyond_repair(void **unused)
 {
-    (void)unused;
     start(true);
     for (uint32_t a = 0; a < 3; a++)
         hold(a, g2, a);
@@ -942,7 +922,6 @@ complete_after_the_next_list(void)
 static void
 a_part_that_is_completed_late_counts(void **unused)
 {
-    (void)unused;
     start(true);
     for (uint32_t a = 0; a < 3; a++)
         hold(a, g2, a);
@@ -958,7 +937,6 @@ a_part_that_is_completed_late_counts(void **unused)
 static void
 no_memory_at_the_target(void **unused)
 {
-    (void)unused;
     start(true);
     forget_parts(2);
     agents[2].no_memory = true;
@@ -977,7 +955,6 @@ no_memory_at_the_target(void **unused)
 static void
 too_much_is_lost(void **unused)
 {
-    (void)unused;
     start(true);
     for (uint32_t a = 0; a < 3; a++)
         forget_parts(a);
@@ -999,7 +976,6 @@ too_much_is_lost(void **unused)
 static void
 dry_run_and_fresh(void **unused)
 {
-    (void)unused;
     start(true);
     begin(0, CAIRN_OP_DRY_RUN, false);
     assert_int_equal(run(0), 0);
@@ -1018,7 +994,6 @@ verify(void **unused)
     static struct cairn_bad_block bad = {.area = CAIRN_AREA_DATA, .block = 3};
     struct part *part;
 
-    (void)unused;
     start(true);
     hold(0, g2, 0); /* in flight: not looked at */
     begin(1, CAIRN_OP_VERIFY, false);
@@ -1047,7 +1022,6 @@ fleet(void **unused)
         .op = {
             .operation = CAIRN_OP_FLEET, .request = 77, .fleet = text, .fleet_len = sizeof text}};
 
-    (void)unused;
     start(true);
     begin_request(2, &request);
     (void)run(2);
@@ -1066,7 +1040,6 @@ join(void **unused)
     const struct restore_request request = {
         .op = {.operation = CAIRN_OP_RESTORE}, .by_itself = true, .joining = true};
 
-    (void)unused;
     start(true); /* the spare has trainers */
     begin_request(0, &request);
     assert_int_equal(run(0), 0);
@@ -1083,7 +1056,6 @@ join(void **unused)
 static void
 absurd(void **unused)
 {
-    (void)unused;
     start(true);
     agents[3].membership.promised = UINT64_MAX;
     begin(0, CAIRN_OP_RESTORE, false);
@@ -1096,7 +1068,6 @@ absurd(void **unused)
 static void
 stands_still(void **unused)
 {
-    (void)unused;
     start(true);
     begin(0, CAIRN_OP_RESTORE, false);
     now_ns += 60000 * ms;

@@ -77,7 +77,6 @@ start(uint32_t self, bool has_epoch)
 static int
 done(void **unused)
 {
-    (void)unused;
     membership_fini(&membership);
     peers_fini(&peers);
     return 0;
@@ -104,7 +103,6 @@ due_within(uint64_t limit)
 static void
 no_reason(void **unused)
 {
-    (void)unused;
     start(1, true);
     assert_true(due_within(LONG) == UINT64_MAX);
 }
@@ -112,7 +110,6 @@ no_reason(void **unused)
 static void
 first_epoch(void **unused)
 {
-    (void)unused;
     start(0, false);
     assert_int_equal(due_within(LONG), BEAT);
     assert_string_equal(reason, "the first epoch");
@@ -131,7 +128,6 @@ first_epoch(void **unused)
 static void
 blank(void **unused)
 {
-    (void)unused;
     start(3, true);
     membership.blank = true;
     membership.self_member = UINT32_MAX;
@@ -159,7 +155,6 @@ blank(void **unused)
 static void
 trainers_wait(void **unused)
 {
-    (void)unused;
     for (uint32_t self = 0; self < 4; self++) {
         start(self, true);
         membership.blank = true;
@@ -181,7 +176,6 @@ trainers_wait(void **unused)
 static void
 fenced(void **unused)
 {
-    (void)unused;
     start(1, true);
     membership.promised = 0x20003; /* to agent 3, which is alive */
     assert_int_equal(due_within(LONG), 2 * CLAIM);
@@ -205,7 +199,6 @@ fenced(void **unused)
 static void
 lost(void **unused)
 {
-    (void)unused;
     start(1, true);
     set_alive(1 << 2);
     assert_int_equal(due_within(LONG), REPAIR + CLAIM); /* agent 0 goes first */
@@ -251,7 +244,6 @@ lost(void **unused)
 static void
 join(void **unused)
 {
-    (void)unused;
     start(0, true);
     input.wants_join = true;
     assert_int_equal(due_within(LONG), 0);

@@ -192,7 +192,6 @@ cut(struct job *job, uint32_t m, uint64_t at, uint64_t count)
 static void
 a_good_one(void **unused)
 {
-    (void)unused;
     for (uint32_t n = 1; n <= 40; n += 13) {
         struct job *job = new_job(n);
 
@@ -210,7 +209,6 @@ a_gap(void **unused)
 {
     struct job *job = new_job(4);
 
-    (void)unused;
     for (uint32_t m = 0; m < 4; m++)
         cut(job, m, 4 * m, m == 2 ? 3 : 4);
     assert_int_equal(run(job, begin(job), false), CAIRN_TILING_BAD);
@@ -228,7 +226,6 @@ a_double(void **unused)
 {
     struct job *job = new_job(2);
 
-    (void)unused;
     cut(job, 0, 0, 8);
     cut(job, 1, 0, 8);
     assert_int_equal(run(job, begin(job), false), CAIRN_TILING_BAD);
@@ -243,7 +240,6 @@ an_empty_shard(void **unused)
 {
     struct job *job = new_job(3);
 
-    (void)unused;
     cut(job, 0, 0, 6);
     cut(job, 2, 6, 6);
     assert_int_equal(run(job, begin(job), false), CAIRN_TILING_GOOD);
@@ -258,7 +254,6 @@ many_tensors(void **unused)
     static struct box boxes[TENSORS_MAX];
     struct job *job = new_job(2);
 
-    (void)unused;
     for (uint32_t m = 0; m < 2; m++) {
         for (uint32_t i = 0; i < TENSORS_MAX; i++) {
             boxes[i] = (struct box){.size = 1, .count = 1};
@@ -278,7 +273,6 @@ what_is_not_asked_for_changes_nothing(void **unused)
     struct cairn_actions actions = {0}, others = {0};
     struct cairn_message answer, other, wrong;
 
-    (void)unused;
     cut(job, 0, 0, 4);
     cut(job, 1, 4, 4);
     assert_int_equal(begin(job), CAIRN_TILING_OPEN);
@@ -313,7 +307,6 @@ questions_are_asked_again(void **unused)
     struct job *job = new_job(40);
     uint32_t head = tree_towards(0, 40, 20), behind = 0, asked = 0;
 
-    (void)unused;
     for (uint32_t m = 0; m < 40; m++)
         cut(job, m, 4 * m, 4);
     for (uint32_t m = 1; m < 40; m++)
