@@ -72,12 +72,13 @@ struct best_place {
     uint32_t layers;
 };
 
-struct few {
+struct cairn_few {
     const struct cairn_problem *problem;
     struct cairn_groupings *groupings;
-    double plan_ms;
+    double plan_ms;    /* of the best plan known */
     double fastest_ms; /* of a layer, on any group */
     double work_layers;
+    bool begun;        /* there were boxes */
     struct box *boxes; /* a heap, the least bound on top */
     uint32_t box_count;
     uint32_t kind_count;
@@ -99,7 +100,7 @@ struct few {
 
 /* The fewest micro-batches of a pipeline in a plan of the box that is faster than the best. */
 static uint32_t
-least_microbatches(const struct few *few, const struct box *box, uint32_t pipeline)
+least_microbatches(const struct cairn_few *few, const struct box *box, uint32_t pipeline)
 {
     double others = 0;
 
@@ -114,7 +115,7 @@ least_microbatches(const struct few *few, const struct box *box, uint32_t pipeli
 
 /* The longest stage takes one of few times; false where none is between these. */
 static bool
-snap(const struct few *few, double *low_ms, double *high_ms)
+snap(const struct cairn_few *few, double *low_ms, double *high_ms)
 {
     uint32_t first = 0, end = few->critical_count;
 
@@ -141,7 +142,7 @@ snap(const struct few *few, double *low_ms, double *high_ms)
 
 /* Makes a box as small as it may be; false where nothing is left. */
 static bool
-shrink(const struct few *few, struct box *box)
+shrink(const struct cairn_few *few, struct box *box)
 {
     double room_ms = few->plan_ms - few->work_layers * few->fastest_ms;
     uint32_t count = box->pipelines;
@@ -197,7 +198,7 @@ alike_from(const struct box *box, uint32_t pipeline)
 }
 
 static void
-list_layers(struct few *few, const struct box *box, uint32_t *places)
+list_layers(struct cairn_few *few, const struct box *box, uint32_t *places)
 {
     for (uint32_t i = 0; i < box->pipelines; i++) {
         uint32_t least = least_microbatches(few, box, i);
@@ -224,7 +225,7 @@ list_layers(struct few *few, const struct box *box, uint32_t *places)
 
 /* What groups gain at the prices, and where. */
 static void
-price_kinds(struct few *few, const struct box *box, const uint32_t *places)
+price_kinds(struct cairn_few *few, const struct box *box, const uint32_t *places)
 {
     const struct cairn_problem *problem = few->problem;
 
@@ -266,7 +267,7 @@ struct way {
 
 /* By how much a limit is broken. */
 static float
-limit_way(const struct few *few, const struct limit *limit)
+limit_way(const struct cairn_few *few, const struct limit *limit)
 {
     float over = (float)few->formed[limit->which] - (float)limit->count;
 
@@ -275,7 +276,7 @@ limit_way(const struct few *few, const struct limit *limit)
 
 /* The bound at a box's prices, and the direction in which they get better. */
 static double
-look(struct few *few, const struct box *box, const uint32_t *places, struct way *way)
+look(struct cairn_few *few, const struct box *box, const uint32_t *places, struct way *way)
 {
     const struct cairn_problem *problem = few->problem;
     double total = (double)problem->microbatches - box->pipelines, speed = 0;
@@ -317,7 +318,7 @@ look(struct few *few, const struct box *box, const uint32_t *places, struct way 
 
 /* The number of groups that is farthest from a whole one in the mean of the last rounds. */
 static void
-choose_cut(const struct few *few, struct box *box)
+choose_cut(const struct cairn_few *few, struct box *box)
 {
     double most = 0.0005;
 
@@ -398,7 +399,7 @@ scale_prices(struct box *box)
 
 /* Prices where a box begins: micro-batches as long as layers. */
 static void
-begin_prices(const struct few *few, struct box *box)
+begin_prices(const struct cairn_few *few, struct box *box)
 {
     memset(box->place_price, 0, sizeof(box->place_price));
     for (uint32_t i = 0; i < box->pipelines; i++) {
@@ -412,7 +413,7 @@ begin_prices(const struct few *few, struct box *box)
 /* Finds good prices of a box, beginning at those it has, and raises its bound: the volume algorithm
  * (Barahona and Anbil, Mathematical Programming 87, 2000). */
 static void
-raise_box(struct few *few, struct box *box, uint32_t rounds)
+raise_box(struct cairn_few *few, struct box *box, uint32_t rounds)
 {
     uint32_t places[PIPELINES_MAX], idle = 0;
     double step = 1, best_ms, speed = 0, square;
@@ -457,7 +458,7 @@ raise_box(struct few *few, struct box *box, uint32_t rounds)
 
 /* Prices that stalled may be far from the best: narrow boxes get a second chance. */
 static void
-price_box(struct few *few, struct box *box, uint32_t rounds)
+price_box(struct cairn_few *few, struct box *box, uint32_t rounds)
 {
     struct box again = *box;
     bool narrow = true;
@@ -476,7 +477,7 @@ price_box(struct few *few, struct box *box, uint32_t rounds)
 /* ---- all boxes ---- */
 
 static void
-push(struct few *few, const struct box *box)
+push(struct cairn_few *few, const struct box *box)
 {
     uint32_t at = few->box_count++;
 
@@ -486,7 +487,7 @@ push(struct few *few, const struct box *box)
 }
 
 static struct box
-pop(struct few *few)
+pop(struct cairn_few *few)
 {
     struct box top = few->boxes[0], last = few->boxes[--few->box_count];
     uint32_t at = 0;
@@ -506,7 +507,7 @@ pop(struct few *few)
 
 /* Keeps a box that may hold a plan faster than the best. */
 static void
-consider(struct few *few, struct box *box, uint32_t rounds)
+consider(struct cairn_few *few, struct box *box, uint32_t rounds)
 {
     if (!shrink(few, box))
         return;
@@ -517,7 +518,7 @@ consider(struct few *few, struct box *box, uint32_t rounds)
 
 /* A box that nothing cuts, at other prices; false: they do not help. */
 static bool
-look_again(struct few *few, const struct box *box)
+look_again(struct cairn_few *few, const struct box *box)
 {
     struct box again = *box;
 
@@ -529,15 +530,22 @@ look_again(struct few *few, const struct box *box)
     return true;
 }
 
+/* By how many micro-batches per time a pipeline's longest stage may be off. */
+static double
+width(const struct box *box, uint32_t pipeline)
+{
+    return 1 / box->low_ms[pipeline] - 1 / box->high_ms[pipeline];
+}
+
 /* Cuts a box in two; false: nothing cuts it. */
 static bool
-cut(struct few *few, const struct box *box)
+cut(struct cairn_few *few, const struct box *box)
 {
     uint32_t widest = 0;
     double middle_ms, ratio;
 
     for (uint32_t i = 1; i < box->pipelines; i++)
-        if (box->high_ms[i] * box->low_ms[widest] > box->high_ms[widest] * box->low_ms[i])
+        if (width(box, i) > width(box, widest))
             widest = i;
     ratio = box->high_ms[widest] / box->low_ms[widest];
     if (ratio <= SINGLE && box->cut_by == UINT32_MAX)
@@ -558,9 +566,11 @@ cut(struct few *few, const struct box *box)
     return true;
 }
 
-static double
-search(struct few *few, double bound_ms, uint32_t cuts_max, const struct cairn_stop *stop)
+/* A box for each number of pipelines. */
+static void
+begin(struct cairn_few *few, double bound_ms)
 {
+    few->begun = true;
     for (uint32_t count = 1; count <= PIPELINES_MAX && count <= few->problem->microbatches;
          count++) {
         struct box box = {.bound_ms = bound_ms, .pipelines = count};
@@ -572,22 +582,12 @@ search(struct few *few, double bound_ms, uint32_t cuts_max, const struct cairn_s
         begin_prices(few, &box);
         consider(few, &box, ROUNDS_ROOT);
     }
-    for (uint32_t cuts = 0;
-         cuts < cuts_max && few->box_count > 0 && few->box_count + 2 <= BOXES_MAX &&
-         few->boxes[0].bound_ms * ENOUGH < few->plan_ms && !stop->over(stop->context);
-         cuts++) {
-        struct box box = pop(few);
-
-        if (!cut(few, &box))
-            return box.bound_ms;
-    }
-    return few->box_count > 0 ? few->boxes[0].bound_ms : few->plan_ms;
 }
 
 /* Whether no plan has more pipelines than are looked at: all layers of that many do not fit, with
  * one micro-batch in flight. */
 static bool
-are_few(struct few *few)
+are_few(struct cairn_few *few)
 {
     for (uint32_t k = 0; k < few->kind_count; k++)
         few->gain[k] = few->caps[k * PLACES_MAX];
@@ -605,7 +605,7 @@ ascending(const void *left, const void *right)
 
 /* The times of all stages that there may be. Where these are too many, any time may be one. */
 static cairn_err
-list_critical(struct few *few)
+list_critical(struct cairn_few *few)
 {
     const struct cairn_problem *problem = few->problem;
     double vocabulary[4] = {0, problem->head_layers, problem->embed_layers,
@@ -630,7 +630,7 @@ list_critical(struct few *few)
 }
 
 static cairn_err
-init(struct few *few, const struct cairn_fleet *fleet)
+init(struct cairn_few *few, const struct cairn_fleet *fleet)
 {
     size_t kinds;
     cairn_err err = cairn_groupings_create(fleet, &few->groupings);
@@ -669,31 +669,62 @@ init(struct few *few, const struct cairn_fleet *fleet)
 }
 
 cairn_err
-cairn_bound_few(const struct cairn_fleet *fleet, double plan_ms, uint32_t cuts_max,
+cairn_few_create(const struct cairn_fleet *fleet, struct cairn_few **out)
+{
+    struct cairn_few *few = calloc(1, sizeof(*few));
+    cairn_err err = few ? init(few, fleet) : CAIRN_NOMEM;
+
+    if (!err && !are_few(few))
+        err = CAIRN_NOT_FOUND;
+    if (err)
+        cairn_few_destroy(few);
+    else
+        *out = few;
+    return err;
+}
+
+void
+cairn_few_raise(struct cairn_few *few, double plan_ms, uint32_t cuts_max,
                 const struct cairn_stop *stop, double *bound_ms)
 {
-    struct few few = {.plan_ms = plan_ms};
-    cairn_err err = CAIRN_OK;
+    double raised_ms;
 
     if (plan_ms <= *bound_ms * ENOUGH || stop->over(stop->context))
-        return CAIRN_OK;
-    err = init(&few, fleet);
-    if (!err && are_few(&few)) {
-        double raised_ms = search(&few, *bound_ms, cuts_max, stop) * (1 - ROUNDING);
+        return;
+    few->plan_ms = plan_ms;
+    if (!few->begun)
+        begin(few, *bound_ms);
+    for (uint32_t cuts = 0;
+         cuts < cuts_max && few->box_count > 0 && few->box_count + 2 <= BOXES_MAX &&
+         few->boxes[0].bound_ms * ENOUGH < plan_ms && !stop->over(stop->context);
+         cuts++) {
+        struct box box = pop(few);
 
-        *bound_ms = fmax(*bound_ms, raised_ms);
+        if (!cut(few, &box)) {
+            push(few, &box);
+            break;
+        }
     }
-    cairn_groupings_destroy(few.groupings);
-    free(few.layers);
-    free(few.caps);
-    free(few.gain);
-    free(few.best);
-    free(few.used);
-    free(few.boxes);
-    free(few.more);
-    free(few.mean);
-    free(few.square);
-    free(few.formed);
-    free(few.critical);
-    return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+    raised_ms = few->box_count > 0 ? fmin(few->boxes[0].bound_ms, plan_ms) : plan_ms;
+    *bound_ms = fmax(*bound_ms, raised_ms * (1 - ROUNDING));
+}
+
+void
+cairn_few_destroy(struct cairn_few *few)
+{
+    if (!few)
+        return;
+    cairn_groupings_destroy(few->groupings);
+    free(few->layers);
+    free(few->caps);
+    free(few->gain);
+    free(few->best);
+    free(few->used);
+    free(few->boxes);
+    free(few->more);
+    free(few->mean);
+    free(few->square);
+    free(few->formed);
+    free(few->critical);
+    free(few);
 }

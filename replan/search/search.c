@@ -46,8 +46,9 @@ struct search {
     const struct cairn_stop *stop;
     double bound_ms;
     double work_layers;
-    bool raised; /* the bound */
-    bool tried;  /* a division of many pipelines: before that a plan may be of a handful of devices,
+    struct cairn_few *few; /* a better bound; NULL: memory allows many pipelines */
+    bool raised;           /* the bound, once */
+    bool tried; /* a division of many pipelines: before that a plan may be of a handful of devices,
                  * and time does not count */
     struct cairn_unit_sets sets;
     struct cairn_division *kept[KEPT_MAX]; /* the best first */
@@ -501,23 +502,24 @@ regroup_all(struct search *search, uint32_t moves_max)
 static cairn_err
 improve_plan(struct search *search)
 {
-    bool few = search->plan && search->plan->pipeline_count <= CAIRN_BOUND_FEW_PIPELINES;
     cairn_err err = CAIRN_OK;
 
-    for (int i = 1; !err && few && i <= 2; i++) {
+    if (search->plan && search->plan->pipeline_count <= CAIRN_BOUND_FEW_PIPELINES)
+        err = cairn_few_create(search->fleet, &search->few);
+    if (err == CAIRN_NOT_FOUND)
+        err = CAIRN_OK;
+    for (int i = 1; !err && search->few && i <= 2; i++) {
         err = regroup_all(search, REGROUP_FIRST);
-        if (!err)
-            err = cairn_bound_few(search->fleet, search->step_ms, (uint32_t)i * CUTS_FIRST,
-                                  search->stop, &search->bound_ms);
+        cairn_few_raise(search->few, search->step_ms, CUTS_FIRST, search->stop, &search->bound_ms);
     }
     if (!err)
         err = improve_all(search);
     /* a bound of one pipeline ends early, and time is left for the search */
-    for (int i = 0; !err && i < (few ? LAST_TURNS : 1); i++) {
+    for (int i = 0; !err && i < (search->few ? LAST_TURNS : 1); i++) {
         err = regroup_all(search, REGROUP_LAST);
-        if (!err && few)
-            err = cairn_bound_few(search->fleet, search->step_ms, CUTS_LAST, search->stop,
-                                  &search->bound_ms);
+        if (search->few)
+            cairn_few_raise(search->few, search->step_ms, CUTS_LAST, search->stop,
+                            &search->bound_ms);
     }
     return err;
 }
@@ -583,6 +585,7 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
         cairn_division_destroy(search.kept[i]);
     for (uint32_t i = 0; i < search.regrouped_count; i++)
         cairn_regrouped_fini(&search.regrouped[i]);
+    cairn_few_destroy(search.few);
     cairn_unit_sets_fini(&search.sets);
     cairn_fleet_destroy(memory_fleet);
     cairn_divider_destroy(search.divider);
