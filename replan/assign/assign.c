@@ -1,5 +1,6 @@
 /* replan/assign/assign.c - sequences to pipelines. */
 #include "replan/assign/assigner.h"
+#include "base/assert.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -135,10 +136,14 @@ take(const struct assigner *assigner, struct cairn_assignment *out)
     for (uint32_t i = 0; i < assigner->problem->pipeline_count; i++)
         assigner->filled[i] = (struct filled){0};
     for (uint32_t i = 0; i < assigner->problem->sequence_count; i++) {
+        CAIRN_ASSERT(assigner->chosen[i] < assigner->problem->pipeline_count);
+        CAIRN_ASSERT(assigner->sequences[i].tokens <=
+                     assigner->problem->pipelines[assigner->chosen[i]].max_tokens);
         out->pipelines[assigner->sequences[i].index] = assigner->chosen[i];
         add(&assigner->filled[assigner->chosen[i]], assigner->sequences[i].cost_ms);
     }
     out->step_ms = longest_ms(assigner->problem, assigner->filled);
+    CAIRN_ASSERT(out->bound_ms <= out->step_ms * (1 + VERY_NEAR));
 }
 
 /* The least time that a rule keeps, between the bound and where each sequence in turn goes to the

@@ -1,5 +1,6 @@
 /* replan/bound/lp.c - a linear program that grows by columns. */
 #include "replan/bound/lp.h"
+#include "base/assert.h"
 #include "base/array.h"
 
 #include <stdbool.h>
@@ -49,6 +50,7 @@ cairn_lp_create(const double *rhs, uint32_t row_count, struct cairn_lp **out)
     for (uint32_t i = 0; i < row_count; i++) {
         const struct cairn_lp_entry left = {i, 1};
 
+        CAIRN_ASSERT(rhs[i] >= 0);
         if (cairn_lp_add(lp, 0, &left, 1))
             goto failed;
         lp->columns[i].in_basis = true;
@@ -82,6 +84,8 @@ cairn_err
 cairn_lp_add(struct cairn_lp *lp, double objective, const struct cairn_lp_entry *entries,
              uint32_t entry_count)
 {
+    for (uint32_t i = 0; i < entry_count; i++)
+        CAIRN_ASSERT(entries[i].row < lp->row_count);
     if (!cairn_array_grow(&lp->columns, lp->column_count, sizeof *lp->columns))
         return CAIRN_NOMEM;
     if (lp->entry_room - lp->entry_count < entry_count) {

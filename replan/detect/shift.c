@@ -1,6 +1,7 @@
 /* replan/detect/shift.c - the last values of a series, and whether they have been shifted
  * upwards. */
 #include "replan/detect/shift.h"
+#include "base/assert.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ cairn_shift_clear(struct cairn_shift *shift)
 static uint32_t
 slot_of(const struct cairn_shift *shift, uint32_t back)
 {
+    CAIRN_ASSERT(back < CAIRN_SHIFT_WINDOW);
     return (shift->next + 2 * CAIRN_SHIFT_WINDOW - 1 - back) % CAIRN_SHIFT_WINDOW;
 }
 
@@ -58,6 +60,7 @@ cairn_quantile(float *values, uint32_t count, double share)
     uint32_t low = (uint32_t)place;
     float part = (float)(place - (double)low);
 
+    CAIRN_ASSERT(count > 0 && share >= 0 && share <= 1);
     qsort(values, count, sizeof *values, compare_floats);
     return low + 1 < count ? values[low] + part * (values[low + 1] - values[low]) : values[low];
 }

@@ -1,5 +1,6 @@
 /* replan/fleet/divide.c - layers within a pipeline. */
 #include "replan/fleet/divide.h"
+#include "base/assert.h"
 
 #include "replan/fleet/cost.h"
 
@@ -233,6 +234,7 @@ take_layers(struct cairn_divider *divider, double limit_ms, uint32_t *layers)
         layers[stage] = 1 + more;
         left -= more;
     }
+    CAIRN_ASSERT(left == 0);
 }
 
 double

@@ -1,5 +1,6 @@
 /* replan/live/ledger.c - the verdicts on a running job: entries opened, continued and closed. */
 #include "replan/live/ledger.h"
+#include "base/assert.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -148,6 +149,7 @@ append(struct cairn_ledger *ledger, bool *touched)
                 (ledger->count - oldest) * sizeof *ledger->entries);
         memmove(&touched[oldest], &touched[oldest + 1], (ledger->count - oldest) * sizeof *touched);
     }
+    CAIRN_ASSERT(ledger->count < CAIRN_LEDGER_MAX);
     touched[ledger->count] = true;
     ledger->entries[ledger->count] = (struct cairn_ledger_entry){.number = ledger->next_number++};
     return &ledger->entries[ledger->count++];

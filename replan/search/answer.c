@@ -1,5 +1,6 @@
 /* replan/search/answer.c - from a problem to the planner's whole answer. */
 #include "replan/search/answer.h"
+#include "base/assert.h"
 
 #include "replan/bound/bound.h"
 #include "replan/search/links.h"
@@ -191,6 +192,19 @@ settle_links(const struct cairn_problem *problem, struct cairn_answer_plan *answ
     return err ? err : cairn_links_slow_layers(problem, answer->plan, &answer->slow_layers);
 }
 
+/* What every answer must be: a legal plan that takes the time it says, and
+ * a bound below that. */
+static void
+assert_sound(const struct cairn_problem *problem, const struct cairn_answer_plan *answer)
+{
+    const double rounding = 1 + 1e-6;
+    struct cairn_fault fault;
+
+    CAIRN_ASSERT(cairn_plan_check(answer->plan, problem, &fault) != CAIRN_INVAL);
+    CAIRN_ASSERT(cairn_plan_step_ms(answer->plan, problem) <= answer->step_ms * rounding);
+    CAIRN_ASSERT(answer->bound_ms <= answer->step_ms * rounding);
+}
+
 /* Whether a device is faster than a healthy one. */
 static bool
 is_faster(const struct cairn_problem *problem)
@@ -216,6 +230,8 @@ cairn_answer_plan_best(const struct cairn_problem *problem, const struct cairn_s
         err = settle_links(problem, &answer);
     if (!err && answer.plan)
         err = cairn_plan_schedule_ms(answer.plan, problem, &answer.schedule_ms);
+    if (!err && answer.plan)
+        assert_sound(problem, &answer);
     if (err)
         cairn_answer_plan_fini(&answer);
     else

@@ -1,5 +1,6 @@
 /* replan/search/search.c - the search over groups, divisions and orders. */
 #include "replan/search/search.h"
+#include "base/assert.h"
 
 #include "replan/bound/few.h"
 #include "replan/bound/raise.h"
@@ -111,6 +112,7 @@ take_plan(struct search *search, struct cairn_division *division, double step_ms
             for (uint32_t k = 0; k < unit->size; k++)
                 plan->devices[devices++] = search->problem->devices[unit->devices[k]].id;
         }
+        CAIRN_ASSERT(first_layer == search->problem->layers);
     }
     if (err)
         goto done;
@@ -535,6 +537,7 @@ exhaust(struct search *search, bool *complete)
     if (err)
         return err;
     if (*complete && search->plan) {
+        CAIRN_ASSERT(search->bound_ms <= search->step_ms * (1 + 1e-6)); /* the best is not below */
         search->bound_ms = search->step_ms;
         return CAIRN_OK;
     }
