@@ -16,12 +16,16 @@ Options:
     take                     layers that stay are taken by reference
     dcp                      folder: loads what torch.distributed.checkpoint has saved there, and
                              saves at the end
+    inf                      trains with a gradient scaler; in this step a gradient of layer 3 of
+                             replica 0 overflows
+    fused                    an optimizer whose counts are tensors on the device, and whose kernel
+                             skips the update of an overflow
     death                    [step, point, rank, pid]: in the move of that step the rank kills this
                              process; 0: itself. Points: enter, fill (before its own), vote, adopt
 
-Prints `sample STEP I LOSS` on last stages, `step STEP [SHARES, LAYERS]`, `took STEP MS`,
-`ended STEP SECONDS`, after each move `stood STEP MS` and `held DESCRIPTORS GROUPS KIB THREADS`, and
-at the end `state NAME DIGEST` of parameters and moments.
+Prints `sample STEP I LOSS` on last stages, `step STEP [SHARES, LAYERS]`, `scale STEP SCALE`,
+`took STEP MS`, `ended STEP SECONDS`, after each move `stood STEP MS` and `held DESCRIPTORS GROUPS
+KIB THREADS`, and at the end `state NAME DIGEST` of parameters and moments.
 """
 import gc
 import hashlib
@@ -50,6 +54,8 @@ OPTIONS.update(
         "strict": False,
         "after": 0,
         "max_norm": 0.5,
+        "inf": None,
+        "fused": None,
     }
 )
 OPTIONS.update(json.loads(sys.argv[1]))
@@ -99,7 +105,7 @@ def build(placement, old):
             time.sleep(3600)
         if what == "names":
             module.layers.add_module("other", module.layers.pop(str(placement.layers[0])))
-    optimizer = torch.optim.AdamW(module.parameters(), 0.01)
+    optimizer = torch.optim.AdamW(module.parameters(), 0.01, fused=OPTIONS["fused"])
     kind = Schedule1F1B if OPTIONS["schedule"] == "1f1b" else ScheduleGPipe
 
     def schedule(count):
@@ -115,7 +121,7 @@ def build(placement, old):
 
 
 def loss_of(output, target):
-    return (output - target).square().mean() / OPTIONS["passes"]
+    return scaler.scale((output - target).square().mean() / OPTIONS["passes"])
 
 
 def batch(step, i):
@@ -205,6 +211,9 @@ def say_what_is_held():
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
+scaler = torch.amp.GradScaler(
+    "cpu", 2.0**12, growth_interval=4, enabled=OPTIONS["inf"] is not None
+)
 if OPTIONS["moves"]:
     offer_by_script()
 job = cairn.elastic(
@@ -214,6 +223,7 @@ job = cairn.elastic(
     microbatches=OPTIONS["micro"],
     rng=OPTIONS["rng"],
     build_timeout_s=OPTIONS["timeout_s"],
+    extra={"scaler": scaler},
 )
 if OPTIONS["rng"] is None and job.step == 0:
     torch.manual_seed(100 + dist.get_rank())
@@ -241,11 +251,15 @@ for step in range(dcp_load() if OPTIONS["dcp"] else job.step, OPTIONS["steps"]):
             job.schedule.step(target=inputs[:, :1], losses=losses)
         for i, loss in zip(share, losses):
             print("sample", step + number / 2, i, loss.item().hex(), flush=True)
-    norm = job.reduce_gradients(OPTIONS["max_norm"])
+    if step == OPTIONS["inf"] and job.placement.replica == 0 and 3 in job.placement.layers:
+        job.parts.module.layers["3"].linear.weight.grad[0, 0] = float("inf")
+    norm = job.reduce_gradients(OPTIONS["max_norm"], scaler)
     print("norm", step, norm.item().hex(), flush=True)
-    job.parts.optimizer.step()
+    scaler.step(job.parts.optimizer)
+    scaler.update()
     job.parts.optimizer.zero_grad()
     job.parts.scheduler.step()
+    print("scale", step, scaler.get_scale(), flush=True)
     print("step", step, json.dumps([share.counts, job.elastic.split]), flush=True)
     print("took", step, round((time.monotonic() - begin_s) * 1000, 1), flush=True)
     print("ended", step, time.time(), flush=True)

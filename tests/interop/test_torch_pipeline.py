@@ -2,9 +2,11 @@
 replicas of two stages over gloo. Losses and the final state are bit for bit those of the run whose
 layers stayed."""
 import contextlib
+import hashlib
 import json
 import re
 import statistics
+import struct
 
 import pytest
 from test_torch import ROOT, Run, built, harness, under  # noqa: F401: fixtures
@@ -135,6 +137,25 @@ def test_layers_move_back_and_forth(tmp_path, cluster, references):
         assert last[2] <= first[2] + KIB_MORE, held
     stood = sorted(float(each) for each in found(run, r"^stood \d+ (\S+)$"))
     print(f"\n    stood still {stood[len(stood) // 2]:.0f} ms, at most {stood[-1]:.0f}")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_gradient_scaler(tmp_path, cluster, fused):
+    """An overflow in one layer skips the update in all stages, wherever the layer is; layers move
+    right before and after it. Then the ranks do not vote, except if the kernel skips it."""
+    options = {**COMMON, "steps": 9, "inf": 4, "fused": fused}
+    reference = train(tmp_path, None, **options)
+    after = 5 if fused else 6
+    moves = {3: [[4, 4], SPLITS[0]], after: [[4, 4], SPLITS[2]]}
+    run = ended(train(tmp_path, cluster, moves=moves, take=True, **options))
+    check_same(run, reference)
+    assert splits(run) == [HOME] * 3 + [SPLITS[0]] * (after - 3) + [SPLITS[2]] * (9 - after)
+    for each in (run, reference):
+        scales = [re.findall(r"^scale \d+ (.*)$", each.text(rank), re.M) for rank in range(WORLD)]
+        assert scales == [["4096.0"] * 3 + ["8192.0"] + ["4096.0"] * 4 + ["8192.0"]] * WORLD
+    counts = {name: digest for name, digest in state(run).items() if name.startswith("step.")}
+    eight = hashlib.sha256(struct.pack("f", 8)).hexdigest()[:16]
+    assert set(counts.values()) == {eight} and len(counts) == 2 * LAYERS + 2, counts
 
 
 def test_a_build_that_fails(tmp_path, cluster, references):

@@ -273,7 +273,7 @@ class Elastic(Sharing):
                 group = self._groups[holders[name]]
                 torch.distributed.broadcast(tensor.detach(), holders[name][0], group=group)
 
-    def reduce_gradients(self, max_norm: Optional[float]) -> Optional[Any]:
+    def reduce_gradients(self, max_norm: Optional[float], scaler: Any) -> Optional[Any]:
         """See Job.reduce_gradients."""
         if self._share is not None and not self._share.done:
             self._share.done = self._share.numbers()
@@ -296,7 +296,25 @@ class Elastic(Sharing):
             for (_, parameter), grad, piece in zip(named, grads, pieces):
                 grad.copy_(piece.view_as(grad))
                 parameter.grad = grad
+        if scaler is not None and scaler.is_enabled():
+            self._unscale(scaler)
         return None if max_norm is None else self._clip(max_norm)
+
+    def _unscale(self, scaler: Any) -> None:
+        """All stages of a replica find an overflow that one of them finds. So they skip the same
+        updates, and their scales stay equal wherever layers are; the replicas have equal
+        gradients."""
+        device = next(iter(self.parts.module.parameters())).device
+        if scaler._scale is None:  # without a loss on this stage nothing has made it
+            scaler.scale(torch.ones((), device=device))
+        scaler.unscale_(self.parts.optimizer)
+        found = list(scaler._found_inf_per_device(self.parts.optimizer).values())
+        most = torch.stack([each.to(device) for each in found]).max().reshape(1)
+        torch.distributed.all_reduce(
+            most, op=torch.distributed.ReduceOp.MAX, group=self.placement.group
+        )
+        for each in found:
+            each.copy_(most.view_as(each))
 
     def _clip(self, max_norm: float) -> Any:
         """Each element of `squares` comes from one stage, and the sum has a fixed order. So the

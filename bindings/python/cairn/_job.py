@@ -429,12 +429,14 @@ class Job:
         """The schedule of the present share."""
         return self.elastic.schedule
 
-    def reduce_gradients(self, max_norm: Optional[float] = None) -> Any:
+    def reduce_gradients(self, max_norm: Optional[float] = None, scaler: Any = None) -> Any:
         """Before the optimizer's step: replaces each gradient of this stage by the mean over all
         micro-batches of the step, of all replicas. All ranks must call it. A parameter without a
         gradient counts as if its gradient were 0. max_norm: also clips by the norm of the whole
-        model's gradient, which is returned, a tensor in float64."""
-        return self.elastic.reduce_gradients(max_norm)
+        model's gradient, which is returned, a tensor in float64. scaler: the torch.amp.GradScaler
+        that has scaled the loss; also unscales the gradients, and if they overflow in one stage,
+        scaler.step skips the update in all of them."""
+        return self.elastic.reduce_gradients(max_norm, scaler)
 
     def after_step(self, optimizer: Any) -> None:
         if self.sharing is not None:
