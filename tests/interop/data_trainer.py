@@ -5,7 +5,8 @@
 Prints `ids STEP EPOCH ID,ID,...` for each update of this rank, and `loss STEP HEX`. SOURCE is one
 of SOURCES below. WORDs: attach (the script calls cairn.attach, and begins at job.epoch), workers
 (two of them), batch=N (global, instead of BATCH), ahead (the loop takes the next batch before it
-updates), evaluate (a pass without gradients over another loader after each epoch).
+updates), evaluate (a pass without gradients over another loader after each epoch), beside (each
+update reads another loader of the same dataset, too).
 """
 
 import os
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import RandomSampler
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 WORDS = sys.argv[3:]
@@ -108,6 +110,12 @@ def source(name):
     if name == "distributed":
         sampler = DistributedSampler(data, WORLD, RANK, shuffle=True, seed=3)
         return DataLoader(data, batch, sampler=sampler, **options)
+    if name == "shard":
+        from accelerate.data_loader import BatchSamplerShard
+
+        sampler = RandomSampler(data, generator=torch.Generator().manual_seed(7))
+        shard = BatchSamplerShard(BatchSampler(sampler, batch, False), WORLD, RANK)
+        return DataLoader(data, batch_sampler=shard, **options)
     if name == "random":
         return DataLoader(data, batch, shuffle=True, **options)
     if name == "generator":
@@ -168,9 +176,12 @@ def main():
                 carrier.set_epoch(epoch)
         iterator = iter(loader)
         batch = take(iterator)
+        beside = iter(DataLoader(Numbers(), BATCH)) if "beside" in WORDS else None
         while batch is not None and step < steps:
             if str(step) == os.environ.get("TRAINER_HOLD_AT"):
                 time.sleep(3600)
+            if beside is not None:
+                take(beside)
             loss = model(batch.float().reshape(-1, 1) / SAMPLES).square().mean()
             optimizer.zero_grad()
             loss.backward()

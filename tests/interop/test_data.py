@@ -3,6 +3,7 @@ sample once and in the order of the run that was not killed, also in another num
 
 import functools
 import importlib.util
+import itertools
 import pathlib
 import re
 import tempfile
@@ -80,6 +81,7 @@ def resumed(folder, cluster, world, source, words, steps=STEPS):  # noqa: F811
 def missing(source):
     """Sources of packages that are not installed here."""
     package = {"stateful": "torchdata", "stateful-map": "torchdata", "datasets": "datasets"}
+    package["shard"] = "accelerate"
     return source in package and importlib.util.find_spec(package[source]) is None
 
 
@@ -90,14 +92,21 @@ def reference(source):
         return ids(train(pathlib.Path(folder), 4, source, []), 4)
 
 
-@pytest.mark.parametrize("words", [["attach"], []], ids=["attached", "unchanged"])
-@pytest.mark.parametrize("source", ["distributed", "stateful-map", "megatron", "megatron-random"])
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        *itertools.product(
+            ["distributed", "stateful-map", "megatron", "megatron-random"], [["attach"], []]
+        ),
+        ("shard", []),
+    ],
+)
 def test_four_ranks_become_three(cluster, tmp_path, source, words):  # noqa: F811
     """Step s trains on the same samples in both numbers of ranks, whose batch is the same."""
     if missing(source):
-        pytest.skip("torchdata is not installed here")
+        pytest.skip("its package is not installed here")
     words = [*words, "workers"]
-    expected = reference(source if "megatron" in source else "distributed")
+    expected = reference("distributed" if "stateful" in source else source)
     before, first = killed(tmp_path, cluster, 4, source, words)
     after, start = resumed(tmp_path, cluster, 3, source, words)
     assert start == first, after.errors()
@@ -161,3 +170,11 @@ def test_goes_on_bit_for_bit(cluster, tmp_path, hold_at, source, words):  # noqa
     assert read == ids(reference, 1), after.errors()
     expected = losses(reference)
     assert losses(after, shift) == {s: expected[s] for s in range(first, STEPS)}, after.errors()
+
+
+def test_two_loaders_of_like_datasets(cluster, tmp_path):  # noqa: F811
+    """An unchanged script reads both at once: nothing tells their positions apart."""
+    run = train(tmp_path, 1, "random", ["beside"], under(cluster), steps=4)
+    assert sorted(ids(run, 1)) == list(range(4))
+    (line,) = [each for each in run.errors().splitlines() if "two loaders with such" in each]
+    assert "Numbers" in line and "cairn.attach(model, optimizer, dataloader=loader)" in line

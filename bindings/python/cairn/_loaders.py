@@ -90,6 +90,7 @@ class Pass:
         self.seen = 0  # before the last training forward
         self.looked = 0  # before the last forward of any kind
         self.ended = False
+        self.counted = False  # a training forward has used its batches
         self.to_drop = 0  # batches of a stream to be read and dropped first
         self.again: Optional[_sampling.Again] = None  # while the pass is made to go on
         # it is one of workers that persist: its iterator was there, and drew no seed for workers
@@ -380,7 +381,8 @@ class Loaders:
     def _cursor_of(self, loader: Any, what: str) -> Optional[Cursor]:
         if self._attached is None:
             return self._found.get(what)
-        return next((cursor for cursor in self._attached if cursor.is_of(loader)), None)
+        found = (cursor for cursor in self._attached if cursor.is_of(loader))
+        return None if loader is None else next(found, None)
 
     def begin(self, loader: Any) -> Pass:
         """A pass over a loader begins: its iterator is being made."""
@@ -438,7 +440,7 @@ class Loaders:
         """A training forward uses batches of this pass."""
         self.trains = True
         loader, what = now.loader(), now.shape.what
-        cursor = None if loader is None else self._cursor_of(loader, what)
+        cursor = self._cursor_of(loader, what)
         if cursor is not None and cursor.now is now:
             return
         if self._attached is not None:
@@ -448,12 +450,19 @@ class Loaders:
             return
         if cursor is None:
             cursor = self._found[what] = Cursor(what)
-        elif cursor.now is not None and not cursor.now.is_finished() and not self._alike.get(what):
-            other = cursor.now.loader()
-            if other is not None and other is not loader and cursor.now in self._passes:
-                self._alike[what] = True
-                self._job.leave_out(_lib.OPAQUE, f"the position in {what}", ALIKE)
+        elif self._is_beside(now, cursor.now) and not self._alike.get(what):
+            self._alike[what] = True
+            self._job.leave_out(_lib.OPAQUE, f"the position in {what}", ALIKE)
+        now.counted = True
         cursor.begin(now)
+
+    def _is_beside(self, now: Pass, before: Optional[Pass]) -> bool:
+        """The pass before is one over another loader, and not finished. Of a loader that the script
+        has dropped its iterator is left: such a pass goes on after another one."""
+        if before is None or before.is_finished() or before not in self._passes:
+            return False
+        other = before.loader()
+        return now.counted or (other is not None and other is not now.loader())
 
     def settle(self) -> Dict[str, State]:
         """An update is done. The positions of an unchanged script."""
