@@ -29,6 +29,7 @@ import os
 import pathlib
 import sys
 import time
+import types
 from typing import Any
 
 import megatron_dist_worker as worker
@@ -43,7 +44,7 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import random as tracker
-from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.moe import grouped_gemm_util, moe_utils
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -66,6 +67,7 @@ DEFAULTS = {
     "glu": 1,
     "padded": 96,  # rows of the embedding
     "overlap": 0,  # parameters are gathered behind the next forward
+    "legacy": 0,  # experts in Megatron-Core's legacy GroupedMLP
     "odd": 0,  # an optimizer of a kind that nobody knows
     "bucket": 0,  # elements; 0: one bucket
     "clip": 1,  # of the gradients' norm, a sum in the order of the buckets; 0: no clipping
@@ -87,6 +89,17 @@ def track_on_the_cpu() -> None:
     states = tracker.get_cuda_rng_tracker()
     for name, seed in (("model-parallel-rng", 40), ("expert-parallel-rng", 80)):
         states.add(name, seed + parallel_state.get_tensor_model_parallel_rank())
+
+
+def use_legacy_experts() -> None:
+    """In place of the package for GPUs that Megatron-Core's legacy GroupedMLP multiplies with."""
+
+    def gmm(inputs: Any, weights: Any, counts: Any, trans_b: bool) -> Any:
+        pieces = inputs.split(counts.tolist())
+        return torch.cat([piece @ weight for piece, weight in zip(pieces, weights)])
+
+    torch.compiler.set_stance("force_eager")  # of what it compiles for them
+    grouped_gemm_util.grouped_gemm = grouped_gemm_util.ops = types.SimpleNamespace(gmm=gmm)
 
 
 def build(job: dict[str, int]) -> tuple[list[Any], Any]:
@@ -112,6 +125,7 @@ def build(job: dict[str, int]) -> tuple[list[Any], Any]:
         expert_model_parallel_size=job["ep"],
         expert_tensor_parallel_size=1 if job["experts"] else None,
         virtual_pipeline_model_parallel_size=job["vpp"] if job["vpp"] > 1 else None,
+        moe_grouped_gemm=bool(job["legacy"]),
         gated_linear_unit=bool(job["glu"]),
         add_bias_linear=not job["glu"],
         normalization="RMSNorm",
@@ -124,8 +138,13 @@ def build(job: dict[str, int]) -> tuple[list[Any], Any]:
         bf16=half,
         finalize_model_grads_func=finalize_model_grads,
     )
+    if job["legacy"]:
+        use_legacy_experts()
     spec = get_gpt_layer_local_spec(
-        num_experts=job["experts"] or None, moe_grouped_gemm=False, normalization="RMSNorm"
+        num_experts=job["experts"] or None,
+        moe_grouped_gemm=bool(job["legacy"]),
+        moe_use_legacy_grouped_gemm=bool(job["legacy"]),
+        normalization="RMSNorm",
     )
     chunks = []
     for number in range(job["vpp"]):

@@ -155,17 +155,20 @@ def test_unchanged_script(cluster, tmp_path):  # noqa: F811
 
 
 def test_what_is_refused(cluster, tmp_path):  # noqa: F811
-    """Of an optimizer that is unknown it is logged that nothing is captured, once; it trains as
-    ever."""
+    """Of an optimizer that is unknown, and of experts whose checkpoints hold copies, it is logged
+    that nothing is captured; it trains as ever."""
     saved = tmp_path / "saved"
     saved.mkdir()
-    own = start(tmp_path, "dist=1", 3, saved)
-    run = start(tmp_path, "dist=1,odd=1", 3, saved, under(cluster))
-    assert run.wait() == 0 and own.wait() == 0, run.errors() + own.errors()
-    assert run.steps() == own.steps() and len(run.steps()) == 3
-    lines = [line for line in run.errors().splitlines() if line.startswith("cairn")]
-    assert len([line for line in lines if "OddOptimizer" in line]) == 1, run.errors()
-    assert newest(cluster) == 0
+    experts = "dist=1,layers=1,experts=2,legacy=1"
+    jobs = [("dist=1", "dist=1,odd=1", "OddOptimizer"), (experts, experts, "copies it for its")]
+    for bare, job, why in jobs:
+        own = start(tmp_path, bare, 3, saved)
+        run = start(tmp_path, job, 3, saved, under(cluster))
+        assert run.wait() == 0 and own.wait() == 0, run.errors() + own.errors()
+        assert run.steps() == own.steps() and len(run.steps()) == 3, own.errors()
+        lines = [line for line in run.errors().splitlines() if line.startswith("cairn")]
+        assert len([line for line in lines if why in line]) == 1, run.errors()
+        assert newest(cluster) == 0
 
 
 def test_strategies(cluster, tmp_path):  # noqa: F811
