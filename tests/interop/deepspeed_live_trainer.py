@@ -10,12 +10,13 @@ knows nothing of Cairn; "tell": from this step on, each step begins by printing 
 training begins; "inf": the step whose loss is infinite; "groups": 1 for one group of parameters;
 "running": false for a model without a buffer of floats, whose type depends on the stage;
 "samples": so many are read through the engine's own loader, and each step prints `sample STEP
-NUMBER`; "counting": an optimizer that keeps its count of steps as a number, as DeepSpeed's own do.
+NUMBER`; "own_adam": DeepSpeed's own optimizer for the CPU.
 
 Prints `step N LOSS` (the loss as a hexadecimal float) after each step of the engine that is an
 update or a skipped one, and `whole STEP PART SHA256` for each part of the state that is put
 together from all ranks: the modules' parameters, their buffers, masters and moments, counters,
-loss scale and learning rates.
+loss scale and learning rates. Where state is offloaded in part: `aside NAME…`, the parameters
+whose state is not.
 """
 
 import hashlib
@@ -23,6 +24,7 @@ import json
 import os
 import sys
 import time
+import types
 from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -39,30 +41,46 @@ SAMPLES: list[Any] = []  # an iterator over the engine's own loader, if it has o
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
 
 
-class Counting(torch.optim.Optimizer):
-    """Adam, whose count of steps is a number, as in DeepSpeedCPUAdam (which is compiled first)."""
+class Adam:
+    """What DeepSpeed compiles for its own optimizer on the CPU, which takes minutes."""
 
-    def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": 0.0})
+    def create_adam(self, *_: Any) -> None:
+        pass
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for each in group["params"]:
-                if each.grad is None:
-                    continue
-                state = self.state[each]
-                if not state:
-                    state["step"] = 0
-                    state["exp_avg"] = torch.zeros_like(each)
-                    state["exp_avg_sq"] = torch.zeros_like(each)
-                state["step"] += 1
-                state["exp_avg"].lerp_(each.grad, 0.1)
-                state["exp_avg_sq"].lerp_(each.grad * each.grad, 0.01)
-                mean = state["exp_avg"] / (1 - 0.9 ** state["step"])
-                square = state["exp_avg_sq"] / (1 - 0.99 ** state["step"])
-                each.mul_(1 - group["lr"] * group["weight_decay"])
-                each.sub_(group["lr"] * mean / (square.sqrt() + 1e-8))
+    def destroy_adam(self, *_: Any) -> None:
+        pass
+
+    def adam_update(
+        self,
+        _: int,
+        step: Any,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        decay: float,
+        _bias: bool,
+        parameter: torch.Tensor,
+        grad: torch.Tensor,
+        mean: torch.Tensor,
+        square: torch.Tensor,
+    ) -> None:
+        mean.lerp_(grad, 1 - beta1)
+        square.lerp_(grad * grad, 1 - beta2)
+        root = (square / (1 - beta2 ** int(step))).sqrt()
+        parameter.mul_(1 - lr * decay)
+        parameter.sub_(lr * mean / (1 - beta1 ** int(step)) / (root + eps))
+
+
+def use_own_adam(job: dict[str, Any]) -> None:
+    """DeepSpeed's own optimizer on the CPU, which counts its steps in a number. With "ratio", the
+    accelerator has a name other than the CPU's: or nothing would stay there."""
+    cpu_adam = deepspeed_trainer.deepspeed.ops.adam.cpu_adam
+    cpu_adam.CPUAdamBuilder = lambda: types.SimpleNamespace(load=Adam)
+    sys.modules["cpuinfo"] = types.SimpleNamespace(get_cpu_info=dict)  # type: ignore[assignment]
+    job["optimizer"] = cpu_adam.DeepSpeedCPUAdam
+    if "ratio" in job["options"]["offload_optimizer"]:
+        deepspeed_trainer.deepspeed.accelerator.get_accelerator()._name = "cpu:0"
 
 
 class Still(deepspeed_trainer.Net):
@@ -84,7 +102,16 @@ def sha_of(value: Any) -> str:
 
 
 def say_whole(engine: Any) -> None:
+    zero = engine.optimizer
+    aside = zero.backup_optimizer.state if hasattr(zero, "backup_optimizer") else {}
+    zero.optimizer.state.update(aside)  # where DeepSpeed's accessors look
     truth = deepspeed_trainer.truth_of(engine)
+    for flat in aside:
+        del zero.optimizer.state[flat]
+    if aside:
+        pairs = zip(zero.fp32_partitioned_groups_flat, zero.fp16_groups)
+        groups = [group for flat, group in pairs if flat in aside]
+        print("aside", *(engine.param_names[each] for group in groups for each in group))
     trained = {name for name, _ in engine.module.named_parameters()}
     truth["buffers"] = {name: each for name, each in truth["module"].items() if name not in trained}
     truth["module"] = {name: each for name, each in truth["module"].items() if name in trained}
@@ -140,8 +167,8 @@ def main() -> None:
         job["data"] = list(range(job["samples"]))
     if job.get("running") is False:
         deepspeed_trainer.Net = Still  # type: ignore[misc]
-    if job.get("counting"):
-        torch.optim.AdamW = Counting  # type: ignore[misc,assignment]
+    if job.get("own_adam"):
+        use_own_adam(job)
     engine = deepspeed_trainer.engine_of(job)
     if job.get("attach", True) and "CAIRN_AGENT" in os.environ:
         cairn.attach(engine, engine.optimizer)

@@ -5,7 +5,8 @@ One process per rank, started by convert_deepspeed helpers of test_convert_deeps
 WORLD_SIZE, MASTER_ADDR and MASTER_PORT set: deepspeed_trainer.py save|load JSON, where JSON is
 {"stage": 0..3, "dtype": "fp32"|"bf16"|"fp16", "dir": CHECKPOINT, "truth": FILE, "steps": N,
 "universal": bool, "options": {...}, "config": {...}, "client": false where the checkpoint has no
-client state of this trainer}. A caller in Python may add "data", what the engine's loader reads.
+client state of this trainer}. A caller in Python may add "data", what the engine's loader reads,
+and "optimizer", the class of the one that DeepSpeed wraps.
 Rank 0 writes {"module": {name: tensor}, "fp32": …, "exp_avg": …, "exp_avg_sq": …, "step": int,
 "lr": float} to `truth`.
 """
@@ -92,7 +93,7 @@ def engine_of(job: dict[str, Any]) -> Any:
             model = Net()
     else:
         model = Net()
-    optimizer = torch.optim.AdamW(groups_of(model), lr=1e-2)
+    optimizer = job.get("optimizer", torch.optim.AdamW)(groups_of(model), lr=1e-2)
     engine, _, _, _ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=config, training_data=job.get("data")
     )

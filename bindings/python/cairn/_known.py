@@ -50,6 +50,10 @@ class Known:
         """The optimizer that has the state; not always for all parameters of this one."""
         return _optimizers.holder(self.optimizer())
 
+    def holders(self) -> List[Any]:
+        """All that have a part of the state."""
+        return [self.holder()]
+
     def leave_out_what_is_not_plain(self, problems: Problems) -> None:
         """Looks once at each hyperparameter whether it can be kept; says all that cannot."""
         for group in self.optimizer().param_groups:
@@ -87,9 +91,9 @@ class Known:
 
     def count(self) -> Tuple[int, int]:
         """Grows with parameters that are added and with state that appears."""
-        groups, state = self.optimizer().param_groups, self.holder().state
-        held = sum(bool(value) if isinstance(value, dict) else 1 for value in state.values())
-        return (sum(len(group["params"]) for group in groups), held)
+        states = [value for holder in self.holders() for value in holder.state.values()]
+        held = sum(bool(value) if isinstance(value, dict) else 1 for value in states)
+        return (sum(len(group["params"]) for group in self.optimizer().param_groups), held)
 
     def before_update(self) -> None:
         self._marks = _optimizers.group_marks(self.optimizer())

@@ -68,6 +68,8 @@ class Models:
         inner = self.alive.pop(id(zero.optimizer), None)
         number = len(self.known) if inner is None else inner.number
         known = Zero(reference, number, lambda: _deepspeed.engine_of(reference()))
+        for holder in known.holders():
+            self.alive.pop(id(holder), None)
         self.known[number : number + 1] = [known]
         self.alive[id(zero)] = known
         _deepspeed.watch_steps(zero)
@@ -79,7 +81,12 @@ class Models:
 
     def live(self) -> List[Known]:
         live = [known for known in self.known if known.optimizer() is not None]
-        inside = {id(known.holder()) for known in live if known.holder() is not known.optimizer()}
+        inside = {
+            id(holder)
+            for known in live
+            for holder in known.holders()
+            if holder is not known.optimizer()
+        }
         return [known for known in live if id(known.optimizer()) not in inside]
 
     def _watch(self) -> None:

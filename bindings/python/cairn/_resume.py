@@ -352,7 +352,7 @@ class Resume:
             raise self._damaged(f"{type(error).__name__}: {error}") from error
         moments = [piece for name, piece in pieces if piece and name in later]
         if moments:
-            optimizers = [known.holder() for known in self._job.models.live()]
+            optimizers = [each for known in self._job.models.live() for each in known.holders()]
             self._filling = Filling(lambda: self._fill_moments(moments), optimizers)
         if first and self._job.place.rank == 0:
             self._job.say(f"resumed: the state after update {self._job.step}")

@@ -13,6 +13,8 @@ Experts are counted over all ranks in their names. With tensor parallelism by De
 each rank has a range of one dimension, which takes the place of the parameter in all of the above.
 
 What is offloaded to the CPU's memory lies there as it would on a device, and is captured there.
+Where only a part is (`ratio`), DeepSpeed updates the sub-groups that stay on the device by a second
+optimizer of its own.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ CUT_GROUPS = {  # the same of ZeRO 3
 # multiple of the accumulation steps, and those may be others after a resumption.
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 CUT_BY_DEEPSPEED = "ds_autotp_universal_checkpoint_meta"  # on a parameter that AutoTP has cut
+FAMILY, AUTO_EP = "ds_zero_placement_family", "autoep_expert"
 # What the optimizers keep themselves, beside their loss scaler.
 SETTINGS = ("custom_loss_scaler", "external_loss_scale")
 NO_ENGINE = (
@@ -61,6 +64,7 @@ class Fragment(NamedTuple):
     begin: int  # the range of the parameter
     end: int
     holder: Numbered  # this rank among those that have a part
+    updater: Callable[[], Any]  # the optimizer that updates it, and has the state beside it
 
 
 def is_zero(optimizer: Any) -> bool:
@@ -92,9 +96,15 @@ def _refusal(zero: Any) -> Optional[str]:
     if getattr(zero, "zero_quantized_nontrainable_weights", False):
         return f"{called} with quantised frozen weights is not covered"
     if getattr(zero, "swap_optimizer", False) or getattr(zero, "params_in_nvme_and_cpu", False):
-        return f"{called} is not covered where its state is offloaded to NVMe: it is in no memory"
-    if getattr(zero, "offload_optimizer", False) and zero.partial_offload != 1.0:
-        return f"{called} with a part of its state offloaded (`ratio`) is not covered"
+        return (
+            f"{called} is not covered where its state is offloaded to NVMe, because agents keep it "
+            "in memory; offload it to the CPU, or save with DeepSpeed's save_checkpoint"
+        )
+    if any(getattr(each, FAMILY, "") == AUTO_EP for each in _parameters_of(zero)):
+        return (
+            f"{called} with AutoEP is not covered: each rank has its experts in one tensor; spread "
+            "them with deepspeed.moe, or save with DeepSpeed's save_checkpoint"
+        )
     if getattr(zero, "torch_autocast_gradscaler", None) is not None:
         return f"{called} with torch.autocast's gradient scaler is not covered"
     if _tensor_ranks(zero) > 1 and (kind in CUT_GROUPS or not _is_cut_by_deepspeed(zero)):
@@ -275,14 +285,30 @@ def _fragments(zero: Any) -> Iterator[Fragment]:
         def flat(number: int = number) -> Any:
             return getattr(there(), masters)[number]
 
+        def updater(number: int = number) -> Any:
+            return _updater(there(), number)
+
         if kind in SHARED_GROUPS:
-            yield from _shared_fragments(zero, number, flat, parameters)
+            yield from _shared_fragments(zero, number, flat, parameters, updater)
         else:
-            yield from _cut_fragments(zero.sub_group_to_group_id[number], flat, parameters)
+            group = zero.sub_group_to_group_id[number]
+            yield from _cut_fragments(group, flat, parameters, updater)
+
+
+def _updater(zero: Any, number: int) -> Any:
+    """The optimizer that updates a group, or a sub-group of ZeRO 3."""
+    aside = getattr(zero, "backup_optimizer", None)
+    if aside is not None and zero.subgroup_to_device[number] != "cpu":
+        return aside
+    return zero.optimizer
 
 
 def _shared_fragments(
-    zero: Any, number: int, flat: Callable[[], Any], parameters: List[Any]
+    zero: Any,
+    number: int,
+    flat: Callable[[], Any],
+    parameters: List[Any],
+    updater: Callable[[], Any],
 ) -> Iterator[Fragment]:
     rank, _ = _place(zero.real_dp_process_group[number])
     size = int(flat().numel())
@@ -295,17 +321,17 @@ def _shared_fragments(
         first, last = first_at // size, (first_at + parameter.numel() - 1) // size
         end = begin + mapping.lp_fragment_address.numel
         holder = (rank - first, last - first + 1)
-        yield Fragment(parameter, number, flat, at, begin, end, holder)
+        yield Fragment(parameter, number, flat, at, begin, end, holder, updater)
 
 
 def _cut_fragments(
-    group: int, flat: Callable[[], Any], parameters: List[Any]
+    group: int, flat: Callable[[], Any], parameters: List[Any], updater: Callable[[], Any]
 ) -> Iterator[Fragment]:
     at = 0
     for parameter in parameters:
         begin, end, holder = _cut_range(parameter)
         if begin < end:
-            yield Fragment(parameter, group, flat, at, begin, end, holder)
+            yield Fragment(parameter, group, flat, at, begin, end, holder, updater)
         at += int(parameter.ds_tensor.ds_numel)
 
 
@@ -321,6 +347,10 @@ class Zero(Known):
 
     def holder(self) -> Any:
         return self.optimizer().optimizer
+
+    def holders(self) -> List[Any]:
+        aside = getattr(self.optimizer(), "backup_optimizer", None)
+        return [self.holder()] if aside is None else [self.holder(), aside]
 
     def refusal(self, world: int) -> Optional[str]:
         zero = self.optimizer()
@@ -392,7 +422,7 @@ class Zero(Known):
         if not _is_inside(getattr(parameter, "ds_tensor", None), flat):
             master = moment_name(MASTER, name)
             entries.append(Entry(master, _lib.OPTIMIZER, flat, parameter=parameter, part=part))
-        state = self.holder().state.get(flat) or {}
+        state = _state_of(fragment)
         for key, value in state.items():
             moment = moment_name(key, name)
             if not _tensors.is_tensor(value):
@@ -426,11 +456,11 @@ class Zero(Known):
         counts: Dict[str, Dict[str, Any]] = {}
         flats = {id(fragment.flat): fragment for fragment in self._found.values()}
         for fragment in flats.values():
-            state = self.holder().state.get(fragment.flat()) or {}
-            plain = {key: each for key, each in state.items() if not _tensors.is_tensor(each)}
+            plain = _counts(_state_of(fragment))
             if plain:
                 counts.setdefault(str(fragment.group), plain)
         value["counts"] = counts
+        value["aside"] = [_settings(each) for each in self._groups_aside()]
         value["settings"] = {name: getattr(zero, name, None) for name in SETTINGS}
         value["scaler"] = _plain_fields(getattr(zero, "loss_scaler", None))
         value["engine"] = {name: getattr(engine, name, None) for name in COUNTERS}
@@ -443,11 +473,11 @@ class Zero(Known):
     ) -> None:
         """Loads all of it, and ignores `groups_from`: DeepSpeed's engine is always known whole."""
         super().load_plain({**value, "state": {}}, names, 0)
-        zero, engine, state = self.optimizer(), self._engine(), self.holder().state
+        zero, engine = self.optimizer(), self._engine()
         for fragment in self._look().values():
-            plain = value["counts"].get(str(fragment.group))
-            if plain and state.get(fragment.flat()):
-                state[fragment.flat()].update(plain)
+            _load_counts(fragment, value["counts"].get(str(fragment.group)) or {})
+        for group, saved in zip(self._groups_aside(), value.get("aside", ())):
+            group.update(saved)
         _set_fields(zero, value["settings"])
         _set_fields(getattr(zero, "loss_scaler", None), value["scaler"])
         _set_fields(engine, value["engine"])
@@ -456,6 +486,16 @@ class Zero(Known):
         if value["scheduler"] is not None and hasattr(scheduler, "load_state_dict"):
             scheduler.load_state_dict(value["scheduler"])
         _forget_gathered(zero)
+
+    def _groups_aside(self) -> List[Dict[str, Any]]:
+        """Those of a second optimizer that are not the first one's."""
+        own = {id(each) for each in self.holder().param_groups}
+        return [
+            each
+            for holder in self.holders()[1:]
+            for each in holder.param_groups
+            if id(each) not in own
+        ]
 
     def make_state(
         self,
@@ -468,18 +508,52 @@ class Zero(Known):
         if _refusal(self.optimizer()):
             return
         keys = [key for key in keys_of(listed) if key != MASTER]
-        state = self.holder().state
+        lists: Dict[int, List[Tuple[Fragment, Dict[str, _lib.Listed]]]] = {}  # by their flat one
         for fragment in self._look().values():
             name = names.get(id(fragment.parameter))
-            if name is None:
-                continue
-            flat = fragment.flat()
-            for key, _, each in moments_of(listed, keys, name, place):
-                if key in (state.get(flat) or {}):
-                    continue
-                of = state[flat]
-                of[key] = _make_moment(flat, fragment.parameter, key, each)
-                self._made.append((of, key))
+            if name is not None:
+                found = {key: each for key, _, each in moments_of(listed, keys, name, place)}
+                lists.setdefault(id(fragment.flat), []).append((fragment, found))
+        for together in lists.values():
+            # a count that another parameter has as a number comes back from that: _load_counts
+            shared = set.intersection(*(set(found) for _, found in together))
+            for fragment, found in together:
+                flat, state = fragment.flat(), fragment.updater().state
+                for key, each in found.items():
+                    if key in (state.get(flat) or {}) or not (each.shape or key in shared):
+                        continue
+                    of = state[flat]
+                    of[key] = _make_moment(flat, fragment.parameter, key, each)
+                    self._made.append((of, key))
+
+
+def _state_of(fragment: Fragment) -> Dict[str, Any]:
+    return fragment.updater().state.get(fragment.flat()) or {}
+
+
+def _counts(state: Mapping[str, Any]) -> Dict[str, Any]:
+    """What of a state is plain data, with counts that are tensors: who updates a parameter after a
+    restore may keep them in another way."""
+    return {
+        key: each.item() if _tensors.is_tensor(each) else each
+        for key, each in state.items()
+        if not _tensors.is_tensor(each) or (each.dim() == 0 and each.device.type == "cpu")
+    }
+
+
+def _load_counts(fragment: Fragment, counts: Mapping[str, Any]) -> None:
+    """Also as the tensors that torch's optimizers keep; tensors of the snapshot are there."""
+    state, updater = _state_of(fragment), fragment.updater()
+    for key, each in counts.items() if state else ():
+        if _tensors.is_tensor(state.get(key)):
+            continue
+        if key == "step" and type(updater).__module__.startswith("torch.optim."):
+            each = torch.tensor(float(each))
+        state[key] = each
+
+
+def _settings(group: Mapping[str, Any]) -> Dict[str, Any]:
+    return {key: each for key, each in group.items() if key != "params"}
 
 
 def _make_moment(flat: Any, parameter: Any, key: str, listed: _lib.Listed) -> Any:
