@@ -6,7 +6,7 @@ number, the rank, the number of ranks and the state before.
 Each rank appends to LOG one line per update, `update RANK WORLD STEP LOSS STATE SECONDS`: the loss
 as a hexadecimal float, a digest of the parameters after it, the clock. If there is a file
 LOG.end, the job ends after the update whose number it has. A rank begins with a line
-`begins RANK WORLD STEP - STATE SECONDS`.
+`begins RANK WORLD STEP MASTER_ADDR STATE SECONDS`.
 """
 
 import hashlib
@@ -45,7 +45,8 @@ def main():
     optimizer = torch.optim.AdamW(parallel.parameters(), lr=1e-2)
     job = cairn.attach(parallel, optimizer)
     with open(path, "a", buffering=1) as log:
-        log.write(f"begins {rank} {world} {job.step} - {digest(model)} {time.time():.3f}\n")
+        master = os.environ["MASTER_ADDR"]
+        log.write(f"begins {rank} {world} {job.step} {master} {digest(model)} {time.time():.3f}\n")
         for step in range(job.step, steps):
             if os.path.exists(path + ".end") and step >= int(open(path + ".end").read()):
                 break

@@ -245,7 +245,8 @@ def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
 
 
 def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
-    """An agent dies while its node trains on; then a worker dies; then the job ends."""
+    """The first round takes a spare, since a regular node comes after the last call. An agent dies
+    while its node trains on; then a worker dies; then the job ends."""
     harness.build()
     cluster = harness.Cluster(3, 1, state="1MiB")
     for node in range(3):
@@ -262,24 +263,41 @@ def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
     def step():
         return max((int(each[3]) for each in lines("update")), default=0)
 
+    def launch(node, *options):
+        command = [*TORCHRUN, "--nnodes", "2:2", "--max-restarts", "9", *options]
+        settings = ("OMP_NUM_THREADS=1", "TRAINER_PAUSE_S=0.1", f"NODE={node}")
+        return harness.spawn(
+            [harness.CAIRN, "run", "--agent", cluster.socket(node), "--", *command]
+            + [TRAINER, str(STEPS), log],
+            outputs[node],
+            prefix=("env", *settings),
+        )
+
+    def nodes_with_parked():
+        found = set()
+        for pid in harness.pids_with(_warm.PROGRAM):
+            words = harness.text_of(f"/proc/{pid}/environ").split("\0")
+            found |= {int(each[5:]) for each in words if each.startswith("NODE=")}
+        return found
+
     try:
         cluster.start()
-        command = [*TORCHRUN, "--nnodes", "2:2", "--max-restarts", "9", TRAINER, str(STEPS), log]
-        launchers = [
-            harness.spawn(
-                [harness.CAIRN, "run", "--agent", cluster.socket(node), "--", *command],
-                outputs[node],
-                prefix=("env", "OMP_NUM_THREADS=1", "TRAINER_PAUSE_S=0.1"),
-            )
-            for node in range(3)
-        ]
+        conf = ("--rdzv-conf", "last_call_timeout=1,warm=0", "--local-addr", "127.0.0.2")
+        launchers = [launch(0, *conf)]
+        harness.wait_for("the first one waits", lambda: "1 of at least 2" in said(), 60)
+        time.sleep(1)
+        launchers.append(launch(2))
         harness.wait_for("training", lambda: step() > 5 and cluster.committed() >= (1, 3), 60)
-        cluster.kill_agent(1)
-        harness.wait_for("the death is known", lambda: not cluster.status(0)["nodes"][1]["alive"])
+        assert "before spares" not in said()
+        launchers.append(launch(1))
+        harness.wait_for("one is parked", lambda: 2 in nodes_with_parked())
+        cluster.kill_agent(2)
+        harness.wait_for("the death is known", lambda: not cluster.status(0)["nodes"][2]["alive"])
         mark = step()
         harness.wait_for("training goes on", lambda: step() > mark + 15)
-        assert len(lines("begins")) == 2
-        cluster.start(1)
+        assert 0 not in nodes_with_parked()
+        assert [each[4] for each in lines("begins")] == ["127.0.0.2"] * 2
+        cluster.start(2)
         worker = next(pid for pid in harness.pids_with(TRAINER, log) if os.getsid(pid) == pid)
         os.kill(worker, signal.SIGKILL)
         harness.wait_for("they restart", lambda: len(lines("begins")) == 4)
