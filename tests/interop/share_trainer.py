@@ -10,7 +10,9 @@ SHARES` after each update. At the end: `ask_us …`, how long each question took
 former there were in the questions.
 KIND: "asks" once in each step; "deals" a stream of all micro-batches; "twice"; "never"; "ignores"
 its share, and computes half of all; "sharded" by FSDP2, with shares that change by OFFERED;
-"refused" prints what `attach` raises for jobs that cannot be shared.
+"scaled" by a gradient scaler, or "sharded-scaled", with the same offers, one overflow in step
+OVERFLOW, and a line `scale STEP SCALE`; "refused" prints what `attach` raises for jobs that cannot
+be shared.
 """
 import sys
 import time
@@ -22,7 +24,8 @@ from cairn import _lib
 from torch.distributed.fsdp import fully_shard
 
 MICROBATCHES, ROWS, WIDTH = 16, 4, 16
-OFFERED = {3: [12, 4], 5: [1, 15], 7: [15, 1], 9: [8, 8]}  # by step, to "sharded"
+OFFERED = {3: [12, 4], 5: [1, 15], 7: [15, 1], 9: [8, 8]}  # by update
+OVERFLOW = 4
 
 
 def batch(step, i):
@@ -64,10 +67,12 @@ def main():
             if any(True for _ in layer.parameters()):
                 fully_shard(layer)
         model = fully_shard(model)
-        if kind == "sharded":
-            offer_by_script()
     else:
         model = torch.nn.parallel.DistributedDataParallel(model)
+    scales = kind.endswith("scaled")
+    if kind == "sharded" or scales:
+        offer_by_script()
+    scaler = torch.amp.GradScaler("cpu", 2.0**12, growth_interval=4, enabled=scales)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     if kind == "refused":
         for options in (
@@ -109,7 +114,14 @@ def main():
         slow = rank == slow_rank and first <= step <= last
         end_s = begin_s + micro_ms / 1000 * (factor if slow else 1)
         time.sleep(max(0, end_s - time.monotonic()))
-        (loss * scale).backward()
+        scaler.scale(loss * scale).backward()
+
+    def overflow():
+        """In one gradient. Of a sharded one only rank 0 has it."""
+        grad = next(model.parameters()).grad
+        local = grad.to_local() if kind.startswith("sharded") else grad
+        if rank == 0 or local is grad:
+            local[0, 0] = float("inf")
 
     stream = (batch(step, i) for step in range(steps) for i in range(MICROBATCHES))
     half = range(rank * MICROBATCHES // world, (rank + 1) * MICROBATCHES // world)
@@ -133,9 +145,13 @@ def main():
                     continue
                 with share.micro(i):
                     compute(step, i, share.scale)
-        optimizer.step()
+        if scales and step == OVERFLOW:
+            overflow()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         print("step", step, *counts, flush=True)
+        print("scale", step, scaler.get_scale(), flush=True)
     for name, values in taken_us.items():
         print(name, *values, flush=True)
     print("reductions", len(reductions), flush=True)

@@ -128,6 +128,20 @@ def test_shares_of_a_sharded_model(tmp_path, agents):
     compare(run, reference)
 
 
+@pytest.mark.parametrize("kind", ["scaled", "sharded-scaled"])
+def test_a_gradient_scaler(tmp_path, agents, kind):
+    """An overflow right after shares changed skips the update on all ranks; they do not vote then,
+    and the next offer is taken one step later."""
+    reference = ended(train(tmp_path, None, kind, 12, 0))
+    run = ended(train(tmp_path, agents("enforce"), kind, 12, 0))
+    expected = [(3, (12, 4)), (6, (1, 15)), (8, (15, 1)), (10, HOME)]
+    assert changes(run) == changes(run, 1) == expected, run.errors()
+    compare(run, reference)
+    for each in (run, reference):
+        scales = [re.findall(r"^scale \d+ (.*)$", each.text(rank), re.M) for rank in range(WORLD)]
+        assert scales == [["4096.0"] * 3 + ["8192.0"] + ["4096.0"] * 4 + ["8192.0"] * 4] * WORLD
+
+
 @pytest.mark.parametrize(
     "kind,said",
     [
