@@ -24,16 +24,20 @@ enum kind {
 
 /* ---- names ---- */
 
-static bool
-take(const char **at, const char *prefix)
-{
-    size_t bytes = strlen(prefix);
-
-    if (strncmp(*at, prefix, bytes) != 0)
-        return false;
-    *at += bytes;
-    return true;
-}
+/* A capital letter stands for a number: of the part, the layer (that a part counts), the tensor-
+ * parallel rank of a layer, or file->number. */
+static const struct {
+    enum kind kind;
+    const char *pattern;
+} forms[] = {
+    {KIND_MODEL, "mp_rank_P_model_states.pt"},
+    {KIND_RANK_MODEL, "zero_pp_rank_N_mp_rank_P_model_states.pt"},
+    {KIND_OPTIM, "zero_pp_rank_N_mp_rank_P_optim_states.pt"},
+    {KIND_OPTIM, "zero_pp_rank_N_mp_rank_Poptim_states.pt"}, /* of DeepSpeed before 0.5 */
+    {KIND_LAYER, "layer_N-model_states.pt"},
+    {KIND_LAYER, "layer_N-model_T-model_states.pt"},
+    {KIND_EXPERT, "layer_L_expert_N_mp_rank_P_model_states.pt"},
+};
 
 static bool
 take_number(const char **at, uint32_t *number)
@@ -46,28 +50,36 @@ take_number(const char **at, uint32_t *number)
     return *at != begin && *number < CAIRN_DEEPSPEED_RANKS_MAX && (**at < '0' || **at > '9');
 }
 
-/* "layer_03-model_states.pt", "layer_03-model_00-model_states.pt" with tensor parallelism of 1 or
- * more, where *cut. */
 static bool
-take_layer(const char *name, struct cairn_deepspeed_file *file, bool *cut)
+has_form(const char *name, const char *pattern, struct cairn_deepspeed_file *file)
 {
-    uint32_t model = 0;
+    for (; *pattern; pattern++) {
+        uint32_t *number = *pattern == 'P'   ? &file->part
+                           : *pattern == 'L' ? &file->layer
+                           : *pattern == 'T' ? &file->tensor_rank
+                           : *pattern == 'N' ? &file->number
+                                             : NULL;
 
-    if (!take(&name, "layer_") || !take_number(&name, &file->number))
-        return false;
-    if (take(&name, "-model_") && strcmp(name, "states.pt") == 0)
-        return true;
-    *cut = take_number(&name, &model) && model > 0;
-    return strcmp(name, "-model_states.pt") == 0;
+        if (number ? !take_number(&name, number) : *name++ != *pattern)
+            return false;
+    }
+    return *name == '\0';
 }
 
-/* "layer_0_expert_3_mp_rank_00_model_states.pt" */
-static bool
-take_expert(const char *name, struct cairn_deepspeed_file *file)
+static struct cairn_deepspeed_file
+parse(const char *name)
 {
-    return take(&name, "layer_") && take_number(&name, &file->layer) && take(&name, "_expert_") &&
-           take_number(&name, &file->number) && take(&name, "_mp_rank_") &&
-           take_number(&name, &file->part) && strcmp(name, "_model_states.pt") == 0;
+    bool bf16 = strncmp(name, "bf16_zero_", 10) == 0;
+
+    if (bf16 || strncmp(name, "fp16_zero_", 10) == 0)
+        name += strlen("bf16_");
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        struct cairn_deepspeed_file file = {.kind = forms[i].kind, .bf16 = bf16};
+
+        if (has_form(name, forms[i].pattern, &file))
+            return file;
+    }
+    return (struct cairn_deepspeed_file){.kind = KIND_NONE};
 }
 
 /* Whether it is of experts of a job without ZeRO, or of DeepSpeed before 0.5.4. */
@@ -76,46 +88,6 @@ is_other_expert(const char *name)
 {
     return strncmp(name, "expp_rank_", 10) == 0 ||
            (strncmp(name, "expert_", 7) == 0 && strstr(name, "_mp_rank_"));
-}
-
-/* What a name says; *bf16: it has the prefix, *cut: it is a layer of tensor parallelism. */
-static struct cairn_deepspeed_file
-parse(const char *name, bool *bf16, bool *cut)
-{
-    struct cairn_deepspeed_file file = {.kind = KIND_LAYER}, none = {.kind = KIND_NONE};
-
-    *bf16 = *cut = false;
-    if (take_layer(name, &file, cut))
-        return file;
-    file = (struct cairn_deepspeed_file){.kind = KIND_EXPERT};
-    if (take_expert(name, &file))
-        return file;
-    file = (struct cairn_deepspeed_file){.kind = KIND_MODEL};
-    if (take(&name, "mp_rank_"))
-        return take_number(&name, &file.part) && strcmp(name, "_model_states.pt") == 0 ? file
-                                                                                       : none;
-    *bf16 = take(&name, "bf16_");
-    if (!*bf16)
-        (void)take(&name, "fp16_");
-    if (!take(&name, "zero_pp_rank_") || !take_number(&name, &file.number) ||
-        !take(&name, "_mp_rank_") || !take_number(&name, &file.part))
-        return none;
-    if (strcmp(name, "_model_states.pt") == 0)
-        file.kind = KIND_RANK_MODEL;
-    else if (strcmp(name, "_optim_states.pt") == 0 || strcmp(name, "optim_states.pt") == 0)
-        file.kind = KIND_OPTIM; /* the second is of DeepSpeed before 0.5 */
-    else
-        return none;
-    return file;
-}
-
-bool
-cairn_deepspeed_is_model(const char *name)
-{
-    bool bf16, cut;
-    uint32_t kind = parse(name, &bf16, &cut).kind;
-
-    return kind == KIND_MODEL || kind == KIND_RANK_MODEL;
 }
 
 cairn_err
@@ -153,22 +125,45 @@ cairn_deepspeed_folder(const struct cairn_place *place, const char *marker,
     return err;
 }
 
+bool
+cairn_deepspeed_probe(const struct cairn_place *place, const char *marker, bool universal)
+{
+    struct cairn_complaint unsaid = {{0}};
+    char folder[CAIRN_NAME_BYTES_MAX], path[CAIRN_FILE_PATH_BYTES_MAX];
+    char **names = NULL;
+    size_t count = 0;
+    bool found = universal;
+    cairn_err err =
+        place->name ? CAIRN_NOT_FOUND : cairn_deepspeed_folder(place, marker, folder, &unsaid);
+
+    if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
+        return true;
+    if (err || cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) ||
+        cairn_place_has_file(place, path) != universal)
+        return false;
+    if (!universal && cairn_place_list(place, folder, &names, &count, &unsaid) != CAIRN_OK)
+        return false;
+    for (size_t i = 0; i < count && !found; i++) {
+        uint32_t kind = parse(names[i]).kind;
+
+        found = kind == KIND_MODEL || kind == KIND_RANK_MODEL;
+    }
+    cairn_dir_list_free(names, count);
+    return found;
+}
+
 /* ---- listing ---- */
 
 static int
 by_place(const void *left, const void *right)
 {
     const struct cairn_deepspeed_file *a = left, *b = right;
-    const uint32_t places[2][4] = {{a->kind, a->part, a->layer, a->number},
-                                   {b->kind, b->part, b->layer, b->number}};
 
-    for (size_t i = 0; i < 4; i++)
-        if (places[0][i] != places[1][i])
-            return places[0][i] < places[1][i] ? -1 : 1;
-    return 0;
+    return CAIRN_COMPARE(a->kind, b->kind) ?: CAIRN_COMPARE(a->part, b->part) ?:
+           CAIRN_COMPARE(a->layer, b->layer) ?: CAIRN_COMPARE(a->number, b->number);
 }
 
-/* The files of ranks 0, 1, 2, … of parts 0, 1, …, each once; all parts have as many ranks. */
+/* The files of ranks 0, 1, 2, … of parts 0, 1, …; all parts have as many ranks. */
 static cairn_err
 check_ranks(const struct cairn_place *place, const char *what,
             const struct cairn_deepspeed_file *files, uint32_t count,
@@ -186,11 +181,6 @@ check_ranks(const struct cairn_place *place, const char *what,
 
         if (i == count && wanted.number == 0)
             break;
-        if (i > 0 && i < count && by_place(last, last - 1) == 0)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s and %s are both rank %" PRIu32
-                                  "'s %s; remove the one of the other run",
-                                  place->path, last[-1].name, last->name, last->number, what);
         if (i == count || by_place(last, &wanted) != 0)
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: %s is there, but rank %" PRIu32
@@ -201,21 +191,7 @@ check_ranks(const struct cairn_place *place, const char *what,
     return CAIRN_OK;
 }
 
-/* Each layer once. Layers without parameters have no file, so numbers are left out. */
-static cairn_err
-check_layers(const struct cairn_place *place, const struct cairn_deepspeed_files *files,
-             struct cairn_complaint *complaint)
-{
-    for (uint32_t i = 1; i < files->layer_count; i++)
-        if (by_place(&files->layers[i], &files->layers[i - 1]) == 0)
-            return cairn_complain(
-                complaint, CAIRN_CORRUPT,
-                "%s: %s and %s are the same layer; remove the one of the other run", place->path,
-                files->layers[i - 1].name, files->layers[i].name);
-    return CAIRN_OK;
-}
-
-/* Experts 0, 1, … of layers 0, 1, … of each part, each once. Stages count their own layers. */
+/* Experts 0, 1, … of layers 0, 1, … of each part. Stages count their own layers. */
 static cairn_err
 check_experts(const struct cairn_place *place, const struct cairn_deepspeed_files *files,
               struct cairn_complaint *complaint)
@@ -226,11 +202,6 @@ check_experts(const struct cairn_place *place, const struct cairn_deepspeed_file
         const struct cairn_deepspeed_file *found = &files->experts[i];
         bool same_part = i > 0 && found->part == wanted.part;
 
-        if (i > 0 && by_place(found, found - 1) == 0)
-            return cairn_complain(
-                complaint, CAIRN_CORRUPT,
-                "%s: %s and %s are the same expert; remove the one of the other run", place->path,
-                found[-1].name, found->name);
         wanted.number = same_part && found->layer == wanted.layer ? wanted.number + 1 : 0;
         if (wanted.number == 0)
             wanted.layer = same_part ? wanted.layer + 1 : 0;
@@ -255,8 +226,7 @@ add_name(const struct cairn_place *place, const char *folder, const char *name,
          struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
 {
     char path[CAIRN_FILE_PATH_BYTES_MAX];
-    bool bf16, cut;
-    struct cairn_deepspeed_file file = parse(name, &bf16, &cut);
+    struct cairn_deepspeed_file file = parse(name);
 
     if (is_other_expert(name))
         return cairn_complain(complaint, CAIRN_VERSION,
@@ -265,7 +235,7 @@ add_name(const struct cairn_place *place, const char *folder, const char *name,
                               place->path, name);
     if (file.kind == KIND_NONE)
         return CAIRN_OK;
-    if (cut)
+    if (file.tensor_rank > 0)
         return cairn_complain(complaint, CAIRN_VERSION,
                               "%s: %s is of a job with tensor and pipeline parallelism, which is "
                               "not read; merge it with the framework that wrote it",
@@ -276,7 +246,7 @@ add_name(const struct cairn_place *place, const char *folder, const char *name,
         return CAIRN_NOMEM;
     file.name = file.path + strlen(path) - strlen(name);
     out->all[out->count++] = file;
-    out->bf16 = file.kind == KIND_OPTIM ? bf16 : out->bf16;
+    out->bf16 = file.kind == KIND_OPTIM ? file.bf16 : out->bf16;
     return CAIRN_OK;
 }
 
@@ -292,6 +262,12 @@ take_kinds(const struct cairn_place *place, const char *folder, struct cairn_dee
 
     if (out->count > 0)
         qsort(out->all, out->count, sizeof(*out->all), by_place);
+    for (uint32_t i = 1; i < out->count; i++)
+        if (by_place(&out->all[i], &out->all[i - 1]) == 0)
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: %s and %s are of the same rank, layer or expert; remove the "
+                                  "one of the other run",
+                                  place->path, out->all[i - 1].name, out->all[i].name);
     for (uint32_t i = 0; i < out->count; i++)
         if (counts[out->all[i].kind]++ == 0)
             first[out->all[i].kind] = &out->all[i];
@@ -314,8 +290,6 @@ take_kinds(const struct cairn_place *place, const char *folder, struct cairn_dee
     err = check_ranks(place, "model_states file", out->models, out->model_count, complaint);
     if (!err)
         err = check_ranks(place, "optim_states file", out->optims, out->optim_count, complaint);
-    if (!err)
-        err = check_layers(place, out, complaint);
     return err ? err : check_experts(place, out, complaint);
 }
 

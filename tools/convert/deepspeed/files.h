@@ -30,8 +30,10 @@ struct cairn_deepspeed_file {
     const char *name; /* its end, without the folder */
     uint32_t kind;    /* deepspeed/files.c's */
     uint32_t part;
-    uint32_t layer;  /* of an expert, which the part counts from 0 */
-    uint32_t number; /* of the rank, the layer or the expert */
+    uint32_t layer;       /* of an expert, which the part counts from 0 */
+    uint32_t number;      /* of the rank, the layer or the expert */
+    uint32_t tensor_rank; /* of a layer */
+    bool bf16;            /* it has the prefix */
 };
 
 /* All zero is the empty value. */
@@ -60,8 +62,9 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_folder(const struct cairn_place *plac
                                                   char folder[CAIRN_NAME_BYTES_MAX],
                                                   struct cairn_complaint *complaint);
 
-/* Whether this is a name of a model_states file that a reader here knows. */
-bool cairn_deepspeed_is_model(const char *name);
+/* As `probe` of struct cairn_format: `universal` tells that form, which has copies of the
+ * model_states beside its folder "zero". */
+bool cairn_deepspeed_probe(const struct cairn_place *place, const char *marker, bool universal);
 
 /* `folder` and `name` as a path in the place; CAIRN_INVAL where it does not fit. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_path(const char *folder, const char *name, char *path,

@@ -15,7 +15,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/file.h"
 #include "tools/convert/deepspeed/files.h"
 #include "tools/convert/deepspeed/make.h"
 #include "tools/convert/deepspeed/target.h"
@@ -23,26 +22,7 @@
 static bool
 probe(const struct cairn_place *place)
 {
-    struct cairn_complaint unsaid = {{0}};
-    char folder[CAIRN_NAME_BYTES_MAX], path[CAIRN_FILE_PATH_BYTES_MAX];
-    char **names = NULL;
-    size_t count = 0;
-    bool found = false;
-    cairn_err err =
-        place->name ? CAIRN_NOT_FOUND : cairn_deepspeed_folder(place, "latest", folder, &unsaid);
-
-    if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
-        return true;
-    if (err != CAIRN_OK || cairn_place_list(place, folder, &names, &count, &unsaid) != CAIRN_OK)
-        return false;
-    for (size_t i = 0; i < count && !found; i++)
-        found = cairn_deepspeed_is_model(names[i]);
-    cairn_dir_list_free(names, count);
-    /* a universal checkpoint has copies of the model_states beside its folder "zero" */
-    return found &&
-           cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) ==
-               CAIRN_OK &&
-           !cairn_place_has_file(place, path);
+    return cairn_deepspeed_probe(place, "latest", false);
 }
 
 static cairn_err

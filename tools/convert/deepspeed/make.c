@@ -96,11 +96,11 @@ make_names(struct cairn_deepspeed_make *make)
 
         if (tensor->kind != CAIRN_OPTIMIZER || !split_numbered(tensor->name, &number, &key))
             continue;
-        if (number >= make->member_count)
+        if (number >= make->groups.parameter_count)
             return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                                 "has %s, and the groups of --job have %" PRIu32
                                 " parameters; give those of this optimizer",
-                                tensor->name, make->member_count);
+                                tensor->name, make->groups.parameter_count);
         if (!is_counted_alike(&make->job))
             return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                                 "has %s, counted through the groups of its optimizer, and those of "
@@ -280,21 +280,14 @@ is_floating(enum cairn_dtype dtype)
     return dtype == CAIRN_F64 || dtype == CAIRN_F32 || dtype == CAIRN_F16 || dtype == CAIRN_BF16;
 }
 
-/* Elements of a tensor that each rank has. */
-static uint64_t
-share_of(const struct cairn_deepspeed_make *make, uint32_t tensor)
-{
-    const struct cairn_tensor *known = tensor_at(make, tensor);
-
-    return cairn_deepspeed_evenly(cairn_tensor_bytes(known) / cairn_dtype_bytes(known->dtype),
-                                  make->ranks);
-}
-
 /* ---- the groups ---- */
 
 static cairn_err
 add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn_pickle_node *node)
 {
+    struct cairn_deepspeed_parameter *parameter =
+        &make->groups.parameters[make->groups.parameter_count];
+    const struct cairn_tensor *known;
     char name[CAIRN_NAME_BYTES_MAX];
     uint32_t tensor;
 
@@ -313,59 +306,54 @@ add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn
         return cairn_refuse(make->checkpoint, CAIRN_CORRUPT,
                             "the groups of the optimizer have the duplicate %s", name);
     make->roles[tensor] = CAIRN_DEEPSPEED_TRAINED;
-    make->members[make->member_count++] = tensor;
-    return CAIRN_OK;
-}
-
-/* Adds the buffers of a group whose members were added last; ZeRO 3 splits large groups. */
-static void
-cut_group(struct cairn_deepspeed_make *make, uint32_t group, uint32_t first)
-{
-    struct cairn_deepspeed_splitting splitting = {.size = CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS};
-    bool begins = true;
-
-    for (uint32_t i = first; i < make->member_count; i++)
-        splitting.all += share_of(make, make->members[i]);
-    for (uint32_t i = first; i < make->member_count; i++) {
-        if (begins)
-            make->slabs[make->slab_count++] = (struct cairn_deepspeed_slab){group, i, 0};
-        make->slabs[make->slab_count - 1].count++;
-        begins = make->stage == 3 &&
-                 cairn_deepspeed_splits_after(&splitting, share_of(make, make->members[i]));
-    }
+    make->members[make->groups.parameter_count++] = tensor;
+    known = tensor_at(make, tensor);
+    parameter->name = strdup(name);
+    parameter->path = strdup(name);
+    parameter->dims = known->dims;
+    memcpy(parameter->shape, known->shape, sizeof(parameter->shape));
+    parameter->elements = cairn_shape_elements(known->dims, known->shape);
+    return parameter->name && parameter->path ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 static cairn_err
 read_groups(struct cairn_deepspeed_make *make)
 {
     const struct cairn_pickle_node *groups = make->job.groups;
-    cairn_err err = CAIRN_OK;
+    uint64_t size = make->stage == 3 ? CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS : UINT64_MAX;
+    struct cairn_deepspeed_splits splits;
+    cairn_err err = cairn_deepspeed_splits_init(&splits, make->tensor_count);
 
     make->members = calloc((size_t)make->tensor_count + 1, sizeof(*make->members));
-    make->slabs = calloc((size_t)make->tensor_count + groups->count + 1, sizeof(*make->slabs));
-    if (!make->members || !make->slabs)
-        return CAIRN_NOMEM;
+    make->groups.parameters =
+        calloc((size_t)make->tensor_count + 1, sizeof(*make->groups.parameters));
+    if (!make->members || !make->groups.parameters)
+        err = CAIRN_NOMEM;
     for (uint32_t g = 0; g < groups->count && !err; g++) {
         const struct cairn_pickle_node *names = cairn_pickle_get(groups->items[g], "params");
-        uint32_t first = make->member_count;
+        uint32_t first = make->groups.parameter_count;
 
         if (!cairn_pickle_is_list(names) || names->count == 0)
-            return cairn_refuse(
+            err = cairn_refuse(
                 make->checkpoint, CAIRN_CORRUPT,
                 "group %" PRIu32
                 " of the optimizer has no parameters; leave it out of the groups with --job FILE",
                 g);
-        if (!cairn_pickle_get(groups->items[g], "lr"))
-            return cairn_refuse(
+        else if (!cairn_pickle_get(groups->items[g], "lr"))
+            err = cairn_refuse(
                 make->checkpoint, CAIRN_INVAL,
                 "unknown lr of group %" PRIu32
                 " of the optimizer; give it and its other hyperparameters with --job FILE",
                 g);
-        for (uint32_t i = 0; i < names->count && !err; i++)
+        for (uint32_t i = 0; !err && i < names->count; i++)
             err = add_member(make, g, names->items[i]);
         if (!err)
-            cut_group(make, g, first);
+            cairn_deepspeed_splits_add(&splits, make->groups.parameters, first,
+                                       make->groups.parameter_count, g, size, make->ranks);
     }
+    make->groups.groups = splits.groups;
+    make->groups.group_count = splits.count;
+    make->setting_of = splits.setting_of;
     return err;
 }
 
@@ -471,16 +459,16 @@ tell_order(struct cairn_deepspeed_make *make)
 {
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t s = 0; s < make->slab_count && !err; s++) {
-        const struct cairn_deepspeed_slab *slab = &make->slabs[s];
+    for (uint32_t g = 0; g < make->groups.group_count && !err; g++) {
+        const struct cairn_deepspeed_group *group = &make->groups.groups[g];
+        const struct cairn_deepspeed_parameter *first = &make->groups.parameters[group->first];
 
         err = cairn_checkpoint_warn(
             make->checkpoint,
             "group %" PRIu32 " of DeepSpeed's optimizer will have %" PRIu32
             " parameters, from %s to %s; DeepSpeed compares no names; the job must have them in "
             "this order",
-            slab->group, slab->count, tensor_at(make, make->members[slab->first])->name,
-            tensor_at(make, make->members[slab->first + slab->count - 1])->name);
+            make->setting_of[g], group->count, first->name, first[group->count - 1].name);
     }
     return err;
 }
@@ -553,7 +541,7 @@ check_slabs(const struct cairn_deepspeed_make *make)
                      : make->job.cuts ? make->checkpoint->parallelism.tp
                                       : 1;
 
-    if (ranks <= 1 || make->slab_count == make->job.groups->count)
+    if (ranks <= 1 || make->groups.group_count == make->job.groups->count)
         return CAIRN_OK;
     return cairn_refuse(make->checkpoint, CAIRN_INVAL,
                         "has a group of more than %" PRIu64
@@ -585,7 +573,7 @@ prepare(struct cairn_deepspeed_make *make)
         err = count_added(make);
     if (!err)
         err = make_keys(make);
-    for (uint32_t i = 0; i < make->member_count && !err; i++) {
+    for (uint32_t i = 0; i < make->groups.parameter_count && !err; i++) {
         err = make_moments(make, make->members[i]);
         if (!err)
             err = make_master(make, make->members[i]);
@@ -626,8 +614,8 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
     cairn_job_file_fini(&make.job);
     free(make.roles);
     free(make.order);
-
     free(make.members);
-    free(make.slabs);
+    free(make.setting_of);
+    cairn_deepspeed_groups_fini(&make.groups);
     return err;
 }

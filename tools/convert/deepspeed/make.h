@@ -29,11 +29,6 @@ enum cairn_deepspeed_role {
     CAIRN_DEEPSPEED_MOMENT /* master weights among them */
 };
 
-/* The parameters of one flat buffer: a group, or with ZeRO 3 a part of a large one. */
-struct cairn_deepspeed_slab {
-    uint32_t group, first, count; /* members[first, first + count) */
-};
-
 struct cairn_deepspeed_key {
     char name[CAIRN_DEEPSPEED_KEY_BYTES_MAX];
     bool scalar;
@@ -56,14 +51,15 @@ struct cairn_deepspeed_make {
     uint32_t *order;       /* [tensor_count]: by name, so that the same state makes the same
                             * files */
 
-    uint32_t *members; /* trained parameters, group after group */
-    uint32_t member_count;
-    struct cairn_deepspeed_slab *slabs;
-    uint32_t slab_count;
+    struct cairn_deepspeed_groups groups; /* of trained parameters; of each one buffer or, with
+                                           * ZeRO 3, several */
+    uint32_t *members;                    /* [groups.parameter_count]: of the source */
+    uint32_t *setting_of;                 /* [groups.group_count]: of job.groups */
     struct cairn_deepspeed_key keys[CAIRN_DEEPSPEED_STATE_KEYS_MAX];
     uint32_t key_count;
-    bool has_step; /* among the keys */
-    uint64_t step; /* of the optimizer, where it is not */
+    bool has_step;                      /* among the keys */
+    uint64_t step;                      /* of the optimizer, where it is not */
+    struct cairn_torch_builder builder; /* of job.tree, in which the objects are made */
 };
 
 /* As `prepare` of struct cairn_format. Does nothing if the source came from DeepSpeed. CAIRN_INVAL

@@ -17,48 +17,24 @@
 /* Whose files these are in form; DeepSpeed refuses what says no version. */
 #define CAIRN_DEEPSPEED_FORM_VERSION "0.19.8"
 
-struct cairn_deepspeed_objects {
-    struct cairn_deepspeed_make *make;
-    struct cairn_pickle tree;
-    struct cairn_torch_builder builder;
-};
-
-/* A copy of what a tree of plain data holds: nodes of two trees are not mixed. CAIRN_NOMEM. */
-static cairn_err
-objects_copy(struct cairn_deepspeed_objects *objects, const struct cairn_pickle *from,
-             const struct cairn_pickle_node *node, struct cairn_pickle_node **out)
-{
-    uint8_t *bytes = NULL, *kept;
-    size_t bytes_len = 0;
-    cairn_err err = cairn_pickle_write(from, node, &bytes, &bytes_len, NULL);
-
-    kept = err ? NULL : cairn_pickle_alloc(&objects->tree, bytes_len);
-    if (kept)
-        memcpy(kept, bytes, bytes_len);
-    free(bytes);
-    if (err || !kept)
-        return err ? err : CAIRN_NOMEM;
-    return cairn_pickle_read(&objects->tree, "param_groups", kept, bytes_len, out, NULL);
-}
-
 /* An enum's member by value, which every version of Python reads. */
 static struct cairn_pickle_node *
-build_stage(struct cairn_deepspeed_objects *objects)
+build_stage(struct cairn_deepspeed_make *make)
 {
     struct cairn_pickle_node *args[1];
 
-    args[0] = cairn_pickle_int(&objects->tree, objects->make->stage);
+    args[0] = cairn_pickle_int(&make->job.tree, make->stage);
     return cairn_pickle_object(
-        &objects->tree, CAIRN_PICKLE_REDUCE,
-        cairn_pickle_global(&objects->tree, "deepspeed.runtime.zero.config", "ZeroStageEnum"),
-        cairn_pickle_sequence(&objects->tree, CAIRN_PICKLE_TUPLE, args, 1));
+        &make->job.tree, CAIRN_PICKLE_REDUCE,
+        cairn_pickle_global(&make->job.tree, "deepspeed.runtime.zero.config", "ZeroStageEnum"),
+        cairn_pickle_sequence(&make->job.tree, CAIRN_PICKLE_TUPLE, args, 1));
 }
 
 /* What does nothing: training in bfloat16 and float32 scales no losses. */
 static struct cairn_pickle_node *
-build_scaler(struct cairn_deepspeed_objects *objects)
+build_scaler(struct cairn_deepspeed_make *make)
 {
-    struct cairn_pickle *tree = &objects->tree;
+    struct cairn_pickle *tree = &make->job.tree;
     struct cairn_pickle_node *state = cairn_pickle_dict(tree);
     struct cairn_pickle_node *scaler = cairn_pickle_object(
         tree, CAIRN_PICKLE_NEWOBJ,
@@ -73,124 +49,86 @@ build_scaler(struct cairn_deepspeed_objects *objects)
 
 /* {number of a buffer: {key: its state}} */
 static struct cairn_pickle_node *
-build_state(struct cairn_deepspeed_objects *objects)
+build_state(struct cairn_deepspeed_make *make)
 {
-    const struct cairn_deepspeed_make *make = objects->make;
-    struct cairn_pickle *tree = &objects->tree;
+    struct cairn_pickle *tree = &make->job.tree;
     struct cairn_pickle_node *state = cairn_pickle_dict(tree);
 
-    for (uint32_t s = 0; s < make->slab_count; s++) {
+    for (uint32_t g = 0; g < make->groups.group_count; g++) {
         struct cairn_pickle_node *entry = cairn_pickle_dict(tree);
 
         if (!make->has_step)
             cairn_pickle_set(tree, entry, "step", cairn_pickle_int(tree, (int64_t)make->step));
-        for (uint32_t k = 0; k < make->key_count; k++) {
-            char name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
-
-            (void)snprintf(name, sizeof(name), "%s/%" PRIu32, make->keys[k].name, s);
-            cairn_pickle_set(
-                tree, entry, make->keys[k].name,
-                cairn_pickle_named(tree, make->keys[k].scalar ? "scalar" : "flat", name));
-        }
-        cairn_pickle_put(tree, state, cairn_pickle_int(tree, s), entry);
+        for (uint32_t k = 0; k < make->key_count; k++)
+            cairn_pickle_set(tree, entry, make->keys[k].name,
+                             cairn_deepspeed_mark(tree, make->keys[k].scalar ? "scalar" : "flat",
+                                                  make->keys[k].name, g));
+        cairn_pickle_put(tree, state, cairn_pickle_int(tree, g), entry);
     }
     return state;
 }
 
 /* Hyperparameters as they are, with the numbers of the group's buffers for its parameters. */
-static cairn_err
-build_groups(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **list)
+static struct cairn_pickle_node *
+build_groups(struct cairn_deepspeed_make *make)
 {
-    const struct cairn_deepspeed_make *make = objects->make;
+    static const char *const own[] = {"params", "param_names", NULL};
     const struct cairn_pickle_node *groups = make->job.groups;
-    struct cairn_pickle *tree = &objects->tree;
-    cairn_err err = CAIRN_OK;
+    struct cairn_pickle *tree = &make->job.tree;
+    struct cairn_pickle_node *list = cairn_pickle_list(tree);
 
-    *list = cairn_pickle_list(tree);
-    for (uint32_t g = 0; g < groups->count; g++) {
-        const struct cairn_pickle_node *group = groups->items[g];
+    for (uint32_t s = 0; s < groups->count; s++) {
         struct cairn_pickle_node *made = cairn_pickle_dict(tree),
                                  *numbers = cairn_pickle_list(tree);
 
-        for (uint32_t k = 0; k < group->count && !err; k++) {
-            const struct cairn_pickle_node *key = group->items[2 * k];
-            struct cairn_pickle_node *value = NULL;
-            char text[CAIRN_NAME_BYTES_MAX];
-
-            if (cairn_pickle_is_text(key, "params") || cairn_pickle_is_text(key, "param_names") ||
-                !cairn_pickle_copy_text(key, text, sizeof(text)))
-                continue;
-            err = objects_copy(objects, &make->job.tree, group->items[2 * k + 1], &value);
-            if (!err)
-                cairn_pickle_set(tree, made, text, value);
-        }
-        if (err)
-            return err;
-        for (uint32_t s = 0; s < make->slab_count; s++)
-            if (make->slabs[s].group == g)
-                cairn_pickle_append(tree, numbers, cairn_pickle_int(tree, s));
+        cairn_pickle_put_all(tree, made, groups->items[s], own);
+        for (uint32_t g = 0; g < make->groups.group_count; g++)
+            if (make->setting_of[g] == s)
+                cairn_pickle_append(tree, numbers, cairn_pickle_int(tree, g));
         cairn_pickle_set(tree, made, "params", numbers);
-        cairn_pickle_append(tree, *list, made);
-    }
-    return CAIRN_OK;
-}
-
-static struct cairn_pickle_node *
-build_masters(struct cairn_deepspeed_objects *objects)
-{
-    struct cairn_pickle_node *list = cairn_pickle_list(&objects->tree);
-
-    for (uint32_t s = 0; s < objects->make->slab_count; s++) {
-        char name[32];
-
-        (void)snprintf(name, sizeof(name), "fp32/%" PRIu32, s);
-        cairn_pickle_append(&objects->tree, list, cairn_pickle_named(&objects->tree, "flat", name));
+        cairn_pickle_append(tree, list, made);
     }
     return list;
 }
 
 static struct cairn_pickle_node *
-build_counts(struct cairn_deepspeed_objects *objects)
+build_counts(struct cairn_deepspeed_make *make)
 {
-    struct cairn_pickle_node *list = cairn_pickle_list(&objects->tree);
+    struct cairn_pickle_node *list = cairn_pickle_list(&make->job.tree);
 
-    for (uint32_t s = 0; s < objects->make->slab_count; s++)
-        cairn_pickle_append(&objects->tree, list, cairn_pickle_int(&objects->tree, 1));
+    for (uint32_t g = 0; g < make->groups.group_count; g++)
+        cairn_pickle_append(&make->job.tree, list, cairn_pickle_int(&make->job.tree, 1));
     return list;
 }
 
 /* The object of optim_states. CAIRN_NOMEM. */
 static cairn_err
-objects_optim(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **root)
+objects_optim(struct cairn_deepspeed_make *make, struct cairn_pickle_node **root)
 {
-    const struct cairn_deepspeed_make *make = objects->make;
-    struct cairn_pickle *tree = &objects->tree;
+    struct cairn_pickle *tree = &make->job.tree;
     struct cairn_pickle_node *dict = cairn_pickle_dict(tree), *base = cairn_pickle_dict(tree),
-                             *groups;
-    cairn_err err = build_groups(objects, &groups);
+                             *masters = cairn_deepspeed_masters(tree, make->groups.group_count);
 
-    if (err)
-        return err;
-    cairn_pickle_set(tree, base, "state", build_state(objects));
-    cairn_pickle_set(tree, base, "param_groups", groups);
+    cairn_pickle_set(tree, base, "state", build_state(make));
+    cairn_pickle_set(tree, base, "param_groups", build_groups(make));
     if (make->stage == 3)
-        cairn_pickle_set(tree, dict, "zero_stage", build_stage(objects));
+        cairn_pickle_set(tree, dict, "zero_stage", build_stage(make));
     if (!make->bf16_optimizer && !make->scaled) { /* else the job's own scale stays what it is */
-        cairn_pickle_set(tree, dict, "loss_scaler", build_scaler(objects));
+        cairn_pickle_set(tree, dict, "loss_scaler", build_scaler(make));
         cairn_pickle_set(tree, dict, "dynamic_loss_scale", cairn_pickle_bool(tree, false));
         cairn_pickle_set(tree, dict, "overflow", cairn_pickle_bool(tree, false));
     }
     if (make->stage == 3) {
         cairn_pickle_set(tree, dict, "partition_count", cairn_pickle_int(tree, 1));
         cairn_pickle_set(tree, dict, "optimizer_state_dict", base);
-        cairn_pickle_set(tree, dict, "fp32_flat_groups", build_masters(objects));
+        cairn_pickle_set(tree, dict, "fp32_flat_groups", masters);
     } else {
         cairn_pickle_set(tree, dict, "base_optimizer_state", base);
-        cairn_pickle_set(tree, dict, "single_partition_of_fp32_groups", build_masters(objects));
+        cairn_pickle_set(tree, dict, "single_partition_of_fp32_groups", masters);
         if (!make->bf16_optimizer)
-            cairn_pickle_set(tree, dict, "zero_stage", build_stage(objects));
+            cairn_pickle_set(tree, dict, "zero_stage", build_stage(make));
         cairn_pickle_set(tree, dict, "group_paddings", cairn_pickle_none(tree));
-        cairn_pickle_set(tree, dict, "partition_count", build_counts(objects));
+        cairn_pickle_set(tree, dict, "partition_count", build_counts(make));
         cairn_pickle_set(tree, dict, "ds_version",
                          cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
         cairn_pickle_set(tree, dict, "param_slice_mappings", cairn_pickle_none(tree));
@@ -206,76 +144,55 @@ objects_optim(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node 
 #define SCHEDULER "lr_scheduler."
 
 static const struct cairn_tensor *
-tensor_at(const struct cairn_deepspeed_objects *objects, uint32_t tensor)
+tensor_at(const struct cairn_deepspeed_make *make, uint32_t tensor)
 {
-    return cairn_layout_tensor(objects->make->checkpoint->layout, tensor);
+    return cairn_layout_tensor(make->checkpoint->layout, tensor);
 }
 
 static struct cairn_pickle_node *
-size_of(struct cairn_deepspeed_objects *objects, uint32_t tensor)
+size_of(struct cairn_deepspeed_make *make, uint32_t tensor)
 {
-    const struct cairn_tensor *known = tensor_at(objects, tensor);
+    const struct cairn_tensor *known = tensor_at(make, tensor);
 
-    return cairn_torch_size(&objects->builder, known->shape, known->dims);
+    return cairn_torch_size(&make->builder, known->shape, known->dims);
 }
 
 /* ---- model_states ---- */
 
 static struct cairn_pickle_node *
-build_module(struct cairn_deepspeed_objects *objects)
+build_module(struct cairn_deepspeed_make *make)
 {
-    const struct cairn_deepspeed_make *make = objects->make;
-    struct cairn_pickle_node *module = cairn_torch_ordered_dict(&objects->builder);
+    struct cairn_pickle_node *module = cairn_torch_ordered_dict(&make->builder);
 
     for (uint32_t n = 0; n < make->tensor_count; n++) {
         uint32_t i = make->order[n];
-        const struct cairn_tensor *tensor = tensor_at(objects, i);
+        const struct cairn_tensor *tensor = tensor_at(make, i);
         enum cairn_dtype dtype = cairn_output_dtype(make->options, tensor);
 
         if (make->roles[i] == CAIRN_DEEPSPEED_BESIDE || make->roles[i] == CAIRN_DEEPSPEED_MOMENT)
             continue;
         if (make->stage == 3 && make->roles[i] != CAIRN_DEEPSPEED_BUFFER)
             cairn_pickle_set(
-                &objects->tree, module, tensor->name,
-                cairn_pickle_named(&objects->tree, "empty", cairn_torch_dtype_of(dtype)->name));
+                &make->job.tree, module, tensor->name,
+                cairn_pickle_named(&make->job.tree, "empty", cairn_torch_dtype_of(dtype)->name));
         else
-            cairn_pickle_set(&objects->tree, module, tensor->name,
-                             cairn_pickle_tensor(&objects->tree, tensor->name));
+            cairn_pickle_set(&make->job.tree, module, tensor->name,
+                             cairn_pickle_tensor(&make->job.tree, tensor->name));
     }
     return module;
 }
 
 static struct cairn_pickle_node *
-build_buffer_names(struct cairn_deepspeed_objects *objects)
+build_buffer_names(struct cairn_deepspeed_make *make)
 {
-    struct cairn_pickle_node *list = cairn_pickle_list(&objects->tree);
+    struct cairn_pickle_node *list = cairn_pickle_list(&make->job.tree);
 
-    for (uint32_t n = 0; n < objects->make->tensor_count; n++) {
-        uint32_t i = objects->make->order[n];
+    for (uint32_t n = 0; n < make->tensor_count; n++) {
+        uint32_t i = make->order[n];
 
-        if (objects->make->roles[i] == CAIRN_DEEPSPEED_BUFFER)
-            cairn_pickle_append(&objects->tree, list,
-                                cairn_pickle_text(&objects->tree, tensor_at(objects, i)->name));
-    }
-    return list;
-}
-
-static struct cairn_pickle_node *
-build_shapes(struct cairn_deepspeed_objects *objects)
-{
-    const struct cairn_deepspeed_make *make = objects->make;
-    struct cairn_pickle_node *list = cairn_pickle_list(&objects->tree);
-
-    for (uint32_t s = 0; s < make->slab_count; s++) {
-        struct cairn_pickle_node *shapes = cairn_torch_ordered_dict(&objects->builder);
-
-        for (uint32_t i = 0; i < make->slabs[s].count; i++) {
-            uint32_t member = make->members[make->slabs[s].first + i];
-
-            cairn_pickle_set(&objects->tree, shapes, tensor_at(objects, member)->name,
-                             size_of(objects, member));
-        }
-        cairn_pickle_append(&objects->tree, list, shapes);
+        if (make->roles[i] == CAIRN_DEEPSPEED_BUFFER)
+            cairn_pickle_append(&make->job.tree, list,
+                                cairn_pickle_text(&make->job.tree, tensor_at(make, i)->name));
     }
     return list;
 }
@@ -283,22 +200,21 @@ build_shapes(struct cairn_deepspeed_objects *objects)
 /* Shapes of frozen parameters, or what is saved of them; None with ZeRO 1, which saves them in the
  * module alone. */
 static struct cairn_pickle_node *
-build_frozen(struct cairn_deepspeed_objects *objects, bool shapes)
+build_frozen(struct cairn_deepspeed_make *make, bool shapes)
 {
-    const struct cairn_deepspeed_make *make = objects->make;
     struct cairn_pickle_node *dict;
 
     if (make->stage == 1)
-        return cairn_pickle_none(&objects->tree);
-    dict = cairn_torch_ordered_dict(&objects->builder);
+        return cairn_pickle_none(&make->job.tree);
+    dict = cairn_torch_ordered_dict(&make->builder);
     for (uint32_t n = 0; n < make->tensor_count; n++) {
         uint32_t i = make->order[n];
-        const char *name = tensor_at(objects, i)->name;
+        const char *name = tensor_at(make, i)->name;
 
         if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN)
-            cairn_pickle_set(&objects->tree, dict, name,
-                             shapes ? size_of(objects, i)
-                                    : cairn_pickle_named(&objects->tree,
+            cairn_pickle_set(&make->job.tree, dict, name,
+                             shapes ? size_of(make, i)
+                                    : cairn_pickle_named(&make->job.tree,
                                                          make->stage == 3 ? "fragment" : "tensor",
                                                          name));
     }
@@ -323,11 +239,10 @@ saved_of(const struct cairn_deepspeed_make *make, uint32_t of)
 
 /* Tied parameters, as the source ties them and as the job says it. */
 static struct cairn_pickle_node *
-build_shared(struct cairn_deepspeed_objects *objects)
+build_shared(struct cairn_deepspeed_make *make)
 {
-    const struct cairn_deepspeed_make *make = objects->make;
     const struct cairn_checkpoint *checkpoint = make->checkpoint;
-    struct cairn_pickle_node *dict = cairn_pickle_dict(&objects->tree);
+    struct cairn_pickle_node *dict = cairn_pickle_dict(&make->job.tree);
 
     for (uint32_t i = 0; i < checkpoint->alias_count; i++) {
         const struct cairn_alias *alias = &checkpoint->aliases[i];
@@ -336,8 +251,8 @@ build_shared(struct cairn_deepspeed_objects *objects)
 
         if (alias->tensor < make->tensor_count && saved != UINT32_MAX &&
             make->roles[alias->tensor] == CAIRN_DEEPSPEED_SHARED)
-            cairn_pickle_set(&objects->tree, dict, tensor_at(objects, alias->tensor)->name,
-                             cairn_pickle_text(&objects->tree, tensor_at(objects, saved)->name));
+            cairn_pickle_set(&make->job.tree, dict, tensor_at(make, alias->tensor)->name,
+                             cairn_pickle_text(&make->job.tree, tensor_at(make, saved)->name));
     }
     for (uint32_t i = 0; make->job.shared && i < make->job.shared->count; i++) {
         char name[CAIRN_NAME_BYTES_MAX], of[CAIRN_NAME_BYTES_MAX];
@@ -345,27 +260,26 @@ build_shared(struct cairn_deepspeed_objects *objects)
         if (cairn_pickle_copy_text(make->job.shared->items[2 * i], name, sizeof(name)) &&
             cairn_pickle_copy_text(make->job.shared->items[2 * i + 1], of, sizeof(of)) &&
             !cairn_pickle_get(dict, name))
-            cairn_pickle_set(&objects->tree, dict, name, cairn_pickle_text(&objects->tree, of));
+            cairn_pickle_set(&make->job.tree, dict, name, cairn_pickle_text(&make->job.tree, of));
     }
     return dict;
 }
 
 /* What the source's scheduler was, where it is plain data; *dict stays NULL where there is none. */
 static cairn_err
-read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **dict)
+read_scheduler(struct cairn_deepspeed_make *make, struct cairn_pickle_node **dict)
 {
-    const struct cairn_deepspeed_make *make = objects->make;
     static const char end[] = ".pickle";
 
     for (uint32_t n = 0; n < make->tensor_count; n++) {
         uint32_t i = make->order[n];
-        const char *name = tensor_at(objects, i)->name;
+        const char *name = tensor_at(make, i)->name;
         size_t name_bytes = strlen(name);
         struct cairn_pickle_node *value = NULL;
         char key[CAIRN_NAME_BYTES_MAX];
         cairn_err err;
 
-        if (tensor_at(objects, i)->kind != CAIRN_OPAQUE ||
+        if (tensor_at(make, i)->kind != CAIRN_OPAQUE ||
             strncmp(name, SCHEDULER, strlen(SCHEDULER)) != 0 ||
             name_bytes <= strlen(SCHEDULER) + strlen(end) ||
             strcmp(name + name_bytes - strlen(end), end) != 0)
@@ -374,29 +288,29 @@ read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node
                        (int)(name_bytes - strlen(SCHEDULER) - strlen(end)),
                        name + strlen(SCHEDULER));
         err = cairn_opaque_read(make->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                &objects->tree, &value);
+                                &make->job.tree, &value);
         if (err)
             return err;
         if (!*dict)
-            *dict = cairn_pickle_dict(&objects->tree);
-        cairn_pickle_set(&objects->tree, *dict, key, value);
+            *dict = cairn_pickle_dict(&make->job.tree);
+        cairn_pickle_set(&make->job.tree, *dict, key, value);
     }
     return CAIRN_OK;
 }
 
 /* The scheduler's state: as said, as the source has it, or what DeepSpeed's and torch's need. */
 static cairn_err
-build_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **dict)
+build_scheduler(struct cairn_deepspeed_make *make, struct cairn_pickle_node **dict)
 {
-    const struct cairn_deepspeed_make *make = objects->make;
-    struct cairn_pickle *tree = &objects->tree;
+    struct cairn_pickle *tree = &make->job.tree;
     int64_t step = (int64_t)make->job.step;
     cairn_err err;
 
-    *dict = NULL;
-    if (make->job.lr_scheduler)
-        return objects_copy(objects, &make->job.tree, make->job.lr_scheduler, dict);
-    err = read_scheduler(objects, dict);
+    /* the tree is the job's own to share nodes of, only its readers see it as constant */
+    *dict = (struct cairn_pickle_node *)(uintptr_t)make->job.lr_scheduler;
+    if (*dict)
+        return CAIRN_OK;
+    err = read_scheduler(make, dict);
     if (err)
         return err;
     if (!*dict)
@@ -413,67 +327,63 @@ build_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_nod
 
 /* Tensors that are nothing to DeepSpeed. */
 static struct cairn_pickle_node *
-build_carried(struct cairn_deepspeed_objects *objects)
+build_carried(struct cairn_deepspeed_make *make)
 {
-    const struct cairn_deepspeed_make *make = objects->make;
     struct cairn_pickle_node *carried = NULL;
 
     for (uint32_t n = 0; n < make->tensor_count; n++) {
-        const struct cairn_tensor *tensor = tensor_at(objects, make->order[n]);
+        const struct cairn_tensor *tensor = tensor_at(make, make->order[n]);
 
         if (make->roles[make->order[n]] == CAIRN_DEEPSPEED_BESIDE && tensor->kind != CAIRN_OPAQUE)
-            cairn_torch_carried_put(&objects->tree, &carried, tensor);
+            cairn_torch_carried_put(&make->job.tree, &carried, tensor);
     }
     return carried;
 }
 
 static struct cairn_pickle_node *
-build_degrees(struct cairn_deepspeed_objects *objects)
+build_degrees(struct cairn_deepspeed_make *make)
 {
-    struct cairn_pickle_node *dict = cairn_pickle_dict(&objects->tree);
+    struct cairn_pickle_node *dict = cairn_pickle_dict(&make->job.tree);
 
-    cairn_pickle_set(&objects->tree, dict, "pp_degree", cairn_pickle_int(&objects->tree, 1));
-    cairn_pickle_set(&objects->tree, dict, "tp_degree", cairn_pickle_int(&objects->tree, 1));
+    cairn_pickle_set(&make->job.tree, dict, "pp_degree", cairn_pickle_int(&make->job.tree, 1));
+    cairn_pickle_set(&make->job.tree, dict, "tp_degree", cairn_pickle_int(&make->job.tree, 1));
     return dict;
 }
 
 static cairn_err
-build_model(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **root)
+build_model(struct cairn_deepspeed_make *make, struct cairn_pickle_node **root)
 {
-    struct cairn_pickle *tree = &objects->tree;
-    struct cairn_pickle_node *dict = *root = cairn_pickle_dict(tree), *scheduler, *carried,
-                             *cuts = NULL;
-    cairn_err err = build_scheduler(objects, &scheduler);
+    struct cairn_pickle *tree = &make->job.tree;
+    static const char *const of_the_job[] = {"affine_map", NULL}; /* that it was taken from */
+    struct cairn_pickle_node *dict = *root = cairn_pickle_dict(tree), *scheduler, *carried, *cuts;
+    cairn_err err = build_scheduler(make, &scheduler);
 
     if (err)
         return err;
-    cairn_pickle_set(tree, dict, "module", build_module(objects));
-    cairn_pickle_set(tree, dict, "buffer_names", build_buffer_names(objects));
+    cairn_pickle_set(tree, dict, "module", build_module(make));
+    cairn_pickle_set(tree, dict, "buffer_names", build_buffer_names(make));
     cairn_pickle_set(tree, dict, "optimizer", cairn_pickle_none(tree));
-    cairn_pickle_set(tree, dict, "param_shapes", build_shapes(objects));
-    cairn_pickle_set(tree, dict, "frozen_param_shapes", build_frozen(objects, true));
-    cairn_pickle_set(tree, dict, "shared_params", build_shared(objects));
-    cairn_pickle_set(tree, dict, "frozen_param_fragments", build_frozen(objects, false));
+    cairn_pickle_set(tree, dict, "param_shapes", cairn_deepspeed_shapes_node(&make->groups, tree));
+    cairn_pickle_set(tree, dict, "frozen_param_shapes", build_frozen(make, true));
+    cairn_pickle_set(tree, dict, "shared_params", build_shared(make));
+    cairn_pickle_set(tree, dict, "frozen_param_fragments", build_frozen(make, false));
     cairn_pickle_set(tree, dict, "lr_scheduler", scheduler);
     cairn_pickle_set(tree, dict, "data_sampler", cairn_pickle_none(tree));
     cairn_pickle_set(tree, dict, "random_ltd", cairn_pickle_none(tree));
     cairn_pickle_set(tree, dict, "skipped_steps", cairn_pickle_int(tree, 0));
-    cairn_pickle_set(tree, dict, "global_steps",
-                     cairn_pickle_int(tree, (int64_t)objects->make->job.step));
+    cairn_pickle_set(tree, dict, "global_steps", cairn_pickle_int(tree, (int64_t)make->job.step));
     cairn_pickle_set(tree, dict, "dp_world_size", cairn_pickle_int(tree, 1));
     cairn_pickle_set(tree, dict, "mp_world_size", cairn_pickle_int(tree, 1));
-    cairn_pickle_set(tree, dict, "checkpoint_parallel_dimensions", build_degrees(objects));
+    cairn_pickle_set(tree, dict, "checkpoint_parallel_dimensions", build_degrees(make));
     cairn_pickle_set(tree, dict, "ds_config", cairn_pickle_dict(tree));
     cairn_pickle_set(tree, dict, "ds_version",
                      cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
-    if (objects->make->job.cuts) {
-        err = objects_copy(objects, &objects->make->job.tree, objects->make->job.cuts, &cuts);
-        if (err)
-            return err;
-        cairn_torch_carry_remove(cuts, "affine_map"); /* of the job that it was taken from */
+    if (make->job.cuts) {
+        cuts = cairn_pickle_dict(tree);
+        cairn_pickle_put_all(tree, cuts, make->job.cuts, of_the_job);
         cairn_pickle_set(tree, dict, "universal_checkpoint_info", cuts);
     }
-    carried = build_carried(objects);
+    carried = build_carried(make);
     if (carried)
         cairn_pickle_set(tree, dict, CAIRN_DEEPSPEED_CARRIED, carried);
     return cairn_pickle_done(tree);
@@ -483,19 +393,13 @@ build_model(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **
 
 static cairn_err
 add_object(struct cairn_deepspeed_make *make, const char *name,
-           cairn_err (*build)(struct cairn_deepspeed_objects *objects,
-                              struct cairn_pickle_node **root))
+           cairn_err (*build)(struct cairn_deepspeed_make *make, struct cairn_pickle_node **root))
 {
-    struct cairn_deepspeed_objects objects = {.make = make};
     struct cairn_pickle_node *root = NULL;
-    cairn_err err;
+    cairn_err err = build(make, &root);
 
-    cairn_pickle_init(&objects.tree, 4 * (uint64_t)CAIRN_CONVERT_METADATA_BYTES_MAX);
-    cairn_torch_builder_init(&objects.builder, &objects.tree);
-    err = build(&objects, &root);
     if (!err)
-        err = cairn_opaque_add(make->checkpoint, name, &objects.tree, root);
-    cairn_pickle_fini(&objects.tree);
+        err = cairn_opaque_add(make->checkpoint, name, &make->job.tree, root);
     return cairn_complain_failed(make->checkpoint->complaint, err, "%s: %s cannot be made",
                                  make->checkpoint->place.path, name);
 }
@@ -508,6 +412,7 @@ cairn_deepspeed_make_objects(struct cairn_deepspeed_make *make)
     bool bf16 = cairn_output_dtype(make->options, parameter) == CAIRN_BF16;
     cairn_err err;
 
+    cairn_torch_builder_init(&make->builder, &make->job.tree);
     make->scaled = cairn_output_dtype(make->options, parameter) == CAIRN_F16;
     if (make->scaled && make->stage == 3)
         return cairn_refuse(

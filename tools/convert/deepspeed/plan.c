@@ -209,37 +209,20 @@ plan_layers(struct cairn_deepspeed_target *target, const char *folder)
     return err;
 }
 
-/* What stands before "zero_pp_rank" in the names, "" where nothing is carried. */
-static cairn_err
-load_prefix(struct cairn_deepspeed_target *target, char prefix[16])
-{
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
-    cairn_err err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_DEEPSPEED_PREFIX, 15,
-                                                 &bytes, &bytes_len);
-
-    prefix[0] = '\0';
-    if (err == CAIRN_NOT_FOUND)
-        return CAIRN_OK;
-    if (!err)
-        memcpy(prefix, bytes, bytes_len + 1); /* loaded with a NUL after it */
-    free(bytes);
-    return err ? err : cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_PREFIX);
-}
-
 /* All files of one part; after those of the last one, what the parts share. */
 static cairn_err
 plan_part(struct cairn_deepspeed_target *target, const char *folder)
 {
-    char prefix[16];
-    cairn_err err = load_prefix(target, prefix);
+    bool prefixed =
+        cairn_layout_tensor_find(target->checkpoint->layout, CAIRN_DEEPSPEED_PREFIX) != UINT32_MAX;
+    cairn_err err = cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_PREFIX);
 
     for (uint32_t rank = 0; rank < target->ranks && !err; rank++) {
         target->rank = rank;
         if (rank == 0 || target->stage3)
             err = cairn_deepspeed_plan_model(target, folder);
         if (!err && target->has_groups)
-            err = plan_optim(target, folder, prefix);
+            err = plan_optim(target, folder, prefixed ? "bf16_" : "");
     }
     if (!err)
         err = cairn_deepspeed_plan_rest(target);

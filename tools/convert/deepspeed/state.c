@@ -10,6 +10,7 @@
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/deepspeed/subgroups.h"
 #include "tools/convert/state/opaque_tree.h"
+#include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/write.h"
 #include "base/assert.h"
 
@@ -51,6 +52,25 @@ cairn_deepspeed_buffer_names(const struct cairn_pickle_node *model, struct cairn
                                    sizeof(name))) /* else it is none of ours */
             err = cairn_name_set_add(names, name);
     return err;
+}
+
+struct cairn_pickle_node *
+cairn_deepspeed_mark(struct cairn_pickle *tree, const char *word, const char *key, uint32_t group)
+{
+    char name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
+
+    (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, group);
+    return cairn_pickle_named(tree, word, name);
+}
+
+struct cairn_pickle_node *
+cairn_deepspeed_masters(struct cairn_pickle *tree, uint32_t group_count)
+{
+    struct cairn_pickle_node *list = cairn_pickle_list(tree);
+
+    for (uint32_t g = 0; g < group_count; g++)
+        cairn_pickle_append(tree, list, cairn_deepspeed_mark(tree, "flat", "fp32", g));
+    return list;
 }
 
 void

@@ -96,6 +96,12 @@ void cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state);
 void cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
                             char name[CAIRN_NAME_BYTES_MAX]);
 
+/* Stands for what a group of the optimizer has under a key: "flat" or "scalar", as above. */
+struct cairn_pickle_node *cairn_deepspeed_mark(struct cairn_pickle *tree, const char *word,
+                                               const char *key, uint32_t group);
+/* The list of the masters of all groups. */
+struct cairn_pickle_node *cairn_deepspeed_masters(struct cairn_pickle *tree, uint32_t group_count);
+
 struct cairn_deepspeed_files;
 
 /* Reads a pipeline's layers and a module's experts, after all parts: each tensor under its name in

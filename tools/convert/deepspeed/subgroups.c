@@ -18,14 +18,44 @@
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/torch/carry.h"
 
-bool
-cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64_t elements)
+cairn_err
+cairn_deepspeed_splits_init(struct cairn_deepspeed_splits *splits, uint32_t parameter_count)
 {
-    splitting->held += elements;
-    if (splitting->size >= splitting->all || splitting->held < splitting->size)
-        return false;
-    splitting->held = 0;
-    return true;
+    *splits = (struct cairn_deepspeed_splits){
+        .groups = calloc((size_t)parameter_count + 1, sizeof(*splits->groups)),
+        .setting_of = calloc((size_t)parameter_count + 1, sizeof(*splits->setting_of))};
+    return splits->groups && splits->setting_of ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+void
+cairn_deepspeed_splits_fini(struct cairn_deepspeed_splits *splits)
+{
+    free(splits->groups);
+    free(splits->setting_of);
+    memset(splits, 0, sizeof(*splits));
+}
+
+void
+cairn_deepspeed_splits_add(struct cairn_deepspeed_splits *splits,
+                           const struct cairn_deepspeed_parameter *parameters, uint32_t first,
+                           uint32_t end, uint32_t setting, uint64_t size, uint32_t ranks)
+{
+    uint64_t all = 0, held = 0; /* elements that a rank has; of them, in the buffer so far */
+    bool begins = true;
+
+    for (uint32_t i = first; i < end; i++)
+        all += cairn_deepspeed_evenly(parameters[i].elements, ranks);
+    for (uint32_t i = first; i < end; i++) {
+        if (begins) {
+            splits->groups[splits->count] = (struct cairn_deepspeed_group){.first = i, .spread = 1};
+            splits->setting_of[splits->count++] = setting;
+            held = 0;
+        }
+        splits->groups[splits->count - 1].count++;
+        splits->groups[splits->count - 1].elements += parameters[i].elements;
+        held += cairn_deepspeed_evenly(parameters[i].elements, ranks);
+        begins = size < all && held >= size;
+    }
 }
 
 /* The sub_group_size in a model_states object's configuration, else DeepSpeed's default. */
@@ -42,54 +72,37 @@ subgroups_size(const struct cairn_pickle_node *model)
     return cairn_pickle_u64(said, &size) ? size : CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS;
 }
 
-/* Whether buffers [first, first + count) are what DeepSpeed makes of their parameters. */
-static bool
-fits(const struct cairn_deepspeed_groups *groups, uint32_t first, uint32_t count, uint64_t size,
-     uint32_t ranks)
+cairn_err
+cairn_deepspeed_splits_find(const struct cairn_deepspeed_groups *groups,
+                            const struct cairn_pickle_node *settings, uint64_t size, uint32_t ranks,
+                            struct cairn_deepspeed_splits *out)
 {
-    struct cairn_deepspeed_splitting splitting = {.size = size};
-
-    for (uint32_t g = first; g < first + count; g++)
-        splitting.all += cairn_deepspeed_partition(groups, g, true, ranks);
-    if (size >= splitting.all)
-        return count <= 1;
-    for (uint32_t g = first; g < first + count; g++) {
-        const struct cairn_deepspeed_group *group = &groups->groups[g];
-
-        for (uint32_t i = 0; i < group->count; i++) {
-            uint64_t elements =
-                cairn_deepspeed_evenly(groups->parameters[group->first + i].elements, ranks);
-            bool ends = i + 1 == group->count, last = ends && g + 1 == first + count;
-
-            if ((cairn_deepspeed_splits_after(&splitting, elements) || last) != ends)
-                return false;
-        }
-    }
-    return true;
-}
-
-bool
-cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups,
-                              const struct cairn_pickle_node *settings, uint64_t size,
-                              uint32_t ranks, bool *known)
-{
-    uint32_t first = 0;
+    uint32_t buffer = 0;
     bool alike = true;
+    cairn_err err = cairn_deepspeed_splits_init(out, groups->parameter_count);
 
-    *known = false;
-    if (!cairn_pickle_is_list(settings))
-        return false;
-    for (uint32_t i = 0; i < settings->count; i++) {
-        const struct cairn_pickle_node *buffers = cairn_pickle_get(settings->items[i], "params");
-        uint32_t count = cairn_pickle_is_list(buffers) ? buffers->count : 0;
+    if (err || !cairn_pickle_is_list(settings))
+        return err;
+    for (uint32_t s = 0; s < settings->count; s++) {
+        const struct cairn_pickle_node *numbers = cairn_pickle_get(settings->items[s], "params");
+        const struct cairn_deepspeed_group *had = &groups->groups[buffer], *last;
+        uint32_t count = cairn_pickle_is_list(numbers) ? numbers->count : 0, before = out->count;
 
-        if (count > groups->group_count - first)
-            return false;
-        alike = alike && fits(groups, first, count, size, ranks);
-        first += count;
+        if (count > groups->group_count - buffer)
+            return CAIRN_OK;
+        if (count == 0)
+            continue;
+        last = &had[count - 1];
+        cairn_deepspeed_splits_add(out, groups->parameters, had->first, last->first + last->count,
+                                   s, size, ranks);
+        alike = alike && (out->count - before == count || (count == 1 && had->count == 0));
+        for (uint32_t i = before; alike && i < out->count; i++)
+            alike = out->groups[i].count == had[i - before].count;
+        buffer += count;
     }
-    *known = first == groups->group_count;
-    return alike && *known;
+    out->known = buffer == groups->group_count;
+    out->alike = alike && out->known;
+    return CAIRN_OK;
 }
 
 /* The optimizer's groups in an object of optim_states; NULL if there are none. */
@@ -109,73 +122,22 @@ cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
     struct cairn_opaque_tree optim;
     uint64_t size = subgroups_size(model),
              ranks[2] = {state->ranks, state->cut ? state->part_count : 1};
-    bool known;
+    struct cairn_deepspeed_splits splits = {0};
     cairn_err err;
 
     if (!state->stage3 || !state->has_groups)
         return CAIRN_OK;
     err = cairn_opaque_tree_open(checkpoint, CAIRN_DEEPSPEED_OPTIM, &optim);
-    if (!err && cairn_deepspeed_subgroups_fit(&state->groups, subgroups_settings(optim.root), size,
-                                              state->ranks, &known))
+    if (!err)
+        err = cairn_deepspeed_splits_find(&state->groups, subgroups_settings(optim.root), size,
+                                          state->ranks, &splits);
+    if (!err && splits.alike)
         err = cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, &size, 1);
     else if (!err)
         err = cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, ranks, 2);
+    cairn_deepspeed_splits_fini(&splits);
     cairn_opaque_tree_close(&optim);
     return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
-}
-
-/* Cuts one setting's parameters [first, end) into buffers behind the `count` that there are. */
-static uint32_t
-cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t first, uint32_t end,
-            uint64_t size, struct cairn_deepspeed_group *made, uint32_t count)
-{
-    const struct cairn_deepspeed_parameter *parameters = target->groups.parameters;
-    struct cairn_deepspeed_splitting splitting = {.size = size};
-    bool begins = true;
-
-    for (uint32_t i = first; i < end; i++)
-        splitting.all += cairn_deepspeed_evenly(parameters[i].elements, target->ranks);
-    for (uint32_t i = first; i < end; i++) {
-        if (begins) {
-            made[count] = (struct cairn_deepspeed_group){.first = i, .spread = 1};
-            target->setting_of[count++] = setting;
-        }
-        made[count - 1].count++;
-        made[count - 1].elements += parameters[i].elements;
-        begins = cairn_deepspeed_splits_after(
-            &splitting, cairn_deepspeed_evenly(parameters[i].elements, target->ranks));
-    }
-    return count;
-}
-
-/* Makes the buffers for so many ranks: parameters keep their order, only ends of groups move. */
-static cairn_err
-split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *settings,
-           uint64_t size)
-{
-    struct cairn_deepspeed_groups *groups = &target->groups;
-    struct cairn_deepspeed_group *made = calloc((size_t)groups->parameter_count + 1, sizeof(*made));
-    uint32_t count = 0, buffer = 0;
-
-    target->setting_of = calloc((size_t)groups->parameter_count + 1, sizeof(*target->setting_of));
-    if (!made || !target->setting_of) {
-        free(made);
-        return CAIRN_NOMEM;
-    }
-    for (uint32_t s = 0; s < settings->count; s++) {
-        uint32_t buffers = cairn_pickle_get(settings->items[s], "params")->count;
-        const struct cairn_deepspeed_group *last =
-            &groups->groups[buffer + buffers - (buffers > 0)];
-
-        if (buffers > 0)
-            count = cut_setting(target, s, groups->groups[buffer].first, last->first + last->count,
-                                size, made, count);
-        buffer += buffers;
-    }
-    free(groups->groups);
-    groups->groups = made;
-    groups->group_count = count;
-    return CAIRN_OK;
 }
 
 /* The buffers are those of other ranks, and the size at which they were split is unknown. */
@@ -208,10 +170,10 @@ cairn_err
 cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
                                const struct cairn_pickle_node *model, bool flat)
 {
-    const struct cairn_pickle_node *settings;
     struct cairn_opaque_tree object;
     uint64_t size = subgroups_size(model), said = 0, ranks[2] = {0, 0};
-    bool known = false, has_size = false;
+    struct cairn_deepspeed_splits splits = {0};
+    bool has_size = false;
     cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
 
     if (!err)
@@ -220,13 +182,19 @@ cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
     if (!err)
         err = cairn_deepspeed_target_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS,
                                              CAIRN_DEEPSPEED_RANKS_MAX, ranks, 2, NULL);
-    settings = err ? NULL : subgroups_settings(object.root);
-    if (!err && has_size)
-        size = said;
-    if (!err &&
-        !cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known))
-        err = known && has_size ? split_anew(target, settings, size)
-                                : keep_buffers(target, ranks, flat);
+    if (!err)
+        err = cairn_deepspeed_splits_find(&target->groups, subgroups_settings(object.root),
+                                          has_size ? said : size, target->ranks, &splits);
+    if (!err && !splits.alike && splits.known && has_size) {
+        free(target->groups.groups); /* parameters keep their order, only ends of groups move */
+        target->groups.groups = splits.groups;
+        target->groups.group_count = splits.count;
+        target->setting_of = splits.setting_of;
+        splits = (struct cairn_deepspeed_splits){0};
+    } else if (!err && !splits.alike) {
+        err = keep_buffers(target, ranks, flat);
+    }
+    cairn_deepspeed_splits_fini(&splits);
     cairn_opaque_tree_close(&object);
     return err;
 }
@@ -240,15 +208,12 @@ copy_state(struct cairn_pickle *tree, const struct cairn_pickle_node *state, uin
 
     for (uint32_t i = 0; pairs && i < pairs->count; i++) {
         struct cairn_pickle_node *value = pairs->items[2 * i + 1];
-        char word[CAIRN_PICKLE_WORD_BYTES_MAX], key[CAIRN_DEEPSPEED_KEY_BYTES_MAX],
-            name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
+        char word[CAIRN_PICKLE_WORD_BYTES_MAX], key[CAIRN_DEEPSPEED_KEY_BYTES_MAX];
 
         if (cairn_pickle_read_named(value, word, NULL) &&
             (strcmp(word, "flat") == 0 || strcmp(word, "scalar") == 0) &&
-            cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key))) {
-            (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, number);
-            value = cairn_pickle_named(tree, word, name);
-        }
+            cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)))
+            value = cairn_deepspeed_mark(tree, word, key, number);
         cairn_pickle_put(tree, made, pairs->items[2 * i], value);
     }
     return made;
@@ -261,10 +226,8 @@ cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target,
     struct cairn_pickle_node *base = cairn_pickle_get(optimizer, "optimizer_state_dict");
     const struct cairn_pickle_node *settings = cairn_pickle_get(base, "param_groups"),
                                    *states = cairn_pickle_get(base, "state");
-    struct cairn_pickle_node *masters = cairn_pickle_list(tree);
     struct cairn_pickle_node *made = cairn_pickle_dict(tree);
     uint32_t number = 0;
-    char name[32];
 
     if (!target->setting_of || !cairn_pickle_is_list(settings))
         return;
@@ -277,14 +240,13 @@ cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target,
             !cairn_pickle_u64(known->items[0], &first))
             continue; /* it had no buffer and has none */
         for (; number < target->groups.group_count && target->setting_of[number] == s; number++) {
-            (void)snprintf(name, sizeof(name), "fp32/%" PRIu32, number);
-            cairn_pickle_append(tree, masters, cairn_pickle_named(tree, "flat", name));
             cairn_pickle_append(tree, numbers, cairn_pickle_int(tree, number));
             cairn_pickle_put(tree, made, cairn_pickle_int(tree, number),
                              copy_state(tree, cairn_pickle_at(states, first), number));
         }
         cairn_torch_carry_replace(settings->items[s], "params", numbers);
     }
-    cairn_torch_carry_replace(optimizer, "fp32_flat_groups", masters);
+    cairn_torch_carry_replace(optimizer, "fp32_flat_groups",
+                              cairn_deepspeed_masters(tree, target->groups.group_count));
     cairn_torch_carry_replace(base, "state", made);
 }

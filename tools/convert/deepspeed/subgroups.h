@@ -11,22 +11,33 @@
 /* What DeepSpeed takes for sub_group_size where the job's configuration does not say it. */
 #define CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS UINT64_C(1000000000)
 
-/* One of the optimizer's groups while its parameters are walked in order. */
-struct cairn_deepspeed_splitting {
-    uint64_t size; /* sub_group_size */
-    uint64_t all;  /* elements that a rank has of the group */
-    uint64_t held; /* of them, in the buffer so far */
+/* Buffers, in the order of parameters. All zero is the empty value. */
+struct cairn_deepspeed_splits {
+    struct cairn_deepspeed_group *groups;
+    uint32_t *setting_of; /* [count]: which of the optimizer's groups */
+    uint32_t count;
+    bool known; /* the settings have all buffers that there were */
+    bool alike; /* these are those buffers */
 };
 
-/* Takes a rank's `elements` of the next parameter. True if ZeRO 3 ends the buffer after it. */
-bool cairn_deepspeed_splits_after(struct cairn_deepspeed_splitting *splitting, uint64_t elements);
+/* With room for the buffers of so many parameters; the caller ends it in any case. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_splits_init(struct cairn_deepspeed_splits *splits,
+                                                       uint32_t parameter_count);
+void cairn_deepspeed_splits_fini(struct cairn_deepspeed_splits *splits);
 
-/* Whether ZeRO 3 makes these buffers of the optimizer's groups (`settings`: its param_groups with
- * the numbers of buffers) if it splits them at `size` elements of one of `ranks`. *known: whether
- * all buffers are in the settings; if not, the answer is false. */
-bool cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups,
-                                   const struct cairn_pickle_node *settings, uint64_t size,
-                                   uint32_t ranks, bool *known);
+/* Adds the buffers that ZeRO 3 makes of parameters [first, end), all of one of the optimizer's
+ * groups (`setting`), if it splits them at `size` elements of one of `ranks`. */
+void cairn_deepspeed_splits_add(struct cairn_deepspeed_splits *splits,
+                                const struct cairn_deepspeed_parameter *parameters, uint32_t first,
+                                uint32_t end, uint32_t setting, uint64_t size, uint32_t ranks);
+
+/* The same of all of the optimizer's groups (`settings`: its param_groups with the numbers of
+ * buffers), which are compared with the buffers that there are. CAIRN_NOMEM; the caller ends *out
+ * in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_splits_find(const struct cairn_deepspeed_groups *groups,
+                                                       const struct cairn_pickle_node *settings,
+                                                       uint64_t size, uint32_t ranks,
+                                                       struct cairn_deepspeed_splits *out);
 
 /* Adds to a checkpoint that is read how ZeRO 3 splits groups into buffers. Call it after the first
  * part's objects are carried; `model` is the model's. Complained about. */

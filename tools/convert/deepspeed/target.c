@@ -57,15 +57,6 @@ cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target)
     return err;
 }
 
-static cairn_err
-check_object(const struct cairn_deepspeed_target *target, const char *name,
-             const struct cairn_opaque_tree *object)
-{
-    return cairn_pickle_pairs(object->root)
-               ? CAIRN_OK
-               : cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "%s: expected a dict", name);
-}
-
 cairn_err
 cairn_deepspeed_object_named(struct cairn_deepspeed_target *target, const char *name,
                              struct cairn_opaque_tree *object)
@@ -78,26 +69,30 @@ cairn_deepspeed_object_named(struct cairn_deepspeed_target *target, const char *
                             &object->tree, &object->root);
     if (!err)
         err = cairn_deepspeed_target_carried(target, name);
-    return err ? err : check_object(target, name, object);
+    if (!err && !cairn_pickle_pairs(object->root))
+        err = cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "%s: expected a dict", name);
+    return err;
+}
+
+static bool
+has(const struct cairn_deepspeed_target *target, const char *name)
+{
+    return cairn_layout_tensor_find(target->checkpoint->layout, name) != UINT32_MAX;
 }
 
 cairn_err
 cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, uint32_t rank,
                             struct cairn_opaque_tree *object)
 {
-    const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
-    char own[CAIRN_NAME_BYTES_MAX];
-    cairn_err err;
+    const char *what = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
+    char name[CAIRN_NAME_BYTES_MAX];
 
-    cairn_deepspeed_scoped(target->part, rank, name, own);
-    if (rank > 0 && cairn_layout_tensor_find(target->checkpoint->layout, own) != UINT32_MAX)
-        return cairn_deepspeed_object_named(target, own, object);
-    memset(object, 0, sizeof(*object));
-    cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err =
-        cairn_pickle_read(&object->tree, name, target->carried[which], target->carried_bytes[which],
-                          &object->root, target->checkpoint->complaint);
-    return err ? err : check_object(target, name, object);
+    cairn_deepspeed_scoped(target->part, rank, what, name);
+    if (!has(target, name))
+        cairn_deepspeed_scoped(target->part, 0, what, name);
+    if (!has(target, name)) /* a tensor-parallel rank that says what the first says */
+        cairn_deepspeed_scoped(0, 0, what, name);
+    return cairn_deepspeed_object_named(target, name, object);
 }
 
 void
@@ -110,9 +105,6 @@ cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target)
     free(target->cut_of);
     free(target->cut_at);
     free(target->pieces);
-    free(target->carried[0]);
-    free(target->carried[1]);
-
     free(target->left_out);
     memset(target, 0, sizeof(*target));
 }
@@ -157,29 +149,11 @@ cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32
 }
 
 static cairn_err
-load_carried(struct cairn_deepspeed_target *target, int which, const char *what)
-{
-    char name[CAIRN_NAME_BYTES_MAX];
-    cairn_err err;
-
-    cairn_deepspeed_scoped(target->part, 0, what, name);
-    if (cairn_layout_tensor_find(target->checkpoint->layout, name) == UINT32_MAX)
-        /* a tensor-parallel rank that says what the first says */
-        cairn_deepspeed_scoped(0, 0, what, name);
-    err = cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                       &target->carried[which], &target->carried_bytes[which]);
-    if (err == CAIRN_NOT_FOUND)
-        return CAIRN_OK;
-    return err ? err : cairn_deepspeed_target_carried(target, name);
-}
-
-static cairn_err
 read_groups(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *shapes)
 {
     const char *why = NULL;
     cairn_err err = cairn_deepspeed_groups_read(shapes, &target->groups, &why);
 
-    target->has_groups = true;
     return err == CAIRN_CORRUPT
                ? cairn_refuse(target->checkpoint, err, "carried from DeepSpeed: %s", why)
                : err;
@@ -378,6 +352,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     const struct cairn_parallelism *wanted = &options->parallelism;
     struct cairn_opaque_tree object = {0};
     const struct cairn_pickle_node *shapes;
+    char optim[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
 
     memset(target, 0, sizeof(*target));
@@ -389,16 +364,14 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     target->ranks = wanted->dp ? wanted->dp : checkpoint->parallelism.dp;
     if (target->ranks == 0)
         target->ranks = 1;
-    err = load_carried(target, 0, CAIRN_DEEPSPEED_MODEL);
-    if (!err)
-        err = load_carried(target, 1, CAIRN_DEEPSPEED_OPTIM);
-    if (!err && !target->carried[0])
-        err = cairn_complain(checkpoint->complaint, CAIRN_INVAL,
-                             "%s did not come from DeepSpeed: the groups of its optimizer are "
-                             "unknown; convert a checkpoint that DeepSpeed saved",
-                             checkpoint->place.path);
-    if (!err)
-        err = cairn_deepspeed_object_load(target, 0, 0, &object);
+    if (!has(target, CAIRN_DEEPSPEED_MODEL))
+        return cairn_complain(checkpoint->complaint, CAIRN_INVAL,
+                              "%s did not come from DeepSpeed: the groups of its optimizer are "
+                              "unknown; convert a checkpoint that DeepSpeed saved",
+                              checkpoint->place.path);
+    cairn_deepspeed_scoped(part, 0, CAIRN_DEEPSPEED_OPTIM, optim);
+    target->has_groups = has(target, optim) || has(target, CAIRN_DEEPSPEED_OPTIM);
+    err = cairn_deepspeed_object_load(target, 0, 0, &object);
     if (!err)
         target->part_count = count_stages(target, object.root);
     if (!err && wanted->pp > 0 && wanted->pp != target->part_count)
@@ -421,9 +394,9 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if ((checkpoint->step_known && checkpoint->step > 0) ||
         !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
         target->step = checkpoint->step;
-    if (!err && target->carried[1])
+    if (!err && target->has_groups)
         err = read_groups(target, shapes);
-    if (!err && target->carried[1])
+    if (!err && target->has_groups)
         err = read_optimizer(target);
     if (!err)
         err = spread_experts(target, object.root, wanted->ep, flat);

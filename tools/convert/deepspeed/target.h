@@ -41,10 +41,7 @@ struct cairn_deepspeed_target {
     struct cairn_deepspeed_piece *pieces;
     const struct cairn_deepspeed_target *parts; /* [part_count], this one among them; NULL: one */
     struct cairn_deepspeed_keys keys;           /* of flat buffers */
-    uint8_t *carried[2];                        /* rank 0's pickles: model, optim (NULL: no ZeRO) */
-    size_t carried_bytes[2];
-
-    bool *left_out; /* [tensors]: as equal to one that is written */
+    bool *left_out;                             /* [tensors]: as equal to one that is written */
 };
 
 /* Reads what the checkpoint carries of one part (0: the first). CAIRN_INVAL where it carries
@@ -57,8 +54,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_ta
                                                        struct cairn_output *output);
 void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
 
-/* The carried object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's.
- * The caller ends *object in any case. */
+/* The carried object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's,
+ * else the first part's. The caller ends *object in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_load(struct cairn_deepspeed_target *target,
                                                        int which, uint32_t rank,
                                                        struct cairn_opaque_tree *object);
@@ -126,7 +123,7 @@ uint32_t cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target
 uint64_t cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32_t group,
                                       bool master, uint64_t *partition);
 
-/* Opaque state: what stands before "zero_pp_rank" in names of optim_states files. */
+/* Opaque state: "bf16_", which then stands before "zero_pp_rank" in names of optim_states files. */
 #define CAIRN_DEEPSPEED_PREFIX "deepspeed/optim_prefix"
 
 /* As `plan` of struct cairn_format; the output's state is that of torch/output.h. CAIRN_INVAL where

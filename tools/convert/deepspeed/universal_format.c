@@ -252,21 +252,6 @@ struct reading {
     bool keys_known;
 };
 
-static void
-put_mark(struct cairn_pickle *tree, struct cairn_pickle_node *dict, struct cairn_pickle_node *key,
-         const char *word, const char *name, uint32_t group)
-{
-    struct cairn_pickle_node *value;
-    char text[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
-
-    (void)snprintf(text, sizeof(text), "%s/%" PRIu32, name, group);
-    value = cairn_pickle_named(tree, word, text);
-    if (cairn_pickle_is_list(dict))
-        cairn_pickle_append(tree, dict, value);
-    else
-        cairn_pickle_put(tree, dict, key, value);
-}
-
 /* {group: {step, exp_avg, …}} as the optimizer of a rank would say it. */
 static struct cairn_pickle_node *
 make_states(struct reading *reading, struct cairn_pickle *tree,
@@ -285,13 +270,14 @@ make_states(struct reading *reading, struct cairn_pickle *tree,
                 ? reading->state.groups.parameters[reading->state.groups.groups[g].first].name
                 : "");
         if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
-            put_mark(tree, state, cairn_pickle_text(tree, "step"), "scalar", "step", g);
+            cairn_pickle_set(tree, state, "step", cairn_deepspeed_mark(tree, "scalar", "step", g));
         else if (cairn_pickle_get(own, "step"))
             cairn_pickle_set(tree, state, "step", cairn_pickle_get(own, "step"));
         for (uint32_t k = 0; k < reading->keys.count; k++)
             if (strcmp(reading->keys.keys[k], "fp32") != 0 &&
                 strcmp(reading->keys.keys[k], "step") != 0)
-                put_mark(tree, state, key_nodes[k], "flat", reading->keys.keys[k], g);
+                cairn_pickle_put(tree, state, key_nodes[k],
+                                 cairn_deepspeed_mark(tree, "flat", reading->keys.keys[k], g));
         cairn_pickle_put(tree, states, cairn_pickle_int(tree, g), state);
     }
     return states;
@@ -308,7 +294,8 @@ make_optimizer(struct reading *reading, struct cairn_torch_source *source)
     struct cairn_pickle *tree = &source->torch.tree;
     struct cairn_pickle_node *key_nodes[CAIRN_DEEPSPEED_KEYS_MAX] = {0};
     struct cairn_pickle_node *optimizer = cairn_pickle_dict(tree), *base = cairn_pickle_dict(tree);
-    struct cairn_pickle_node *masters = cairn_pickle_list(tree);
+    struct cairn_pickle_node *masters =
+        cairn_deepspeed_masters(tree, reading->state.groups.group_count);
     struct cairn_pickle_node *root = cairn_pickle_dict(tree), *groups;
     const struct cairn_pickle_node *inner =
         cairn_pickle_get(source->torch.root, "optimizer_state_dict");
@@ -316,8 +303,6 @@ make_optimizer(struct reading *reading, struct cairn_torch_source *source)
     groups = cairn_pickle_get(source->torch.root, "param_groups");
     for (uint32_t k = 0; k < reading->keys.count; k++)
         key_nodes[k] = cairn_pickle_text(tree, reading->keys.keys[k]);
-    for (uint32_t g = 0; g < reading->state.groups.group_count; g++)
-        put_mark(tree, masters, NULL, "flat", "fp32", g);
     cairn_pickle_set(tree, base, "state",
                      make_states(reading, tree, key_nodes, cairn_pickle_get(inner, "state")));
     if (groups)
@@ -420,18 +405,7 @@ read_state(struct reading *reading)
 static bool
 probe(const struct cairn_place *place)
 {
-    struct cairn_complaint unsaid = {{0}};
-    char folder[CAIRN_NAME_BYTES_MAX], path[CAIRN_FILE_PATH_BYTES_MAX];
-    cairn_err err = place->name
-                        ? CAIRN_NOT_FOUND
-                        : cairn_deepspeed_folder(place, "latest_universal", folder, &unsaid);
-
-    if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
-        return true;
-    return err == CAIRN_OK &&
-           cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) ==
-               CAIRN_OK &&
-           cairn_place_has_file(place, path);
+    return cairn_deepspeed_probe(place, "latest_universal", true);
 }
 
 /* ---- a parameter ---- */

@@ -259,7 +259,7 @@ buffers_follow_from_ranks(void **state)
                  {{4, 0, 1}, 12, 2, false}, {{1, 3, 1}, 12, 1, false}};
     struct cairn_pickle tree;
     struct cairn_pickle_node *settings, *fewer;
-    bool known = true;
+    struct cairn_deepspeed_splits splits;
 
     (void)state;
     cairn_pickle_init(&tree, 1 << 20);
@@ -279,13 +279,17 @@ buffers_follow_from_ranks(void **state)
             buffers[g].first = first;
             buffers[g].count = cases[i].counts[g];
         }
+        assert_int_equal(cairn_deepspeed_splits_find(&groups, settings, cases[i].size,
+                                                     cases[i].ranks, &splits),
+                         CAIRN_OK);
+        assert_int_equal(splits.alike, cases[i].fit);
+        assert_true(splits.known);
+        cairn_deepspeed_splits_fini(&splits);
         assert_int_equal(
-            cairn_deepspeed_subgroups_fit(&groups, settings, cases[i].size, cases[i].ranks, &known),
-            cases[i].fit);
-        assert_true(known);
-        assert_false(
-            cairn_deepspeed_subgroups_fit(&groups, fewer, cases[i].size, cases[i].ranks, &known));
-        assert_false(known);
+            cairn_deepspeed_splits_find(&groups, fewer, cases[i].size, cases[i].ranks, &splits),
+            CAIRN_OK);
+        assert_false(splits.alike || splits.known);
+        cairn_deepspeed_splits_fini(&splits);
     }
     cairn_pickle_fini(&tree);
 }
