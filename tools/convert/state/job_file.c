@@ -34,56 +34,55 @@ is_names(const struct cairn_pickle_node *node)
     return true;
 }
 
-/* What is wrong with the file's value; NULL. */
+/* Takes what the file's value holds. What is wrong with it, or NULL. */
 static const char *
-find_fault(const struct cairn_pickle_node *root)
+take_root(const struct cairn_pickle_node *root, struct cairn_job_file *job)
 {
-    static const char *const known[] = {"param_groups",
-                                        "frozen",
-                                        "buffers",
-                                        "shared",
-                                        "lr_scheduler",
-                                        "global_steps",
-                                        "universal_checkpoint_info"};
-    const struct cairn_pickle_node *groups = cairn_pickle_get(root, "param_groups");
-    const struct cairn_pickle_node *shared = cairn_pickle_get(root, "shared");
-    uint64_t step;
+    const struct cairn_pickle_node *step = NULL;
+    const struct {
+        const char *key;
+        const struct cairn_pickle_node **value;
+    } known[] = {{"param_groups", &job->groups},
+                 {"frozen", &job->frozen},
+                 {"buffers", &job->buffers},
+                 {"shared", &job->shared},
+                 {"lr_scheduler", &job->lr_scheduler},
+                 {"global_steps", &step},
+                 {"universal_checkpoint_info", &job->cuts}};
+    const size_t known_count = sizeof(known) / sizeof(*known);
 
     if (root->kind != CAIRN_PICKLE_DICT)
         return "it holds no object";
     for (uint32_t i = 0; i < root->count; i++) {
-        bool found = false;
+        size_t k = 0;
 
-        for (size_t k = 0; k < sizeof(known) / sizeof(*known); k++)
-            found = found || cairn_pickle_is_text(root->items[2 * i], known[k]);
-        if (!found)
+        while (k < known_count && !cairn_pickle_is_text(root->items[2 * i], known[k].key))
+            k++;
+        if (k == known_count)
             return "unknown key; expected one of param_groups, frozen, buffers, shared, "
                    "lr_scheduler, global_steps and universal_checkpoint_info";
+        *known[k].value = root->items[2 * i + 1];
     }
-    if (groups && groups->kind != CAIRN_PICKLE_LIST)
+    if (job->groups && job->groups->kind != CAIRN_PICKLE_LIST)
         return "param_groups is not a list";
-    for (uint32_t i = 0; groups && i < groups->count; i++)
-        if (groups->items[i]->kind != CAIRN_PICKLE_DICT ||
-            !cairn_pickle_get(groups->items[i], "params") ||
-            !is_names(cairn_pickle_get(groups->items[i], "params")))
+    for (uint32_t i = 0; job->groups && i < job->groups->count; i++)
+        if (job->groups->items[i]->kind != CAIRN_PICKLE_DICT ||
+            !cairn_pickle_get(job->groups->items[i], "params") ||
+            !is_names(cairn_pickle_get(job->groups->items[i], "params")))
             return "a group has no \"params\" that is a list of names";
-    if (!is_names(cairn_pickle_get(root, "frozen")) || !is_names(cairn_pickle_get(root, "buffers")))
+    if (!is_names(job->frozen) || !is_names(job->buffers))
         return "frozen or buffers is not a list of names";
-    if (shared && shared->kind != CAIRN_PICKLE_DICT)
+    if (job->shared && job->shared->kind != CAIRN_PICKLE_DICT)
         return "shared must map names to names";
-    for (uint32_t i = 0; shared && i < shared->count; i++)
-        if (shared->items[2 * i + 1]->kind != CAIRN_PICKLE_TEXT)
+    for (uint32_t i = 0; job->shared && i < job->shared->count; i++)
+        if (job->shared->items[2 * i + 1]->kind != CAIRN_PICKLE_TEXT)
             return "shared must map names to names";
-    if (cairn_pickle_get(root, "lr_scheduler") &&
-        cairn_pickle_get(root, "lr_scheduler")->kind != CAIRN_PICKLE_DICT)
+    if (job->lr_scheduler && job->lr_scheduler->kind != CAIRN_PICKLE_DICT)
         return "lr_scheduler is not an object";
-    if (cairn_pickle_get(root, "universal_checkpoint_info") &&
-        cairn_pickle_get(root, "universal_checkpoint_info")->kind != CAIRN_PICKLE_DICT)
+    if (job->cuts && job->cuts->kind != CAIRN_PICKLE_DICT)
         return "universal_checkpoint_info is not an object";
-    if (cairn_pickle_get(root, "global_steps") &&
-        !cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &step))
-        return "global_steps is not a number of steps";
-    return NULL;
+    job->step_known = cairn_pickle_u64(step, &job->step);
+    return step && !job->step_known ? "global_steps is not a number of steps" : NULL;
 }
 
 static cairn_err
@@ -101,17 +100,8 @@ read_file(const char *path, struct cairn_job_file *job, struct cairn_complaint *
     if (err)
         return cairn_complain(complaint, err, "%s: at byte %zu: %s", path, at,
                               err == CAIRN_CORRUPT ? why : cairn_err_text(err));
-    why = find_fault(root);
-    if (why)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: %s", path, why);
-    job->groups = cairn_pickle_get(root, "param_groups");
-    job->frozen = cairn_pickle_get(root, "frozen");
-    job->buffers = cairn_pickle_get(root, "buffers");
-    job->shared = cairn_pickle_get(root, "shared");
-    job->lr_scheduler = cairn_pickle_get(root, "lr_scheduler");
-    job->cuts = cairn_pickle_get(root, "universal_checkpoint_info");
-    job->step_known = cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &job->step);
-    return CAIRN_OK;
+    why = take_root(root, job);
+    return why ? cairn_complain(complaint, CAIRN_CORRUPT, "%s: %s", path, why) : CAIRN_OK;
 }
 
 bool

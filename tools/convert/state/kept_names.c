@@ -8,9 +8,10 @@
 
 #include "base/array.h"
 #include "tools/convert/pickle/read.h"
+#include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/state/reserved.h"
 
-enum { LIST_BYTES_MAX = 1 << 28, TREE_BYTES_MAX = 1 << 28 };
+enum { LIST_BYTES_MAX = 1 << 28, TREE_BYTES_MAX = 1 << 29 };
 
 /* ---- by default ---- */
 
@@ -232,17 +233,16 @@ cairn_kept_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_ke
 {
     struct cairn_pickle_node *list = NULL;
     size_t bytes_len = 0;
+    uint8_t *bytes;
     cairn_err err;
 
     memset(names, 0, sizeof(*names));
     cairn_pickle_init(&names->pickle, TREE_BYTES_MAX);
-    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DCP_NAMES, LIST_BYTES_MAX, &names->bytes,
-                                       &bytes_len);
-    if (err == CAIRN_NOT_FOUND)
-        return CAIRN_OK;
+    err = cairn_opaque_load(checkpoint, CAIRN_DCP_NAMES, LIST_BYTES_MAX, &names->pickle, &bytes,
+                            &bytes_len);
     if (err)
-        return err;
-    err = cairn_pickle_read(&names->pickle, CAIRN_DCP_NAMES, names->bytes, bytes_len, &list, NULL);
+        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+    err = cairn_pickle_read(&names->pickle, CAIRN_DCP_NAMES, bytes, bytes_len, &list, NULL);
     if (err || list->kind != CAIRN_PICKLE_LIST)
         return err == CAIRN_NOMEM ? err : CAIRN_OK;
     for (uint32_t i = 0; i < list->count && !err; i++) {
@@ -269,7 +269,6 @@ void
 cairn_kept_names_fini(struct cairn_kept_names *names)
 {
     cairn_pickle_fini(&names->pickle);
-    free(names->bytes);
     free(names->kept);
     memset(names, 0, sizeof(*names));
 }

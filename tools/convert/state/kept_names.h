@@ -55,7 +55,6 @@ struct cairn_kept_name {
 /* All zero is the empty value. */
 struct cairn_kept_names {
     struct cairn_pickle pickle;
-    uint8_t *bytes;
     struct cairn_kept_name *kept; /* sorted by canonical name */
     uint32_t kept_count;
 };

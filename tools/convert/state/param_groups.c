@@ -1,6 +1,7 @@
 /* tools/convert/state/param_groups.c - see param_groups.h. */
 #include "tools/convert/state/param_groups.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,79 +140,48 @@ same_values(const struct cairn_group_value *a, const struct cairn_group_value *b
     return true;
 }
 
-struct member {
+/* A group, with the values of its first parameter. */
+struct made {
     const struct cairn_group_value *values;
     size_t count;
-    uint32_t group;
+    struct cairn_pickle_node *members;
 };
-
-/* Parameters with how many values each has, and the number of their group. */
-static cairn_err
-sort_into_groups(const struct cairn_group_value *values, size_t count, struct member **out,
-                 size_t *member_count, uint32_t *group_count)
-{
-    struct member *members = calloc(count + 1, sizeof(*members));
-    size_t used = 0, *firsts = calloc(count + 1, sizeof(*firsts));
-
-    *group_count = 0;
-    for (size_t at = 0, end; members && firsts && at < count; at = end) {
-        struct member *member = &members[used++];
-
-        for (end = at + 1; end < count && strcmp(values[end].parameter, values[at].parameter) == 0;)
-            end++;
-        *member = (struct member){values + at, end - at, *group_count};
-        for (uint32_t g = *group_count; g-- > 0;) {
-            const struct member *first = &members[firsts[g]];
-
-            if (first->count == member->count &&
-                same_values(first->values, member->values, member->count)) {
-                member->group = g;
-                break;
-            }
-        }
-        if (member->group == *group_count)
-            firsts[(*group_count)++] = used - 1;
-    }
-    free(firsts);
-    *out = members;
-    *member_count = used;
-    return members && firsts ? CAIRN_OK : CAIRN_NOMEM;
-}
 
 static cairn_err
 pack_flat(struct cairn_pickle *pickle, const struct cairn_group_value *values, size_t count,
           struct cairn_pickle_node *list)
 {
-    struct cairn_pickle_node *dict, *names, *node = NULL;
+    struct made *made = calloc(count + 1, sizeof(*made));
     char name[CAIRN_STATE_NAME_BYTES_MAX];
-    struct member *members = NULL;
-    size_t member_count = 0;
-    uint32_t group_count = 0;
-    cairn_err err = sort_into_groups(values, count, &members, &member_count, &group_count);
+    uint32_t made_count = 0;
+    cairn_err err = made ? CAIRN_OK : CAIRN_NOMEM;
 
-    for (uint32_t g = 0; g < group_count && !err; g++) {
-        bool first = true;
+    for (size_t at = 0, end; at < count && !err; at = end) {
+        struct made *group = NULL;
 
-        dict = cairn_pickle_dict(pickle);
-        names = cairn_pickle_list(pickle);
-        cairn_pickle_append(pickle, list, dict);
-        for (size_t m = 0; m < member_count && !err; m++) {
-            if (members[m].group != g)
-                continue;
-            for (size_t i = 0; i < members[m].count && first && !err; i++) {
-                err = read_value(pickle, &members[m].values[i], NULL, 0, &node);
+        for (end = at + 1; end < count && strcmp(values[end].parameter, values[at].parameter) == 0;)
+            end++;
+        for (uint32_t g = made_count; g-- > 0 && !group;)
+            if (made[g].count == end - at && same_values(made[g].values, values + at, end - at))
+                group = &made[g];
+        if (!group) {
+            struct cairn_pickle_node *dict = cairn_pickle_dict(pickle), *node = NULL;
+
+            group = &made[made_count++];
+            *group = (struct made){values + at, end - at, cairn_pickle_list(pickle)};
+            for (size_t i = at; i < end && !err; i++) {
+                err = read_value(pickle, &values[i], NULL, 0, &node);
                 if (!err)
-                    cairn_pickle_set(pickle, dict, members[m].values[i].key, node);
+                    cairn_pickle_set(pickle, dict, values[i].key, node);
             }
-            first = false;
-            (void)strncpy(name, members[m].values[0].parameter, sizeof(name) - 1);
-            name[sizeof(name) - 1] = '\0';
-            cairn_state_unwrap(name);
-            cairn_pickle_append(pickle, names, cairn_pickle_text(pickle, name));
+            cairn_pickle_set(pickle, dict, "params", group->members);
+            cairn_pickle_append(pickle, list, dict);
         }
-        cairn_pickle_set(pickle, dict, "params", names);
+        (void)snprintf(name, sizeof(name), "%s", values[at].parameter);
+        cairn_state_unwrap(name);
+        cairn_pickle_append(pickle, group->members, cairn_pickle_text(pickle, name));
     }
-    free(members);
+    free(made);
     return err;
 }
 

@@ -177,8 +177,7 @@ plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_option
                                       &index);
     }
     if (!err && !output->layout)
-        return cairn_refuse(checkpoint, CAIRN_INVAL,
-                            "has no tensors; nothing to convert; nothing to convert");
+        return cairn_refuse(checkpoint, CAIRN_INVAL, "has no tensors; nothing to convert");
     if (!err)
         err = plan_files(checkpoint, options, output->layout, universal);
     if (!err)
@@ -199,7 +198,6 @@ finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
     size_t map_bytes = 0, index_bytes = 0;
     cairn_err err = CAIRN_OK;
 
-    (void)checkpoint;
     for (uint32_t f = 0; !err && f < universal->file_count; f++) {
         uint64_t count = output->sums[f].count;
         uint64_t *crcs = count > 0 ? malloc((size_t)count * sizeof(*crcs)) : NULL;
@@ -214,25 +212,16 @@ finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
     if (!err)
         err = cairn_universal_weight_map_pack(universal, &map, &map_bytes);
     if (!err)
-        err = cairn_universal_index_pack(universal, &index, &index_bytes);
-    if (!err)
-        err = cairn_universal_commit_pack(index, index_bytes, &commit);
-    if (!err) {
         err = cairn_output_add_small(output, "model.safetensors.index.json", (uint8_t *)map,
                                      map_bytes);
-        map = NULL;
-    }
-    if (!err) {
+    if (!err)
+        err = cairn_universal_index_pack(universal, &index, &index_bytes);
+    if (!err)
         err = cairn_output_add_small(output, "index.json", (uint8_t *)index, index_bytes);
-        index = NULL;
-    }
-    if (!err) {
+    if (!err)
+        err = cairn_universal_commit_pack(index, index_bytes, &commit);
+    if (!err)
         err = cairn_output_add_small(output, "COMMIT", (uint8_t *)commit, strlen(commit));
-        commit = NULL;
-    }
-    free(map);
-    free(index);
-    free(commit);
     return cairn_complain_failed(checkpoint->complaint, err, "the index cannot be made");
 }
 
