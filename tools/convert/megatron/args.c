@@ -61,8 +61,9 @@ cairn_megatron_args_read(const struct cairn_pickle_node *args, struct cairn_mega
     out->sizes.ep = size_of(args, "expert_model_parallel_size");
     out->sizes.etp = size_of(args, "expert_tensor_parallel_size");
     out->sizes.dp = size_of(args, "data_parallel_size");
-    out->vpp = size_of(args, "virtual_pipeline_model_parallel_size");
+    out->sizes.vpp = size_of(args, "virtual_pipeline_model_parallel_size");
     out->vocabulary = vocabulary_of(args);
+    out->padded_vocabulary = number_of(args, "padded_vocab_size");
     out->vocabulary_multiple = number_of(args, "make_vocab_size_divisible_by");
     if (out->vocabulary_multiple == 0)
         out->vocabulary_multiple = VOCABULARY_MULTIPLE;
@@ -73,6 +74,7 @@ cairn_megatron_args_read(const struct cairn_pickle_node *args, struct cairn_mega
     out->fp32_gradients = truth_of(args, "accumulate_allreduce_grads_in_fp32", true);
     out->embedding_counts = truth_of(args, "account_for_embedding_in_pipeline_split", false);
     out->loss_counts = truth_of(args, "account_for_loss_in_pipeline_split", false);
+    out->grouped_experts = truth_of(args, "moe_grouped_gemm", false);
 }
 
 cairn_err

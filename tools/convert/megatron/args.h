@@ -12,8 +12,8 @@
 struct cairn_megatron_args {
     bool known;
     struct cairn_parallelism sizes; /* etp 0: as tp */
-    uint32_t vpp;
-    uint64_t vocabulary;          /* true rows, without padding */
+    uint64_t vocabulary;            /* true rows, without padding */
+    uint64_t padded_vocabulary;
     uint64_t vocabulary_multiple; /* 128 where it is not said */
     bool tied;                    /* the output layer's weight is the embedding's */
     bool buckets;                 /* gradients are reduced in buckets while others are computed */
@@ -21,6 +21,7 @@ struct cairn_megatron_args {
     bool bucket_count_set;        /* ddp_num_buckets, which is not followed here */
     bool fp32_gradients;
     bool embedding_counts, loss_counts;
+    bool grouped_experts;
 };
 
 /* NULL for `args`: defaults. */

@@ -283,8 +283,7 @@ set_args(const struct cairn_megatron_target *target, struct cairn_pickle *tree,
         cairn_megatron_args_set(args, "num_virtual_stages_per_pipeline_rank",
                                 cairn_pickle_none(tree));
     }
-    if (sizes->pp != said->pp ||
-        (sizes->vpp > 1 ? sizes->vpp != target->args.vpp : target->args.vpp > 1)) {
+    if (sizes->pp != said->pp || (sizes->vpp > 1 ? sizes->vpp != said->vpp : said->vpp > 1)) {
         cairn_megatron_args_set(args, "decoder_first_pipeline_num_layers", cairn_pickle_none(tree));
         cairn_megatron_args_set(args, "decoder_last_pipeline_num_layers", cairn_pickle_none(tree));
         cairn_megatron_args_set(args, "pipeline_model_parallel_layout", cairn_pickle_none(tree));

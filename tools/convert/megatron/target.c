@@ -83,7 +83,7 @@ find_sizes(struct cairn_megatron_target *target)
 
     sizes->tp = first_of(wanted->tp, had->tp, said->tp);
     sizes->pp = first_of(wanted->pp, had->pp, said->pp);
-    sizes->vpp = first_of(wanted->vpp, had->vpp, target->args.vpp);
+    sizes->vpp = first_of(wanted->vpp, had->vpp, said->vpp);
     sizes->ep = first_of(wanted->ep, had->ep, said->ep);
     sizes->dp = first_of(wanted->dp, had->dp, said->dp);
     sizes->etp = wanted->etp           ? wanted->etp
@@ -178,7 +178,7 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     const struct cairn_pickle_node *inner = cairn_pickle_get(optimizer, "optimizer");
     const struct cairn_pickle_node *states =
         cairn_pickle_pairs(cairn_pickle_get(inner ? inner : optimizer, "state"));
-    uint32_t vpp = target->args.vpp ? target->args.vpp : 1;
+    uint32_t vpp = said->vpp ? said->vpp : 1;
     bool found = false, named = false;
 
     for (uint32_t i = 0; i < cairn_layout_tensor_count(target->checkpoint->layout); i++) {

@@ -6,44 +6,19 @@
 #include <string.h>
 
 #include "tools/convert/megatron_dist/mdist.h"
-#include "tools/convert/megatron/args.h"
+#include "tools/convert/megatron/settings.h"
 #include "tools/convert/pickle/read.h"
-#include "tools/convert/pickle/write.h"
-#include "tools/convert/torch/source.h"
-
-static uint32_t
-argument(const struct cairn_pickle_node *args, const char *name)
-{
-    uint64_t value = 0;
-
-    return cairn_pickle_u64(cairn_pickle_attribute(args, name), &value) && value <= UINT32_MAX
-               ? (uint32_t)value
-               : 0;
-}
+#include "tools/convert/state/opaque_tree.h"
 
 static void
 note_args(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *root)
 {
-    const struct cairn_pickle_node *args = cairn_pickle_get(root, "args"), *grouped;
     struct cairn_checkpoint *checkpoint = reading->checkpoint;
-    struct cairn_megatron_args known;
 
     checkpoint->step_known =
         cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &checkpoint->step);
-    if (!args)
-        return;
-    checkpoint->parallelism =
-        (struct cairn_parallelism){.tp = argument(args, "tensor_model_parallel_size"),
-                                   .pp = argument(args, "pipeline_model_parallel_size"),
-                                   .vpp = argument(args, "virtual_pipeline_model_parallel_size"),
-                                   .dp = argument(args, "data_parallel_size"),
-                                   .ep = argument(args, "expert_model_parallel_size"),
-                                   .etp = argument(args, "expert_tensor_parallel_size")};
-    cairn_megatron_args_read(args, &known);
-    reading->args.vocabulary = known.vocabulary;
-    reading->args.padded_vocabulary = argument(args, "padded_vocab_size");
-    grouped = cairn_pickle_attribute(args, "moe_grouped_gemm");
-    reading->args.grouped_experts = cairn_pickle_is_true(grouped);
+    cairn_megatron_args_read(cairn_pickle_get(root, "args"), &reading->args);
+    checkpoint->parallelism = reading->args.sizes;
 }
 
 /* Tensors in it become the layout's, under the path that leads to them. */
@@ -74,13 +49,11 @@ add_tensors(struct cairn_mdist_reading *reading, struct cairn_torch_source *sour
 }
 
 static cairn_err
-add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
-          const struct cairn_pickle_node *key, const struct cairn_pickle_node *value)
+add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *key,
+          struct cairn_pickle_node *value)
 {
     char name[CAIRN_NAME_BYTES_MAX];
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0, key_bytes;
-    cairn_err err;
+    size_t key_bytes;
 
     if (!cairn_pickle_copy_text(key, name, sizeof(name) - sizeof(".pickle")) || strchr(name, '/'))
         return cairn_complain(
@@ -88,44 +61,30 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
             "%s/" CAIRN_MDIST_COMMON
             " has a key that is not a plain text (a %s); it is not a common.pt of Megatron-Core",
             reading->checkpoint->place.path, cairn_pickle_kind_name(key));
-    err = cairn_pickle_write(tree, value, &bytes, &bytes_len, reading->checkpoint->complaint);
-    if (err)
-        return cairn_complain_failed(reading->checkpoint->complaint, err,
-                                     "%s/" CAIRN_MDIST_COMMON ": %s cannot be carried",
-                                     reading->checkpoint->place.path, name);
-    if (strcmp(name, "optimizer") == 0) {
-        free(reading->optimizer_bytes);
-        reading->optimizer_bytes = bytes;
-        reading->optimizer_bytes_len = bytes_len;
-        return CAIRN_OK;
-    }
-    if (strcmp(name, "content_metadata") == 0) {
-        free(reading->content_bytes);
-        reading->content_bytes = bytes;
-        reading->content_bytes_len = bytes_len;
-        return CAIRN_OK;
-    }
     key_bytes = strlen(name);
-    memcpy(name + key_bytes, ".pickle", sizeof(".pickle"));
-    if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
-        err = cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
-                             "%s/" CAIRN_MDIST_COMMON " has %s twice",
-                             reading->checkpoint->place.path, name);
-    else
-        err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len);
-    free(bytes);
-    return err;
+    if (strcmp(name, "optimizer") == 0)
+        reading->optimizer = value;
+    else if (strcmp(name, CAIRN_MEGATRON_CONTENT) == 0)
+        reading->content = value;
+    else {
+        memcpy(name + key_bytes, ".pickle", sizeof(".pickle"));
+        return cairn_complain_failed(
+            reading->checkpoint->complaint,
+            cairn_opaque_add(reading->checkpoint, name, &reading->common.torch.tree, value),
+            "%s/" CAIRN_MDIST_COMMON ": %.*s cannot be carried", reading->checkpoint->place.path,
+            (int)key_bytes, name);
+    }
+    return CAIRN_OK;
 }
 
 static cairn_err
-add_values(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
-           const struct cairn_pickle_node *root)
+add_values(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *pairs = cairn_pickle_pairs(root);
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; !err && i < pairs->count; i++)
-        err = add_value(reading, tree, pairs->items[2 * i], pairs->items[2 * i + 1]);
+        err = add_value(reading, pairs->items[2 * i], pairs->items[2 * i + 1]);
     return err;
 }
 
@@ -135,63 +94,55 @@ read_object(struct cairn_mdist_reading *reading, uint32_t index)
 {
     struct cairn_dcp_wants wants = {0};
     struct cairn_dcp_source source = {.fd = -1};
+    struct cairn_pickle *tree = &reading->common.torch.tree;
     struct cairn_pickle_node *list = NULL;
-    struct cairn_pickle tree;
-    uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     cairn_err err;
 
-    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
+    cairn_pickle_init(tree, CAIRN_DCP_TREE_BYTES_MAX);
     err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, index, &wants);
     if (!err)
         err = cairn_dcp_source_select(reading->checkpoint, &source, &wants.items[0].item,
                                       CAIRN_MDIST_COMMON_KEY);
     if (!err)
-        err = cairn_dcp_load_object(&source, &wants.items[0], CAIRN_MDIST_COMMON_KEY, &bytes,
-                                    &bytes_len, reading->checkpoint->complaint);
-    if (!err && !bytes)
+        err = cairn_dcp_load_object(&source, &wants.items[0], CAIRN_MDIST_COMMON_KEY,
+                                    &reading->common.torch.pickle_bytes, &bytes_len,
+                                    reading->checkpoint->complaint);
+    if (!err && !reading->common.torch.pickle_bytes)
         err = cairn_refuse(reading->checkpoint, CAIRN_VERSION,
                            "" CAIRN_MDIST_COMMON_KEY
                            " has tensors in it, which are read only from " CAIRN_MDIST_COMMON);
     if (!err)
-        err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list,
-                                reading->checkpoint->complaint);
+        err = cairn_pickle_read(tree, CAIRN_MDIST_COMMON_KEY, reading->common.torch.pickle_bytes,
+                                bytes_len, &list, reading->checkpoint->complaint);
     if (!err && !cairn_pickle_pairs(cairn_pickle_only(list)))
         err = cairn_refuse(reading->checkpoint, CAIRN_CORRUPT,
                            "" CAIRN_MDIST_COMMON_KEY " holds no list of one dict");
     if (!err) {
         note_args(reading, list->items[0]);
-        err = add_values(reading, &tree, list->items[0]);
+        err = add_values(reading, list->items[0]);
     }
     cairn_dcp_source_close(&source);
     free(wants.items);
-    free(bytes);
-    cairn_pickle_fini(&tree);
     return err;
 }
 
 static cairn_err
 read_file(struct cairn_mdist_reading *reading)
 {
-    struct cairn_torch_source source;
-    cairn_err err;
+    struct cairn_torch_source *source = &reading->common;
+    cairn_err err = cairn_torch_source_open(reading->checkpoint, CAIRN_MDIST_COMMON, source);
 
-    err = cairn_torch_source_open(reading->checkpoint, CAIRN_MDIST_COMMON, &source);
-    if (!err && !cairn_pickle_pairs(source.torch.root))
+    if (!err && !cairn_pickle_pairs(source->torch.root))
         err = cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
                              "%s/" CAIRN_MDIST_COMMON " holds no dict, but a %s",
                              reading->checkpoint->place.path,
-                             cairn_pickle_kind_name(source.torch.root));
+                             cairn_pickle_kind_name(source->torch.root));
     if (!err) {
-        note_args(reading, source.torch.root);
-        err = add_tensors(reading, &source);
+        note_args(reading, source->torch.root);
+        err = add_tensors(reading, source);
     }
-    if (!err)
-        err = cairn_pickle_done(&source.torch.tree);
-    if (!err)
-        err = add_values(reading, &source.torch.tree, source.torch.root);
-    cairn_torch_source_close(&source);
-    return err;
+    return err ? err : add_values(reading, source->torch.root);
 }
 
 cairn_err

@@ -20,7 +20,6 @@
 struct keeping {
     struct cairn_pickle pickle;
     struct cairn_pickle_node *list;
-    uint32_t marks; /* the first items of the list, which is short */
 };
 
 static void
@@ -34,17 +33,6 @@ keep_line(struct keeping *keeping, const char *word, const char *text)
                         cairn_pickle_sequence(&keeping->pickle, CAIRN_PICKLE_TUPLE, items, 2));
 }
 
-static void
-keep_mark(struct keeping *keeping, const char *word, const char *text)
-{
-    for (uint32_t i = 0; i < keeping->marks; i++)
-        if (cairn_pickle_is_text(keeping->list->items[i]->items[0], word) &&
-            cairn_pickle_is_text(keeping->list->items[i]->items[1], text))
-            return;
-    keep_line(keeping, word, text);
-    keeping->marks = keeping->list ? keeping->list->count : 0;
-}
-
 /* What in front of a number in a parameter's name is not stacked. */
 static void
 keep_form(struct keeping *keeping, const struct cairn_mdist_array *array)
@@ -55,16 +43,16 @@ keep_form(struct keeping *keeping, const struct cairn_mdist_array *array)
     uint32_t star = 0;
 
     if (array->half != CAIRN_MDIST_WHOLE)
-        keep_mark(keeping, "halves", "");
+        keep_line(keeping, "halves", "");
     if (cairn_megatron_norm_rename(array->name.pattern, true, fused, sizeof(fused)))
-        keep_mark(keeping, "norms", "");
+        keep_line(keeping, "norms", "");
     if (!cairn_mdist_pattern_of(array->name.pattern, 0, &pattern, numbers))
         return;
     for (char *at = strchr(pattern.pattern, '*'); at; at = strchr(at + 1, '*'), star++) {
         if (numbers[star] == CAIRN_MDIST_DIMENSION)
             continue;
         *at = '\0';
-        keep_mark(keeping, "apart", pattern.pattern);
+        keep_line(keeping, "apart", pattern.pattern);
         *at = '*';
     }
 }
@@ -106,28 +94,29 @@ keep_keys(struct cairn_mdist_reading *reading)
 
     cairn_pickle_init(&keeping.pickle, CAIRN_DCP_TREE_BYTES_MAX);
     keeping.list = cairn_pickle_list(&keeping.pickle);
-    for (uint32_t i = 0; i < reading->metadata.entry_count; i++)
-        if (reading->arrays[i].known && reading->arrays[i].name.state[0] == '\0')
-            keep_form(&keeping, &reading->arrays[i]);
-    for (uint32_t i = 0; i < reading->metadata.entry_count; i++)
-        if (reading->arrays[i].known && !reading->arrays[i].flat)
-            keep_key(&keeping, &reading->arrays[i], reading->metadata.entries[i].name);
+    for (uint32_t i = 0; i < reading->metadata.entry_count; i++) {
+        const struct cairn_mdist_array *array = &reading->arrays[i];
+
+        if (array->known && !array->name.state[0])
+            keep_form(&keeping, array);
+        if (array->known && !array->flat)
+            keep_key(&keeping, array, reading->metadata.entries[i].name);
+    }
     err = cairn_pickle_done(&keeping.pickle);
     if (!err && keeping.list->count > 0) {
-        qsort(keeping.list->items, keeping.list->count, sizeof(*keeping.list->items),
-              compare_lines);
+        struct cairn_pickle_node **lines = keeping.list->items;
+        uint32_t count = 1;
+
+        qsort(lines, keeping.list->count, sizeof(*lines), compare_lines);
+        for (uint32_t i = 1; i < keeping.list->count; i++) /* all layers have the same form */
+            if (compare_lines(&lines[count - 1], &lines[i]) != 0)
+                lines[count++] = lines[i];
+        keeping.list->count = count;
         err =
             cairn_opaque_add(reading->checkpoint, CAIRN_MDIST_KEYS, &keeping.pickle, keeping.list);
     }
     cairn_pickle_fini(&keeping.pickle);
     return err;
-}
-
-static bool
-is_floating(enum cairn_dtype dtype)
-{
-    return dtype == CAIRN_F16 || dtype == CAIRN_BF16 || dtype == CAIRN_F32 || dtype == CAIRN_F64 ||
-           dtype == CAIRN_F8_E4M3 || dtype == CAIRN_F8_E5M2;
 }
 
 static cairn_err
@@ -223,9 +212,9 @@ add_logical(struct cairn_mdist_reading *reading, uint32_t index)
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
     uint32_t stars = array->name.stars, dims = array->dims - stars;
     uint64_t shape[CAIRN_DIMS_MAX], numbers[CAIRN_MDIST_STARS_MAX] = {0}, count = 1;
-    enum cairn_kind kind = array->name.state[0]        ? CAIRN_OPTIMIZER
-                           : is_floating(entry->dtype) ? CAIRN_PARAM
-                                                       : CAIRN_BUFFER;
+    enum cairn_kind kind = array->name.state[0]                           ? CAIRN_OPTIMIZER
+                           : cairn_state_is_parameter_dtype(entry->dtype) ? CAIRN_PARAM
+                                                                          : CAIRN_BUFFER;
     char name[CAIRN_NAME_BYTES_MAX];
     cairn_err err = CAIRN_OK;
 
@@ -543,13 +532,10 @@ read_checkpoint(struct cairn_checkpoint *checkpoint)
     free(reading.objects);
     free(reading.arrays);
     free(reading.bucket_chunks);
-    free(reading.optimizer_bytes);
-    free(reading.content_bytes);
     free(reading.wants.items);
+    cairn_torch_source_close(&reading.common);
     cairn_dcp_metadata_fini(&reading.metadata);
-    return cairn_complain_failed(checkpoint->complaint, err,
-                                 "%s: cannot be read as a checkpoint of Megatron-Core",
-                                 checkpoint->place.path);
+    return err;
 }
 
 /* Whether the source's ranks of Megatron-LM had an optimizer that is not distributed. */

@@ -22,7 +22,9 @@
 #define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_MDIST_H
 
 #include "tools/convert/dcp/dcp.h"
+#include "tools/convert/megatron/args.h"
 #include "tools/convert/megatron/dist_names.h"
+#include "tools/convert/torch/source.h"
 
 #define CAIRN_MDIST_COMMON "common.pt"
 #define CAIRN_MDIST_COMMON_KEY                                                                     \
@@ -52,12 +54,6 @@ struct cairn_mdist_array {
     uint64_t rows;  /* of the logical tensors' first dimension, without padding */
 };
 
-/* Arguments of the job, as far as they are known. */
-struct cairn_mdist_args {
-    uint64_t vocabulary, padded_vocabulary; /* 0: not said, or the tokenizer has its own */
-    bool grouped_experts;
-};
-
 /* An object of the optimizer that is saved once per group of data-parallel ranks. */
 struct cairn_mdist_object {
     uint32_t chained; /* which optimizer; UINT32_MAX: there is one */
@@ -81,13 +77,13 @@ struct cairn_mdist_reading {
     struct cairn_dcp_metadata metadata;
     struct cairn_dcp_wants wants;
     struct cairn_mdist_array *arrays; /* [entry_count] */
-    struct cairn_mdist_args args;
+    struct cairn_megatron_args args;
     struct cairn_mdist_object *objects;
     uint32_t object_count;
     struct cairn_mdist_bucket_chunk *bucket_chunks;
     size_t bucket_chunk_count;
-    uint8_t *optimizer_bytes, *content_bytes; /* of common.pt; NULL: it has none */
-    size_t optimizer_bytes_len, content_bytes_len;
+    struct cairn_torch_source common; /* common.pt; the tree alone if that is an object */
+    struct cairn_pickle_node *optimizer, *content; /* in it; NULL: it has none */
 };
 
 /* Reads common.pt: what the rest of the checkpoint needs from it, and all of it as opaque state

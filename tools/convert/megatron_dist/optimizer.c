@@ -139,23 +139,11 @@ describe(struct cairn_pickle *tree, struct cairn_pickle_node **root)
 }
 
 static cairn_err
-add(struct cairn_mdist_reading *reading, const char *name, const uint8_t *from, size_t from_bytes)
+add(struct cairn_mdist_reading *reading, const char *name, const struct cairn_pickle_node *settings,
+    cairn_err err)
 {
-    struct cairn_pickle_node *root = NULL;
-    struct cairn_pickle tree;
-    cairn_err err;
-
-    if (!from)
-        return CAIRN_OK;
-    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_pickle_read(&tree, name, from, from_bytes, &root, reading->checkpoint->complaint);
-    if (!err && from == reading->optimizer_bytes)
-        err = join(reading, &tree, &root);
-    else if (!err)
-        describe(&tree, &root);
     if (!err)
-        err = cairn_opaque_add(reading->checkpoint, name, &tree, root);
-    cairn_pickle_fini(&tree);
+        err = cairn_opaque_add(reading->checkpoint, name, &reading->common.torch.tree, settings);
     return cairn_complain_failed(reading->checkpoint->complaint, err,
                                  "%s: the settings of the optimizer in " CAIRN_MDIST_COMMON
                                  " (%s) cannot be read",
@@ -189,11 +177,17 @@ add_others(struct cairn_mdist_reading *reading)
 cairn_err
 cairn_mdist_add_optimizer(struct cairn_mdist_reading *reading)
 {
-    cairn_err err =
-        add(reading, "optimizer.pickle", reading->optimizer_bytes, reading->optimizer_bytes_len);
+    struct cairn_pickle *tree = &reading->common.torch.tree;
+    struct cairn_pickle_node *optimizer = reading->optimizer, *content = reading->content;
+    cairn_err err = CAIRN_OK;
 
-    if (!err)
-        err = add(reading, "content_metadata.pickle", reading->content_bytes,
-                  reading->content_bytes_len);
+    if (optimizer) {
+        err = join(reading, tree, &optimizer);
+        err = add(reading, "optimizer.pickle", optimizer, err);
+    }
+    if (!err && content) {
+        describe(tree, &content);
+        err = add(reading, CAIRN_MEGATRON_CONTENT ".pickle", content, CAIRN_OK);
+    }
     return err ? err : add_others(reading);
 }
