@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/file.h"
 
 #define RANK "mp_rank_"
@@ -84,10 +85,9 @@ by_numbers(const void *left, const void *right)
 {
     const struct cairn_megatron_folder *a = left, *b = right;
 
-    for (uint32_t i = 0; i < 3; i++)
-        if (a->numbers[i] != b->numbers[i])
-            return a->numbers[i] < b->numbers[i] ? -1 : 1;
-    return 0;
+    return CAIRN_COMPARE(a->numbers[0], b->numbers[0]) ?:
+           CAIRN_COMPARE(a->numbers[1], b->numbers[1]) ?:
+           CAIRN_COMPARE(a->numbers[2], b->numbers[2]);
 }
 
 static cairn_err
@@ -141,17 +141,18 @@ cairn_megatron_folders_fini(struct cairn_megatron_folders *folders)
 }
 
 bool
-cairn_megatron_path(const char *iteration, const struct cairn_parallelism *sizes, uint32_t tp,
-                    uint32_t pp, uint32_t ep, const char *file, char path[CAIRN_NAME_BYTES_MAX])
+cairn_megatron_path(const char *iteration, const struct cairn_parallelism *sizes,
+                    const struct cairn_megatron_rank *rank, const char *file,
+                    char path[CAIRN_NAME_BYTES_MAX])
 {
     char stage[16] = "", experts[16] = "";
 
     if (sizes->pp > 1)
-        (void)snprintf(stage, sizeof(stage), "_%03" PRIu32, pp);
+        (void)snprintf(stage, sizeof(stage), "_%03" PRIu32, rank->pp);
     if (sizes->ep > 1)
-        (void)snprintf(experts, sizeof(experts), "_%03" PRIu32, ep);
+        (void)snprintf(experts, sizeof(experts), "_%03" PRIu32, rank->ep);
     return snprintf(path, CAIRN_NAME_BYTES_MAX, "%s%s" RANK "%02" PRIu32 "%s%s/%s", iteration,
-                    iteration[0] ? "/" : "", tp, stage, experts, file) < CAIRN_NAME_BYTES_MAX;
+                    iteration[0] ? "/" : "", rank->tp, stage, experts, file) < CAIRN_NAME_BYTES_MAX;
 }
 
 bool

@@ -21,6 +21,10 @@
 
 enum { CAIRN_MEGATRON_FOLDER_BYTES = 32 }; /* of its name */
 
+struct cairn_megatron_rank {
+    uint32_t tp, pp, ep;
+};
+
 struct cairn_megatron_folder {
     char name[CAIRN_MEGATRON_FOLDER_BYTES];
     uint32_t number_count; /* 1 to 3 */
@@ -44,8 +48,8 @@ void cairn_megatron_folders_fini(struct cairn_megatron_folders *folders);
 
 /* The path of a file of a rank in the place; false where it does not fit. pp and ep are left out
  * where there is one of them alone. */
-bool cairn_megatron_path(const char *iteration, const struct cairn_parallelism *sizes, uint32_t tp,
-                         uint32_t pp, uint32_t ep, const char *file,
+bool cairn_megatron_path(const char *iteration, const struct cairn_parallelism *sizes,
+                         const struct cairn_megatron_rank *rank, const char *file,
                          char path[CAIRN_NAME_BYTES_MAX]);
 
 /* Whether any of the first `ranks` ranks of a stage is both of them; all sizes at least 1. */

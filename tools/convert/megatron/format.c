@@ -61,10 +61,11 @@ second_is_expert(struct reading *reading, bool *is_expert)
     struct cairn_checkpoint scratch = {.place = reading->checkpoint->place};
     struct cairn_torch_source source;
     char path[CAIRN_NAME_BYTES_MAX];
-    struct cairn_parallelism sizes = {.pp = 2, .ep = 1};
+    const struct cairn_parallelism sizes = {.pp = 2, .ep = 1};
+    const struct cairn_megatron_rank second = {.pp = 1};
     bool opened;
 
-    if (!cairn_megatron_path(reading->folders.iteration, &sizes, 0, 1, 0, CAIRN_MEGATRON_MODEL,
+    if (!cairn_megatron_path(reading->folders.iteration, &sizes, &second, CAIRN_MEGATRON_MODEL,
                              path))
         return false;
     opened = cairn_torch_source_open(&scratch, path, &source) == CAIRN_OK;
@@ -159,8 +160,10 @@ check_files(const struct reading *reading)
                       "its args have too many ranks");
     for (uint32_t p = 0; p < sizes->pp; p++)
         for (uint32_t r = 0; r < expected; r++) {
-            if (!cairn_megatron_path(reading->folders.iteration, sizes, r % sizes->tp, p,
-                                     r / sizes->etp % sizes->ep, CAIRN_MEGATRON_MODEL, path) ||
+            struct cairn_megatron_rank rank = {r % sizes->tp, p, r / sizes->etp % sizes->ep};
+
+            if (!cairn_megatron_path(reading->folders.iteration, sizes, &rank, CAIRN_MEGATRON_MODEL,
+                                     path) ||
                 !cairn_place_has_file(&reading->checkpoint->place, path))
                 return cairn_refuse(reading->checkpoint, CAIRN_CORRUPT,
                                     "%s is missing (tensor parallel %" PRIu32 ", pipeline %" PRIu32
@@ -190,8 +193,10 @@ open_stages(struct reading *reading)
     cairn_err err = CAIRN_OK;
 
     for (uint32_t p = reading->stage_count; p < pp && !err; p++) {
+        struct cairn_megatron_rank rank = {.pp = p};
+
         reading->stage_count = p + 1;
-        if (!cairn_megatron_path(reading->folders.iteration, &state->sizes, 0, p, 0,
+        if (!cairn_megatron_path(reading->folders.iteration, &state->sizes, &rank,
                                  CAIRN_MEGATRON_MODEL, reading->paths[p]))
             return CAIRN_INTERNAL;
         err = cairn_torch_source_open(reading->checkpoint, reading->paths[p], &reading->stages[p]);
@@ -238,10 +243,9 @@ read_folder(struct reading *reading, uint32_t folder)
         return refuse(reading, CAIRN_CORRUPT, reading->folders.folders[folder].name,
                       "no rank of the parallelism that args say has this folder; it is of another "
                       "checkpoint");
-    if (!cairn_megatron_path(reading->folders.iteration, sizes, rank.tp, rank.pp, rank.ep,
-                             CAIRN_MEGATRON_MODEL, path) ||
-        !cairn_megatron_path(reading->folders.iteration, sizes, rank.tp, rank.pp, rank.ep,
-                             CAIRN_MEGATRON_OPTIM, optim))
+    if (!cairn_megatron_path(reading->folders.iteration, sizes, &rank, CAIRN_MEGATRON_MODEL,
+                             path) ||
+        !cairn_megatron_path(reading->folders.iteration, sizes, &rank, CAIRN_MEGATRON_OPTIM, optim))
         return CAIRN_INTERNAL;
     if (rank.tp == 0 && rank.ep == 0)
         source = &reading->stages[rank.pp];

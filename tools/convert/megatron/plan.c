@@ -174,6 +174,12 @@ add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
 
 /* ---- files ---- */
 
+static bool
+is_first(const struct cairn_megatron_rank *rank)
+{
+    return rank->tp == 0 && rank->pp == 0 && rank->ep == 0;
+}
+
 /* Adds a file with a tree, and the pieces of the tensors in it. Complained about. */
 static cairn_err
 fill_add(struct fill *fill, const char *path, struct cairn_pickle *tree,
@@ -196,51 +202,26 @@ enum { KEY_COUNT = sizeof(keys) / sizeof(keys[0]) };
 
 /* ---- model_optim_rng.pt ---- */
 
-/* The chunks of a rank, and its parts. */
 static cairn_err
-make_chunks(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank,
-            struct cairn_pickle *tree, struct cairn_pickle_node **chunks)
-{
-    cairn_err err = CAIRN_OK;
-
-    target->part_count = 0;
-    for (uint32_t i = 0; i < target->sizes.vpp && !err; i++)
-        err = cairn_megatron_target_chunk(target, rank, i, tree, &chunks[i]);
-    return err;
-}
-
-static cairn_err
-plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank)
+plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank,
+           struct cairn_pickle *tree, struct cairn_pickle_node *const chunks[])
 {
     struct fill fill = {.target = target};
-    struct cairn_pickle_node **chunks = calloc(target->sizes.vpp, sizeof(*chunks));
     struct cairn_pickle_node *root = NULL, *rest = NULL;
-    bool first = rank->tp == 0 && rank->pp == 0 && rank->ep == 0;
-    struct cairn_pickle tree;
     char path[CAIRN_NAME_BYTES_MAX];
-    cairn_err err = CAIRN_OK;
+    cairn_err err = cairn_megatron_target_object(target, rank, tree, chunks, &root);
 
-    if (!chunks)
-        return CAIRN_NOMEM;
-    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    if (!cairn_megatron_path(target->folder, &target->sizes, rank->tp, rank->pp, rank->ep,
-                             CAIRN_MEGATRON_MODEL, path))
-        err = CAIRN_INTERNAL;
-    if (!err)
-        err = make_chunks(target, rank, &tree, chunks);
-    if (!err)
-        err = cairn_megatron_target_object(target, rank, &tree, chunks, &root);
-    if (!err && first)
-        err = cairn_megatron_target_rest(target, &tree, &rest);
+    if (!err && is_first(rank))
+        err = cairn_megatron_target_rest(target, tree, &rest);
     if (!err && rest)
-        cairn_pickle_set(&tree, root, CAIRN_MEGATRON_CARRIED, rest);
+        cairn_pickle_set(tree, root, CAIRN_MEGATRON_CARRIED, rest);
     if (!err)
-        err = cairn_pickle_done(&tree);
-    if (!err)
-        err = fill_add(&fill, path, &tree, root);
-    cairn_pickle_fini(&tree);
-    free(chunks);
-    return err;
+        err = cairn_pickle_done(tree);
+    if (err)
+        return err;
+    return cairn_megatron_path(target->folder, &target->sizes, rank, CAIRN_MEGATRON_MODEL, path)
+               ? fill_add(&fill, path, tree, root)
+               : CAIRN_INTERNAL;
 }
 
 /* ---- distrib_optim.pt ---- */
@@ -372,7 +353,6 @@ static cairn_err
 fill_optim(struct optimizer *optimizer)
 {
     struct cairn_megatron_target *target = optimizer->target;
-    const struct cairn_megatron_rank *rank = optimizer->rank;
     struct fill fill = {.target = target};
     struct cairn_pickle_node *root = NULL;
     char path[CAIRN_NAME_BYTES_MAX];
@@ -384,73 +364,75 @@ fill_optim(struct optimizer *optimizer)
         return err;
     fill.flats = optimizer->flats;
     fill.flat_count = optimizer->flat_count;
-    if (!cairn_megatron_path(target->folder, &target->sizes, rank->tp, rank->pp, rank->ep,
-                             CAIRN_MEGATRON_OPTIM, path))
-        return CAIRN_INTERNAL;
-    return fill_add(&fill, path, optimizer->tree, root);
+    return cairn_megatron_path(target->folder, &target->sizes, optimizer->rank,
+                               CAIRN_MEGATRON_OPTIM, path)
+               ? fill_add(&fill, path, optimizer->tree, root)
+               : CAIRN_INTERNAL;
 }
 
 static cairn_err
 plan_optim(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank)
 {
-    struct cairn_pickle_node **chunks = calloc(target->sizes.vpp, sizeof(*chunks));
-    struct cairn_pickle unused, tree;
+    struct cairn_pickle tree;
     struct optimizer optimizer = {.target = target, .rank = rank, .tree = &tree};
-    size_t count = 0;
-    cairn_err err = chunks ? CAIRN_OK : CAIRN_NOMEM;
+    size_t count = (size_t)target->part_count + 1;
+    cairn_err err;
 
-    cairn_pickle_init(&unused, CAIRN_CONVERT_METADATA_BYTES_MAX);
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     cairn_torch_builder_init(&optimizer.builder, &tree);
-    if (!err) /* for the parts alone */
-        err = make_chunks(target, rank, &unused, chunks);
-    count = (size_t)target->part_count + 1;
     optimizer.taken = calloc(count, sizeof(*optimizer.taken));
     optimizer.order = calloc(count, sizeof(*optimizer.order));
     optimizer.begins = calloc(count, sizeof(*optimizer.begins));
     optimizer.flats = calloc(KEY_COUNT * count, sizeof(*optimizer.flats));
-    if (!optimizer.taken || !optimizer.order || !optimizer.begins || !optimizer.flats)
-        err = CAIRN_NOMEM;
-    if (!err)
-        err = fill_optim(&optimizer);
-    cairn_pickle_fini(&unused);
+    err = optimizer.taken && optimizer.order && optimizer.begins && optimizer.flats
+              ? fill_optim(&optimizer)
+              : CAIRN_NOMEM;
     cairn_pickle_fini(&tree);
     free(optimizer.taken);
     free(optimizer.order);
     free(optimizer.begins);
     free(optimizer.flats);
-    free(chunks);
     return err;
 }
 
 /* ---- the whole ---- */
 
+/* Both files of a rank, whose parts are those of its chunks. */
 static cairn_err
-plan_rank(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank, bool first)
+plan_rank(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank)
 {
-    cairn_err err = CAIRN_OK;
+    struct cairn_pickle_node **chunks = calloc(target->sizes.vpp, sizeof(*chunks));
+    struct cairn_pickle tree;
+    cairn_err err = chunks ? CAIRN_OK : CAIRN_NOMEM;
 
-    if ((rank->tp == 0 && rank->pp == 0 && rank->ep == 0) != first ||
-        !cairn_megatron_is_file(&target->sizes, rank->tp, rank->ep,
-                                target->sizes.tp * target->sizes.etp * target->sizes.ep))
-        return CAIRN_OK;
-    if (target->has_optim)
+    cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    target->part_count = 0;
+    for (uint32_t i = 0; i < target->sizes.vpp && !err; i++)
+        err = cairn_megatron_target_chunk(target, rank, i, &tree, &chunks[i]);
+    if (!err && target->has_optim)
         err = plan_optim(target, rank);
-    return err ? err : plan_model(target, rank);
+    if (!err)
+        err = plan_model(target, rank, &tree, chunks);
+    cairn_pickle_fini(&tree);
+    free(chunks);
+    return err;
 }
 
 static cairn_err
 plan_all(struct cairn_megatron_target *target)
 {
+    const struct cairn_parallelism *sizes = &target->sizes;
     struct cairn_megatron_rank rank;
     cairn_err err = CAIRN_OK;
 
-    for (rank.pp = 0; rank.pp < target->sizes.pp && !err; rank.pp++)
-        for (rank.tp = 0; rank.tp < target->sizes.tp && !err; rank.tp++)
-            for (rank.ep = 0; rank.ep < target->sizes.ep && !err; rank.ep++)
-                err = plan_rank(target, &rank, false);
+    for (rank.pp = 0; rank.pp < sizes->pp; rank.pp++)
+        for (rank.tp = 0; rank.tp < sizes->tp; rank.tp++)
+            for (rank.ep = 0; rank.ep < sizes->ep && !err; rank.ep++)
+                if (!is_first(&rank) && cairn_megatron_is_file(sizes, rank.tp, rank.ep,
+                                                               sizes->tp * sizes->etp * sizes->ep))
+                    err = plan_rank(target, &rank);
     rank.tp = rank.pp = rank.ep = 0;
-    return err ? err : plan_rank(target, &rank, true);
+    return err ? err : plan_rank(target, &rank);
 }
 
 cairn_err

@@ -36,10 +36,6 @@
 
 enum { CAIRN_MEGATRON_CHUNKS_MAX = 4096, CAIRN_MEGATRON_KEY_BYTES_MAX = 64 };
 
-struct cairn_megatron_rank {
-    uint32_t tp, pp, ep;
-};
-
 /* All zero is the empty value. */
 struct cairn_megatron_state {
     struct cairn_megatron_args args;
