@@ -391,12 +391,6 @@ cairn_deepspeed_cuts_fini(struct cairn_deepspeed_cuts *cuts)
     memset(cuts, 0, sizeof(*cuts));
 }
 
-const char *
-cairn_deepspeed_cuts_unmet(const struct cairn_deepspeed_cuts *cuts)
-{
-    return cairn_deepspeed_patterns_unmet(&cuts->patterns);
-}
-
 /* The rank's [first; second] as part of [all firsts; all seconds]. */
 static const char *
 cut_halves(uint32_t dims, const uint64_t *shape, uint32_t ranks, uint32_t rank,

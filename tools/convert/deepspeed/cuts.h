@@ -33,7 +33,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_patterns_add(struct cairn_deepspeed_p
 /* The categories (1 << category, together) of all patterns that match; notes that they matched. */
 uint32_t cairn_deepspeed_patterns_match(struct cairn_deepspeed_patterns *patterns,
                                         const char *name);
-/* A pattern that no name had so far; NULL: there is none. */
+/* A pattern that no name had so far; NULL: there is none. DeepSpeed's own converter stops then. */
 const char *cairn_deepspeed_patterns_unmet(const struct cairn_deepspeed_patterns *patterns);
 /* zeroes are allowed */
 void cairn_deepspeed_patterns_fini(struct cairn_deepspeed_patterns *patterns);
@@ -76,10 +76,6 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_cuts_read(const struct cairn_pickle_n
                                                      struct cairn_deepspeed_cuts *out,
                                                      const char **why);
 void cairn_deepspeed_cuts_fini(struct cairn_deepspeed_cuts *cuts);
-
-/* A pattern that no parameter was asked for so far has; NULL: there is none. DeepSpeed's own
- * converter stops then. */
-const char *cairn_deepspeed_cuts_unmet(const struct cairn_deepspeed_cuts *cuts);
 
 /* The part of rank `rank` of `ranks`, which has this shape, and is as large as the others'. NULL,
  * or why that cannot be told (static). */

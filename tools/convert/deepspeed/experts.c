@@ -194,18 +194,16 @@ cairn_err
 cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_parameter *parameter,
                            uint32_t expert_rank, char name[CAIRN_NAME_BYTES_MAX])
 {
-    const char *dot = key ? "." : "";
     struct cairn_deepspeed_expert expert;
     int bytes;
 
-    key = key ? key : "";
     if (parameter->own_experts > 0 && cairn_deepspeed_expert_in(parameter->name, &expert))
-        bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s%.*s%" PRIu64 "%s", key, dot,
-                         (int)expert.begin, parameter->name,
+        bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s.%.*s%" PRIu64 "%s", key, (int)expert.begin,
+                         parameter->name,
                          expert.number + (uint64_t)expert_rank * parameter->own_experts,
                          parameter->name + expert.end);
     else
-        bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s%s", key, dot, parameter->name);
+        bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s.%s", key, parameter->name);
     return bytes >= 0 && bytes < CAIRN_NAME_BYTES_MAX ? CAIRN_OK : CAIRN_VERSION;
 }
 

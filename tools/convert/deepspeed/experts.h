@@ -79,8 +79,8 @@ struct cairn_deepspeed_share cairn_deepspeed_share(const struct cairn_deepspeed_
 uint64_t cairn_deepspeed_unpadded(const struct cairn_deepspeed_groups *groups, uint32_t group,
                                   uint32_t ranks, uint32_t rank);
 
-/* "<key>.<name>", or the name where `key` is NULL, with the number that an expert has over all
- * ranks. CAIRN_VERSION where it does not fit. */
+/* "<key>.<name>", with the number that an expert has over all ranks. CAIRN_VERSION where it does
+ * not fit. */
 CAIRN_MUST_CHECK cairn_err
 cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_parameter *parameter,
                            uint32_t expert_rank, char name[CAIRN_NAME_BYTES_MAX]);

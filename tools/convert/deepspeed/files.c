@@ -165,9 +165,8 @@ by_place(const void *left, const void *right)
 
 /* The files of ranks 0, 1, 2, … of parts 0, 1, …; all parts have as many ranks. */
 static cairn_err
-check_ranks(const struct cairn_place *place, const char *what,
-            const struct cairn_deepspeed_file *files, uint32_t count,
-            struct cairn_complaint *complaint)
+check_ranks(const struct cairn_checkpoint *checkpoint, const char *what,
+            const struct cairn_deepspeed_file *files, uint32_t count)
 {
     uint32_t ranks = 0;
 
@@ -182,19 +181,18 @@ check_ranks(const struct cairn_place *place, const char *what,
         if (i == count && wanted.number == 0)
             break;
         if (i == count || by_place(last, &wanted) != 0)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s is there, but rank %" PRIu32
-                                  "'s %s is missing (mp_rank_%02" PRIu32
-                                  "); copy it from the node that wrote it",
-                                  place->path, last->name, wanted.number, what, wanted.part);
+            return cairn_refuse(checkpoint, CAIRN_CORRUPT,
+                                "%s is there, but rank %" PRIu32
+                                "'s %s is missing (mp_rank_%02" PRIu32
+                                "); copy it from the node that wrote it",
+                                last->name, wanted.number, what, wanted.part);
     }
     return CAIRN_OK;
 }
 
 /* Experts 0, 1, … of layers 0, 1, … of each part. Stages count their own layers. */
 static cairn_err
-check_experts(const struct cairn_place *place, const struct cairn_deepspeed_files *files,
-              struct cairn_complaint *complaint)
+check_experts(const struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files)
 {
     struct cairn_deepspeed_file wanted = {.kind = KIND_EXPERT};
 
@@ -207,39 +205,38 @@ check_experts(const struct cairn_place *place, const struct cairn_deepspeed_file
             wanted.layer = same_part ? wanted.layer + 1 : 0;
         wanted.part = found->part;
         if (by_place(found, &wanted) != 0)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s is there, but expert %" PRIu32 " of layer %" PRIu32
-                                  " is missing; copy it from the node that wrote it",
-                                  place->path, found->name, wanted.number, wanted.layer);
+            return cairn_refuse(checkpoint, CAIRN_CORRUPT,
+                                "%s is there, but expert %" PRIu32 " of layer %" PRIu32
+                                " is missing; copy it from the node that wrote it",
+                                found->name, wanted.number, wanted.layer);
         if (found->part >= files->part_count)
-            return cairn_complain(
-                complaint, CAIRN_CORRUPT,
-                "%s: %s is there, but mp_rank_%02" PRIu32
-                "_model_states.pt is missing; copy it from the node that wrote it",
-                place->path, found->path, found->part);
+            return cairn_refuse(checkpoint, CAIRN_CORRUPT,
+                                "%s is there, but mp_rank_%02" PRIu32
+                                "_model_states.pt is missing; copy it from the node that wrote it",
+                                found->path, found->part);
     }
     return CAIRN_OK;
 }
 
 static cairn_err
-add_name(const struct cairn_place *place, const char *folder, const char *name,
-         struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
+add_name(const struct cairn_checkpoint *checkpoint, const char *folder, const char *name,
+         struct cairn_deepspeed_files *out)
 {
     char path[CAIRN_FILE_PATH_BYTES_MAX];
     struct cairn_deepspeed_file file = parse(name);
 
     if (is_other_expert(name))
-        return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s: %s is of a job with experts and without ZeRO, or of DeepSpeed "
-                              "before 0.5.4, which is not read; save it with ZeRO 1 or 2",
-                              place->path, name);
+        return cairn_refuse(checkpoint, CAIRN_VERSION,
+                            "%s is of a job with experts and without ZeRO, or of DeepSpeed "
+                            "before 0.5.4, which is not read; save it with ZeRO 1 or 2",
+                            name);
     if (file.kind == KIND_NONE)
         return CAIRN_OK;
     if (file.tensor_rank > 0)
-        return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s: %s is of a job with tensor and pipeline parallelism, which is "
-                              "not read; merge it with the framework that wrote it",
-                              place->path, name);
+        return cairn_refuse(checkpoint, CAIRN_VERSION,
+                            "%s is of a job with tensor and pipeline parallelism, which is "
+                            "not read; merge it with the framework that wrote it",
+                            name);
     if (cairn_deepspeed_path(folder, name, path, sizeof(path)) != CAIRN_OK)
         return CAIRN_INVAL;
     if (!cairn_array_grow(&out->all, out->count, sizeof(*out->all)) || !(file.path = strdup(path)))
@@ -252,8 +249,7 @@ add_name(const struct cairn_place *place, const char *folder, const char *name,
 
 /* The files of each kind, checked. */
 static cairn_err
-take_kinds(const struct cairn_place *place, const char *folder, struct cairn_deepspeed_files *out,
-           struct cairn_complaint *complaint)
+take_kinds(const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_files *out)
 {
     const struct cairn_deepspeed_file *first[KIND_COUNT] = {NULL};
     uint32_t counts[KIND_COUNT] = {0};
@@ -264,10 +260,10 @@ take_kinds(const struct cairn_place *place, const char *folder, struct cairn_dee
         qsort(out->all, out->count, sizeof(*out->all), by_place);
     for (uint32_t i = 1; i < out->count; i++)
         if (by_place(&out->all[i], &out->all[i - 1]) == 0)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s and %s are of the same rank, layer or expert; remove the "
-                                  "one of the other run",
-                                  place->path, out->all[i - 1].name, out->all[i].name);
+            return cairn_refuse(checkpoint, CAIRN_CORRUPT,
+                                "%s and %s are of the same rank, layer or expert; remove the "
+                                "one of the other run",
+                                out->all[i - 1].name, out->all[i].name);
     for (uint32_t i = 0; i < out->count; i++)
         if (counts[out->all[i].kind]++ == 0)
             first[out->all[i].kind] = &out->all[i];
@@ -283,36 +279,34 @@ take_kinds(const struct cairn_place *place, const char *folder, struct cairn_dee
     out->expert_count = counts[KIND_EXPERT];
     out->part_count = out->model_count ? out->models[out->model_count - 1].part + 1 : 1;
     if (out->model_by_rank && counts[KIND_MODEL] > 0)
-        return cairn_complain(
-            complaint, CAIRN_CORRUPT,
-            "%s/%s: holds both %s and %s, which are of two checkpoints; separate them", place->path,
-            folder, first[KIND_MODEL]->name, out->models[0].name);
-    err = check_ranks(place, "model_states file", out->models, out->model_count, complaint);
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
+                            "holds both %s and %s, which are of two checkpoints; separate them",
+                            first[KIND_MODEL]->path, out->models[0].path);
+    err = check_ranks(checkpoint, "model_states file", out->models, out->model_count);
     if (!err)
-        err = check_ranks(place, "optim_states file", out->optims, out->optim_count, complaint);
-    return err ? err : check_experts(place, out, complaint);
+        err = check_ranks(checkpoint, "optim_states file", out->optims, out->optim_count);
+    return err ? err : check_experts(checkpoint, out);
 }
 
 cairn_err
-cairn_deepspeed_files_list(const struct cairn_place *place, const char *folder,
-                           struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
+cairn_deepspeed_files_list(const struct cairn_checkpoint *checkpoint, const char *folder,
+                           struct cairn_deepspeed_files *out)
 {
     char **names = NULL;
     size_t count = 0;
     cairn_err err;
 
     memset(out, 0, sizeof(*out));
-    err = cairn_place_list(place, folder, &names, &count, complaint);
+    err = cairn_place_list(&checkpoint->place, folder, &names, &count, checkpoint->complaint);
     for (size_t i = 0; i < count && !err; i++)
-        err = add_name(place, folder, names[i], out, complaint);
+        err = add_name(checkpoint, folder, names[i], out);
     if (!err)
-        err = take_kinds(place, folder, out, complaint);
+        err = take_kinds(checkpoint, out);
     if (names)
         cairn_dir_list_free(names, count);
     if (!err && out->model_count == 0)
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s/%s: has no model_states file; copy it from the first node",
-                             place->path, folder);
+        err = cairn_refuse_file(checkpoint, folder[0] ? folder : NULL, CAIRN_CORRUPT,
+                                "has no model_states file; copy it from the first node");
     return err;
 }
 

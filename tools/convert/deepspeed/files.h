@@ -20,8 +20,7 @@
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
 
 #include "cairn/types.h"
-#include "base/complaint.h"
-#include "tools/convert/core/place.h"
+#include "tools/convert/core/checkpoint.h"
 
 enum { CAIRN_DEEPSPEED_RANKS_MAX = 1 << 20 };
 
@@ -70,13 +69,12 @@ bool cairn_deepspeed_probe(const struct cairn_place *place, const char *marker, 
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_path(const char *folder, const char *name, char *path,
                                                 size_t path_bytes);
 
-/* Lists a folder. CAIRN_CORRUPT if a rank's file is missing or there twice; CAIRN_VERSION for
+/* Lists a folder of the place. CAIRN_CORRUPT if a rank's file is missing or there twice; CAIRN_VERSION for
  * layers or experts cut by tensor parallelism, and for unknown forms of experts; CAIRN_NOMEM,
  * CAIRN_IO. Complained about. The caller ends *out with cairn_deepspeed_files_fini in any case. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_files_list(const struct cairn_place *place,
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_files_list(const struct cairn_checkpoint *checkpoint,
                                                       const char *folder,
-                                                      struct cairn_deepspeed_files *out,
-                                                      struct cairn_complaint *complaint);
+                                                      struct cairn_deepspeed_files *out);
 void cairn_deepspeed_files_fini(struct cairn_deepspeed_files *files); /* zeroes are allowed */
 
 #endif

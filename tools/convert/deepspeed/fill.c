@@ -105,7 +105,6 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
     struct cairn_deepspeed_target *target = context;
     uint32_t tensors = cairn_layout_tensor_count(target->checkpoint->layout), group = 0, key_at;
     char key[CAIRN_DEEPSPEED_KEY_BYTES_MAX], first[CAIRN_NAME_BYTES_MAX];
-    uint64_t partition;
     cairn_err err;
 
     if (strcmp(word, "tensor") == 0)
@@ -147,8 +146,7 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
         return cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "carried from DeepSpeed: %s %s",
                             word, name);
     out->dims = 1;
-    out->shape[0] =
-        cairn_deepspeed_target_saved(target, group, strcmp(key, "fp32") == 0, &partition);
+    out->shape[0] = cairn_deepspeed_target_saved(target, group, strcmp(key, "fp32") == 0);
     out->identity = flats_begin(target) + key_at * target->groups.group_count + group;
     return CAIRN_OK;
 }

@@ -110,7 +110,7 @@ read_all(struct cairn_checkpoint *checkpoint)
 
     err = cairn_deepspeed_folder(&checkpoint->place, "latest", folder, checkpoint->complaint);
     if (!err)
-        err = cairn_deepspeed_files_list(&checkpoint->place, folder, &files, checkpoint->complaint);
+        err = cairn_deepspeed_files_list(checkpoint, folder, &files);
     if (!err)
         err = read_parts(checkpoint, &files, &spreading);
     if (!err)

@@ -479,10 +479,9 @@ check_request(struct cairn_deepspeed_make *make)
     const struct cairn_parallelism *wanted = &make->options->parallelism;
 
     if (make->options->zero == 0)
-        return cairn_complain(make->checkpoint->complaint, CAIRN_INVAL,
-                              "%s did not come from DeepSpeed; give with --zero the optimizer that "
-                              "will load it: 1, 2 or 3, or bf16 for BF16_Optimizer",
-                              make->checkpoint->place.path);
+        return cairn_refuse(make->checkpoint, CAIRN_INVAL,
+                            "did not come from DeepSpeed; give with --zero the optimizer that "
+                            "will load it: 1, 2 or 3, or bf16 for BF16_Optimizer");
     if (wanted->pp > 1 || wanted->ep > 1)
         return cairn_complain(make->checkpoint->complaint, CAIRN_INVAL,
                               "DeepSpeed's files are made for data and tensor parallelism only; "

@@ -74,12 +74,10 @@ uint32_t *cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint);
 bool cairn_deepspeed_is_own(const char *name);
 
 /* Puts the source's opaque state that is not DeepSpeed's into a model_states object:
- * deepspeed/rest.c, as the next two. CAIRN_NOMEM. */
+ * deepspeed/rest.c, as the next one. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint,
                                                        struct cairn_pickle *tree,
                                                        struct cairn_pickle_node *root);
-/* Takes the key out of an object, with what is under it. */
-void cairn_deepspeed_carried_remove(struct cairn_pickle_node *root);
 /* Adds what lies there in a file to the checkpoint. Errors of cairn_torch_source_add;
  * CAIRN_CORRUPT; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint,

@@ -17,20 +17,19 @@ struct reading {
     struct cairn_deepspeed_state *state;
     struct cairn_torch_source source;
     uint32_t rank;
-    char where[CAIRN_NAME_BYTES_MAX]; /* the file, for messages */
 };
 
 static cairn_err
 refuse(const struct reading *reading, const char *why)
 {
-    return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT, "%s", why);
+    return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_CORRUPT, "%s", why);
 }
 
 static cairn_err
 refuse_tensor(const struct reading *reading, const char *why)
 {
     return cairn_refuse_file(
-        reading->checkpoint, reading->where, CAIRN_VERSION,
+        reading->checkpoint, reading->source.path, CAIRN_VERSION,
         "is of a job with tensor parallelism, and %s; merge it with the framework that wrote it",
         why);
 }
@@ -62,7 +61,7 @@ read_cuts(struct reading *reading, const struct cairn_pickle_node *root, uint64_
         return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
     if (!cairn_deepspeed_cuts_agree(&state->cuts, info, state->part_count, state->part, name))
         return cairn_refuse_file(
-            reading->checkpoint, reading->where, CAIRN_VERSION,
+            reading->checkpoint, reading->source.path, CAIRN_VERSION,
             "affine_map says of %s that it is cut otherwise than in equal parts along one "
             "dimension, which is not read; merge it with the framework that wrote it",
             name);
@@ -80,7 +79,7 @@ check_degrees(struct reading *reading, const struct cairn_pickle_node *root)
 
     if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) &&
         degree != state->part_count)
-        return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT,
+        return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_CORRUPT,
                                  "is of a job with model parallelism of %" PRIu64
                                  ", and there are model_states of %" PRIu32
                                  "; copy the others from the nodes that wrote them",
@@ -101,7 +100,7 @@ check_experts(const struct reading *reading, const struct cairn_pickle_node *roo
 
         if (said && said->kind != CAIRN_PICKLE_NONE &&
             !(said->kind == CAIRN_PICKLE_LIST && said->count == 0))
-            return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_VERSION,
+            return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_VERSION,
                                      "is of a job with expert parallelism (%s), which is not read; "
                                      "merge it with the framework that wrote it",
                                      keys[i]);
@@ -112,7 +111,7 @@ check_experts(const struct reading *reading, const struct cairn_pickle_node *roo
 static cairn_err
 refuse_cut(const struct reading *reading, const char *path, const char *why)
 {
-    return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_VERSION,
+    return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_VERSION,
                              "how %s is cut by tensor parallelism: %s", path, why);
 }
 
@@ -172,7 +171,7 @@ read_facts(struct reading *reading, const struct cairn_pickle_node *root)
     err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
     if (err)
         return err == CAIRN_CORRUPT ? refuse(reading, why) : err;
-    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where);
+    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->source.path);
     return !err && state->cut ? cut_parameters(reading) : err;
 }
 
@@ -360,7 +359,7 @@ add_fragment(struct reading *reading, struct cairn_pickle_node *node, const char
         return refuse(reading, "a frozen parameter is too large");
     part = cairn_deepspeed_evenly(frozen.elements, reading->state->ranks);
     if (tensor->view.shape[0] != part)
-        return cairn_refuse_file(reading->checkpoint, reading->where, CAIRN_CORRUPT,
+        return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_CORRUPT,
                                  "frozen parameter %s has a part of %" PRIu64
                                  " elements, and its shape in %" PRIu32 " ranks makes %" PRIu64,
                                  path, tensor->view.shape[0], reading->state->ranks, part);
@@ -404,7 +403,7 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
             return refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
         if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &expert))
             return cairn_refuse_file(
-                reading->checkpoint, reading->where, CAIRN_VERSION,
+                reading->checkpoint, reading->source.path, CAIRN_VERSION,
                 "%s is a frozen parameter of an expert; ZeRO 2 saves only the first rank's alone; "
                 "save with exclude_frozen_parameters, or with ZeRO 1",
                 path);
@@ -421,7 +420,7 @@ static cairn_err
 tell_unmet(const struct reading *reading)
 {
     const char *unmet = reading->state->cut && reading->rank == 0 && reading->state->part == 0
-                            ? cairn_deepspeed_cuts_unmet(&reading->state->cuts)
+                            ? cairn_deepspeed_patterns_unmet(&reading->state->cuts.patterns)
                             : NULL;
 
     return unmet
@@ -438,10 +437,8 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
 {
     struct reading reading = {.checkpoint = checkpoint, .state = state, .rank = rank};
     struct cairn_pickle_node *root;
-    cairn_err err;
+    cairn_err err = cairn_torch_source_open(checkpoint, path, &reading.source);
 
-    (void)snprintf(reading.where, sizeof(reading.where), "%s", path);
-    err = cairn_torch_source_open(checkpoint, path, &reading.source);
     root = reading.source.torch.root;
     if (!err)
         err = rank == 0 ? read_facts(&reading, root) : compare_facts(&reading, root);
@@ -454,7 +451,7 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err && rank == 0 && state->part == 0)
         err = cairn_deepspeed_carried_take(checkpoint, &reading.source);
     if (!err && rank > 0)
-        cairn_deepspeed_carried_remove(root);
+        cairn_torch_carry_remove(root, CAIRN_DEEPSPEED_CARRIED);
     if (!err && state->layers.count > 0 && state->has_groups)
         err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root,
                                              path);

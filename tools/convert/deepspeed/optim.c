@@ -15,14 +15,13 @@ struct reading {
     struct cairn_deepspeed_state *state;
     struct cairn_torch_source source;
     uint32_t rank;
-    const char *path;
     struct cairn_pickle_node *optimizer; /* the dict in the file */
 };
 
 static cairn_err
 refuse(const struct reading *reading, const char *why)
 {
-    return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_CORRUPT, "%s", why);
+    return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_CORRUPT, "%s", why);
 }
 
 static struct cairn_deepspeed_share
@@ -39,7 +38,7 @@ name_state(const struct reading *reading, const char *key,
            char name[CAIRN_NAME_BYTES_MAX])
 {
     if (cairn_deepspeed_state_name(key, parameter, expert_rank, name) != CAIRN_OK)
-        return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_VERSION,
+        return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_VERSION,
                                  "the name %s of parameter %s is longer than %d bytes", key,
                                  parameter->name, CAIRN_NAME_BYTES_MAX - 1);
     return CAIRN_OK;
@@ -65,7 +64,7 @@ check_tied(const struct reading *reading, const char *name, enum cairn_dtype dty
     if (known->dtype == dtype &&
         cairn_shape_equal(known->dims, known->shape, parameter->dims, parameter->shape))
         return CAIRN_OK;
-    return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_CORRUPT,
+    return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_CORRUPT,
                              "%s has another type or shape here than in an earlier stage, so the "
                              "files are of different checkpoints; take all of one",
                              name);
@@ -139,7 +138,7 @@ read_buffer(struct reading *reading, const char *key, uint32_t group,
         return refuse(reading, "a flat buffer of the optimizer is not flat");
     if (buffer->view.shape[0] != partition && buffer->view.shape[0] != lean)
         return cairn_refuse_file(
-            reading->checkpoint, reading->path, CAIRN_CORRUPT,
+            reading->checkpoint, reading->source.path, CAIRN_CORRUPT,
             "the %s of group %" PRIu32 " has %" PRIu64 " elements, and param_shapes in %" PRIu32
             " ranks makes %" PRIu64 " (%" PRIu64
             " without padding); the file is of another checkpoint",
@@ -170,7 +169,7 @@ read_scalar(struct reading *reading, const char *key, uint32_t group,
     err = cairn_torch_source_load(reading->checkpoint, &reading->source, tensor, scalar.value,
                                   sizeof(scalar.value));
     if (!err)
-        err = cairn_deepspeed_agree(reading->state, reading->path, reading->rank, &scalar,
+        err = cairn_deepspeed_agree(reading->state, reading->source.path, reading->rank, &scalar,
                                     reading->checkpoint->complaint);
     if (!err && share.expert_rank > 0 && share.rank == 0) { /* the first experts' is there */
         err = name_state(reading, key, &reading->state->groups.parameters[known->first], 0, name);
@@ -220,8 +219,8 @@ read_group_state(struct reading *reading, uint32_t group, const struct cairn_pic
 
             (void)snprintf(scalar.key, sizeof(scalar.key), "%s", key);
             memcpy(scalar.value, &number, sizeof(number));
-            err = cairn_deepspeed_agree(reading->state, reading->path, reading->rank, &scalar,
-                                        reading->checkpoint->complaint);
+            err = cairn_deepspeed_agree(reading->state, reading->source.path, reading->rank,
+                                        &scalar, reading->checkpoint->complaint);
         }
     }
     return err;
@@ -265,7 +264,7 @@ check_paddings(const struct reading *reading)
                  said;
 
         if (!cairn_pickle_u64(paddings->items[i], &said) || said != padding)
-            return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_CORRUPT,
+            return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_CORRUPT,
                                      "group_paddings of group %" PRIu32 " is not the %" PRIu64
                                      " that param_shapes in %" PRIu32 " ranks makes it",
                                      i, padding, reading->state->ranks);
@@ -327,10 +326,8 @@ read_layout(struct reading *reading)
     if (reading->state->stage3 != (stage == 3))
         return refuse(reading, "its ZeRO stage is not the one in the names of the files");
     if (cairn_pickle_get(reading->optimizer, "ds_zero_partition_groups"))
-        return cairn_complain(
-            reading->checkpoint->complaint, CAIRN_VERSION,
-            "%s/%s partitions experts over groups of ranks, which is not supported",
-            reading->checkpoint->place.path, reading->path);
+        return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_VERSION,
+                                 "partitions experts over groups of ranks, which is not supported");
     if (!cairn_pickle_is_list(gaps))
         return CAIRN_OK;
     if (gaps->count != groups->group_count)
@@ -343,7 +340,7 @@ read_layout(struct reading *reading)
         if (groups->groups[i].count > 0 &&
             groups->parameters[groups->groups[i].first].own_experts > 0 &&
             groups->groups[i].elements != lean)
-            return cairn_refuse_file(reading->checkpoint, reading->path, CAIRN_VERSION,
+            return cairn_refuse_file(reading->checkpoint, reading->source.path, CAIRN_VERSION,
                                      "was saved with parameter_alignment, which is not read of "
                                      "experts; load it with DeepSpeed and save it without");
     }
@@ -369,10 +366,9 @@ cairn_err
 cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
                            const char *path, uint32_t rank)
 {
-    struct reading reading = {.checkpoint = checkpoint, .state = state, .rank = rank, .path = path};
-    cairn_err err;
+    struct reading reading = {.checkpoint = checkpoint, .state = state, .rank = rank};
+    cairn_err err = cairn_torch_source_open(checkpoint, path, &reading.source);
 
-    err = cairn_torch_source_open(checkpoint, path, &reading.source);
     reading.optimizer = cairn_pickle_get(reading.source.torch.root, "optimizer_state_dict");
     if (!err && !cairn_pickle_pairs(reading.optimizer))
         err = refuse(&reading, "it holds no optimizer_state_dict");
@@ -388,8 +384,9 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err) {
         struct cairn_pickle *tree = &reading.source.torch.tree;
 
-        cairn_deepspeed_forget(tree, reading.optimizer, "group_paddings");
-        cairn_deepspeed_forget(tree, reading.optimizer, "param_slice_mappings");
+        cairn_torch_carry_replace(reading.optimizer, "group_paddings", cairn_pickle_none(tree));
+        cairn_torch_carry_replace(reading.optimizer, "param_slice_mappings",
+                                  cairn_pickle_none(tree));
         cairn_deepspeed_set_ranks(tree, reading.optimizer, "partition_count", 1);
         cairn_deepspeed_tensor_forget(reading.optimizer);
         if (state->layers.count > 0)

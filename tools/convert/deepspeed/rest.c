@@ -43,12 +43,6 @@ cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint)
     return order;
 }
 
-void
-cairn_deepspeed_carried_remove(struct cairn_pickle_node *root)
-{
-    cairn_torch_carry_remove(root, CAIRN_DEEPSPEED_CARRIED);
-}
-
 /* What was carried already, other than opaque state, as far as it is still there. */
 static void
 keep_carried(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
@@ -91,7 +85,7 @@ cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct ca
             cairn_torch_carried_put(tree, &carried, tensor);
     }
     free(order);
-    cairn_deepspeed_carried_remove(root);
+    cairn_torch_carry_remove(root, CAIRN_DEEPSPEED_CARRIED);
     if (carried)
         cairn_pickle_set(tree, root, CAIRN_DEEPSPEED_CARRIED, carried);
     return cairn_pickle_done(tree);
@@ -107,7 +101,7 @@ cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint, struct cairn_t
 
     cairn_torch_carry_remove(carried, "opaque"); /* found again by what it is */
     if (carried && (!cairn_pickle_pairs(carried) || cairn_pickle_pairs(carried)->count == 0))
-        cairn_deepspeed_carried_remove(source->torch.root);
+        cairn_torch_carry_remove(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
     return err;
 }
 

@@ -74,12 +74,6 @@ cairn_deepspeed_masters(struct cairn_pickle *tree, uint32_t group_count)
 }
 
 void
-cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node *dict, const char *key)
-{
-    cairn_torch_carry_replace(dict, key, cairn_pickle_none(tree));
-}
-
-void
 cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
                           const char *key, uint32_t ranks)
 {
@@ -186,7 +180,7 @@ static cairn_err
 keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *source, int which)
 {
     leave_out_shared(source);
-    cairn_deepspeed_carried_remove(source->torch.root);
+    cairn_torch_carry_remove(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
     return cairn_pickle_write(&source->torch.tree, source->torch.root, &state->carried[which],
                               &state->carried_bytes[which], NULL);
 }

@@ -163,10 +163,6 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_buffer_names(const struct cairn_pickl
 void cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
                                const char *key, uint32_t ranks);
 
-/* What a dict has under a key becomes None. */
-void cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
-                            const char *key);
-
 /* Carries the rest of a rank's object if it differs from rank 0's (which: 0 model, 1 optim). */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint,
                                                  struct cairn_deepspeed_state *state,

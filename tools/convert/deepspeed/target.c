@@ -138,13 +138,12 @@ cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const c
 
 uint64_t
 cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32_t group,
-                             bool master, uint64_t *partition)
+                             bool master)
 {
     bool padded = master ? !target->stage_known : !target->elastic;
 
-    *partition = cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
     return target->stage3 || padded
-               ? *partition
+               ? cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks)
                : cairn_deepspeed_unpadded(&target->groups, group, target->ranks, target->rank);
 }
 
@@ -249,18 +248,17 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
     if (!err)
         err = choose_spread(target, wanted);
     if (!err && target->ranks % target->spread != 0)
-        return cairn_complain(target->checkpoint->complaint, CAIRN_INVAL,
-                              "experts cannot be spread over %" PRIu32 " of %" PRIu32
-                              " ranks; use a --dp that is a multiple of --ep",
-                              target->spread, target->ranks);
+        return cairn_refuse(target->checkpoint, CAIRN_INVAL,
+                            "experts cannot be spread over %" PRIu32 " of %" PRIu32
+                            " ranks; use a --dp that is a multiple of --ep",
+                            target->spread, target->ranks);
     target->groups.data_first = cairn_pickle_is_true(first);
     if (!err)
         err = cairn_deepspeed_experts_spread(&target->groups, &target->layers, target->spread,
                                              &local, &why);
     if (err == CAIRN_VERSION)
-        err = cairn_complain(target->checkpoint->complaint, CAIRN_INVAL,
-                             "%s, for --ep %" PRIu32 ": %s", target->checkpoint->place.path,
-                             target->spread, why);
+        err = cairn_refuse(target->checkpoint, CAIRN_INVAL, "for --ep %" PRIu32 ": %s",
+                           target->spread, why);
     if (!err) {
         struct cairn_deepspeed_groups whole = target->groups;
 
@@ -365,10 +363,9 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (target->ranks == 0)
         target->ranks = 1;
     if (!has(target, CAIRN_DEEPSPEED_MODEL))
-        return cairn_complain(checkpoint->complaint, CAIRN_INVAL,
-                              "%s did not come from DeepSpeed: the groups of its optimizer are "
-                              "unknown; convert a checkpoint that DeepSpeed saved",
-                              checkpoint->place.path);
+        return cairn_refuse(checkpoint, CAIRN_INVAL,
+                            "did not come from DeepSpeed: the groups of its optimizer are "
+                            "unknown; convert a checkpoint that DeepSpeed saved");
     cairn_deepspeed_scoped(part, 0, CAIRN_DEEPSPEED_OPTIM, optim);
     target->has_groups = has(target, optim) || has(target, CAIRN_DEEPSPEED_OPTIM);
     err = cairn_deepspeed_object_load(target, 0, 0, &object);

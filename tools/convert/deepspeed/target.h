@@ -119,9 +119,9 @@ uint32_t cairn_deepspeed_target_past_alias(const struct cairn_deepspeed_target *
 /* A tensor of the source by name, past an alias; UINT32_MAX. */
 uint32_t cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const char *name);
 
-/* Elements of a rank's buffer of a group as they are saved, and with the padding. */
+/* Elements of a rank's buffer of a group as they are saved. */
 uint64_t cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32_t group,
-                                      bool master, uint64_t *partition);
+                                      bool master);
 
 /* Opaque state: "bf16_", which then stands before "zero_pp_rank" in names of optim_states files. */
 #define CAIRN_DEEPSPEED_PREFIX "deepspeed/optim_prefix"

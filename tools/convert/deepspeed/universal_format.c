@@ -316,7 +316,7 @@ make_optimizer(struct reading *reading, struct cairn_torch_source *source)
                      stage3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups", masters);
     if (!stage3)
         cairn_pickle_set(tree, optimizer, "param_slice_mappings", cairn_pickle_none(tree));
-    cairn_deepspeed_forget(tree, optimizer, "group_paddings");
+    cairn_torch_carry_replace(optimizer, "group_paddings", cairn_pickle_none(tree));
     cairn_deepspeed_set_ranks(tree, optimizer, "partition_count", 1);
     cairn_pickle_set(tree, root, "optimizer_state_dict", optimizer);
     if (cairn_pickle_get(source->torch.root, "ds_config"))
@@ -623,8 +623,7 @@ read_all(struct cairn_checkpoint *checkpoint)
     err = cairn_deepspeed_folder(&checkpoint->place, "latest_universal", reading.folder,
                                  checkpoint->complaint);
     if (!err)
-        err = cairn_deepspeed_files_list(&checkpoint->place, reading.folder, &files,
-                                         checkpoint->complaint);
+        err = cairn_deepspeed_files_list(checkpoint, reading.folder, &files);
     if (!err && (files.part_count > 1 || files.layer_count > 0))
         err = cairn_refuse(checkpoint, CAIRN_VERSION,
                            "is of a job with model parallelism, which is not read in this form; "

@@ -33,15 +33,14 @@ add_tensors(struct cairn_mdist_reading *reading, struct cairn_torch_source *sour
         if (tensor->node->kind != CAIRN_PICKLE_OBJECT)
             continue; /* held twice, and named already */
         if (strlen(tensor->name) >= CAIRN_NAME_BYTES_MAX)
-            return cairn_complain(
-                reading->checkpoint->complaint, CAIRN_INVAL,
-                "%s/" CAIRN_MDIST_COMMON
-                ": the tensor at %.200s… has a path of more than %d bytes; take it out of the file",
-                reading->checkpoint->place.path, tensor->name, CAIRN_NAME_BYTES_MAX - 1);
+            return cairn_refuse_file(
+                reading->checkpoint, CAIRN_MDIST_COMMON, CAIRN_INVAL,
+                "the tensor at %.200s… has a path of more than %d bytes; take it out of "
+                "the file",
+                tensor->name, CAIRN_NAME_BYTES_MAX - 1);
         if (cairn_layout_tensor_find(reading->checkpoint->layout, tensor->name) != UINT32_MAX)
-            return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
-                                  "%s/" CAIRN_MDIST_COMMON ": duplicate tensor %.200s",
-                                  reading->checkpoint->place.path, tensor->name);
+            return cairn_refuse_file(reading->checkpoint, CAIRN_MDIST_COMMON, CAIRN_CORRUPT,
+                                     "duplicate tensor %.200s", tensor->name);
         err =
             cairn_torch_source_add(reading->checkpoint, source, tensor, tensor->name, CAIRN_BUFFER);
     }
@@ -56,11 +55,10 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *k
     size_t key_bytes;
 
     if (!cairn_pickle_copy_text(key, name, sizeof(name) - sizeof(".pickle")) || strchr(name, '/'))
-        return cairn_complain(
-            reading->checkpoint->complaint, CAIRN_CORRUPT,
-            "%s/" CAIRN_MDIST_COMMON
-            " has a key that is not a plain text (a %s); it is not a common.pt of Megatron-Core",
-            reading->checkpoint->place.path, cairn_pickle_kind_name(key));
+        return cairn_refuse_file(
+            reading->checkpoint, CAIRN_MDIST_COMMON, CAIRN_CORRUPT,
+            "has a key that is not a plain text (a %s); it is not of Megatron-Core",
+            cairn_pickle_kind_name(key));
     key_bytes = strlen(name);
     if (strcmp(name, "optimizer") == 0)
         reading->optimizer = value;
@@ -134,10 +132,9 @@ read_file(struct cairn_mdist_reading *reading)
     cairn_err err = cairn_torch_source_open(reading->checkpoint, CAIRN_MDIST_COMMON, source);
 
     if (!err && !cairn_pickle_pairs(source->torch.root))
-        err = cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
-                             "%s/" CAIRN_MDIST_COMMON " holds no dict, but a %s",
-                             reading->checkpoint->place.path,
-                             cairn_pickle_kind_name(source->torch.root));
+        err = cairn_refuse_file(reading->checkpoint, CAIRN_MDIST_COMMON, CAIRN_CORRUPT,
+                                "holds no dict, but a %s",
+                                cairn_pickle_kind_name(source->torch.root));
     if (!err) {
         note_args(reading, source->torch.root);
         err = add_tensors(reading, source);
@@ -154,8 +151,6 @@ cairn_mdist_read_common(struct cairn_mdist_reading *reading)
         if (!reading->metadata.entries[i].chunks &&
             strcmp(reading->metadata.entries[i].name, CAIRN_MDIST_COMMON_KEY) == 0)
             return read_object(reading, i);
-    return cairn_complain(reading->checkpoint->complaint, CAIRN_NOT_FOUND,
-                          "%s/" CAIRN_MDIST_COMMON
-                          " is missing: the checkpoint is not whole; take another copy",
-                          reading->checkpoint->place.path);
+    return cairn_refuse_file(reading->checkpoint, CAIRN_MDIST_COMMON, CAIRN_NOT_FOUND,
+                             "is missing: the checkpoint is not whole; take another copy");
 }

@@ -510,9 +510,9 @@ finds_parts_of_tensor_parallelism(void **state)
         assert_null(cairn_deepspeed_cut(&cuts, "b.weight", 2, shape, 3, 1, &cut));
         assert_true(cut.shape[0] == 12 && cut.shape[1] == 6 && cut.box_count == 1);
         assert_true(cut.boxes[0].start[0] == 4 && cut.boxes[0].start[1] == 0);
-        assert_string_equal(cairn_deepspeed_cuts_unmet(&cuts), "^a\\.w\\w+$");
+        assert_string_equal(cairn_deepspeed_patterns_unmet(&cuts.patterns), "^a\\.w\\w+$");
         assert_null(cairn_deepspeed_cut(&cuts, "a.weight", 2, shape, 3, 1, &cut));
-        assert_null(cairn_deepspeed_cuts_unmet(&cuts));
+        assert_null(cairn_deepspeed_patterns_unmet(&cuts.patterns));
         assert_memory_equal(cut.shape, cases[i].whole, sizeof(cases[i].whole));
         assert_int_equal(cut.box_count, cases[i].boxes);
         for (uint32_t b = 0; b < cut.box_count; b++) {

@@ -279,9 +279,9 @@ buffers_follow_from_ranks(void **state)
             buffers[g].first = first;
             buffers[g].count = cases[i].counts[g];
         }
-        assert_int_equal(cairn_deepspeed_splits_find(&groups, settings, cases[i].size,
-                                                     cases[i].ranks, &splits),
-                         CAIRN_OK);
+        assert_int_equal(
+            cairn_deepspeed_splits_find(&groups, settings, cases[i].size, cases[i].ranks, &splits),
+            CAIRN_OK);
         assert_int_equal(splits.alike, cases[i].fit);
         assert_true(splits.known);
         cairn_deepspeed_splits_fini(&splits);
