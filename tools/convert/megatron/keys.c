@@ -75,13 +75,9 @@ by_place(const void *left, const void *right)
     const struct found *a = left, *b = right;
     const char *classes = "BLA";
 
-    if (a->class != b->class)
-        return strchr(classes, a->class) < strchr(classes, b->class) ? -1 : 1;
-    if (a->layer != b->layer)
-        return a->layer < b->layer ? -1 : 1;
-    if (a->shared != b->shared)
-        return a->shared ? 1 : -1;
-    return CAIRN_COMPARE(a->order, b->order) ?: strcmp(a->name, b->name);
+    return CAIRN_COMPARE(strchr(classes, a->class), strchr(classes, b->class)) ?:
+           CAIRN_COMPARE(a->layer, b->layer) ?: CAIRN_COMPARE(a->shared, b->shared) ?:
+           CAIRN_COMPARE(a->order, b->order) ?: strcmp(a->name, b->name);
 }
 
 static size_t

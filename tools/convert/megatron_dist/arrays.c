@@ -19,18 +19,15 @@ struct named {
 static int
 compare_names(const struct cairn_mdist_name *a, const struct cairn_mdist_name *b)
 {
-    int order = strcmp(a->pattern, b->pattern);
-
-    return order ? order : strcmp(a->state, b->state);
+    return strcmp(a->pattern, b->pattern) ?: strcmp(a->state, b->state);
 }
 
 static int
 compare_named(const void *left, const void *right)
 {
     const struct named *a = left, *b = right;
-    int order = compare_names(a->name, b->name);
 
-    return order ? order : a->member.tensor < b->member.tensor ? -1 : 1;
+    return compare_names(a->name, b->name) ?: CAIRN_COMPARE(a->member.tensor, b->member.tensor);
 }
 
 /* Sorts by the numbers whose bits are set, then by the others. */

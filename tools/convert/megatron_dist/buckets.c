@@ -39,9 +39,10 @@ struct cairn_mdist_place {
     uint64_t number[2];    /* where there is no dimension; UINT64_MAX: it has none at all */
 };
 
-/* All zero is the empty value; who uses it allocates and frees the arrays. */
-struct cairn_mdist_order {
+struct finding {
     struct cairn_mdist_reading *reading;
+    struct bucket *buckets;
+    uint32_t bucket_count;
     struct cairn_mdist_place *places; /* [entry_count] */
     uint32_t *model;                  /* entries of parameters, in order */
     uint32_t model_count;
@@ -60,10 +61,10 @@ struct cairn_mdist_rank {
 
 /* Complains that the order cannot be told; CAIRN_INVAL. */
 static cairn_err
-refuse(const struct cairn_mdist_order *order, const char *why)
+refuse(const struct finding *finding, const char *why)
 {
     return cairn_refuse(
-        order->reading->checkpoint, CAIRN_INVAL,
+        finding->reading->checkpoint, CAIRN_INVAL,
         "the optimizer is dp_reshardable, and which parameter lies where is unknown: %s; load it "
         "with Megatron-Core and save it with --dist-ckpt-optim-fully-reshardable",
         why);
@@ -96,14 +97,14 @@ find_place(const struct cairn_mdist_array *array, struct cairn_mdist_place *plac
 
 /* Lists the model's arrays; `places` and `model` have room for all entries. Complained about. */
 static cairn_err
-order_model(struct cairn_mdist_order *order)
+order_model(struct finding *finding)
 {
-    struct cairn_mdist_reading *reading = order->reading;
+    struct cairn_mdist_reading *reading = finding->reading;
     uint32_t tensors;
 
     for (uint32_t i = 0; i < reading->metadata.entry_count; i++) {
         const struct cairn_mdist_array *array = &reading->arrays[i];
-        uint64_t *counts[2] = {&order->layers, &order->experts};
+        uint64_t *counts[2] = {&finding->layers, &finding->experts};
         const char *name = array->name.pattern;
         size_t bytes = strlen(name);
 
@@ -111,51 +112,51 @@ order_model(struct cairn_mdist_order *order)
             cairn_layout_tensor(reading->checkpoint->layout, array->first)->kind != CAIRN_PARAM ||
             (bytes > 12 && strcmp(name + bytes - 12, ".expert_bias") == 0)) /* a buffer */
             continue;
-        if (!find_place(array, &order->places[i]))
-            return refuse(order, "it has layers outside of the decoder");
+        if (!find_place(array, &finding->places[i]))
+            return refuse(finding, "it has layers outside of the decoder");
         for (int n = 0; n < 2; n++) {
-            uint64_t count = order->places[i].dimension[n] != UINT32_MAX
-                                 ? array->shape[order->places[i].dimension[n]]
-                                 : order->places[i].number[n] + 1; /* none: 0 */
+            uint64_t count = finding->places[i].dimension[n] != UINT32_MAX
+                                 ? array->shape[finding->places[i].dimension[n]]
+                                 : finding->places[i].number[n] + 1; /* none: 0 */
 
             if (count > *counts[n])
                 *counts[n] = count;
         }
-        order->model[order->model_count++] = i;
+        finding->model[finding->model_count++] = i;
     }
     tensors = cairn_layout_tensor_count(reading->checkpoint->layout);
-    if (order->layers > tensors || order->experts > tensors)
-        return refuse(order, "it has numbers of layers without a layer");
-    return order->layers > 0 ? CAIRN_OK : refuse(order, "it has no layers");
+    if (finding->layers > tensors || finding->experts > tensors)
+        return refuse(finding, "it has numbers of layers without a layer");
+    return finding->layers > 0 ? CAIRN_OK : refuse(finding, "it has no layers");
 }
 
 static bool
-has_number(const struct cairn_mdist_order *order, uint32_t entry, int which, uint64_t number)
+has_number(const struct finding *finding, uint32_t entry, int which, uint64_t number)
 {
-    const struct cairn_mdist_place *place = &order->places[entry];
+    const struct cairn_mdist_place *place = &finding->places[entry];
 
     if (place->dimension[which] != UINT32_MAX)
-        return number < order->reading->arrays[entry].shape[place->dimension[which]];
+        return number < finding->reading->arrays[entry].shape[place->dimension[which]];
     return place->number[which] == number;
 }
 
 static bool
-is_numbered(const struct cairn_mdist_order *order, uint32_t entry, int which)
+is_numbered(const struct finding *finding, uint32_t entry, int which)
 {
-    return order->places[entry].dimension[which] != UINT32_MAX ||
-           order->places[entry].number[which] != UINT64_MAX;
+    return finding->places[entry].dimension[which] != UINT32_MAX ||
+           finding->places[entry].number[which] != UINT64_MAX;
 }
 
 static cairn_err
-add_parameter(struct cairn_mdist_order *order, uint32_t entry, uint64_t layer, uint64_t expert,
-              bool tied)
+add_parameter(struct finding *finding, uint32_t entry, uint64_t layer, uint64_t expert, bool tied)
 {
-    const struct cairn_mdist_place *place = &order->places[entry];
+    const struct cairn_mdist_place *place = &finding->places[entry];
     struct cairn_mdist_parameter *parameter;
 
-    if (!cairn_array_grow(&order->parameters, order->parameter_count, sizeof(*order->parameters)))
+    if (!cairn_array_grow(&finding->parameters, finding->parameter_count,
+                          sizeof(*finding->parameters)))
         return CAIRN_NOMEM;
-    parameter = &order->parameters[order->parameter_count++];
+    parameter = &finding->parameters[finding->parameter_count++];
     *parameter = (struct cairn_mdist_parameter){.entry = entry, .tied = tied};
     if (place->dimension[0] != UINT32_MAX)
         parameter->numbers[place->dimension[0]] = layer;
@@ -167,77 +168,77 @@ add_parameter(struct cairn_mdist_order *order, uint32_t entry, uint64_t layer, u
 /* Experts one after the other; or, where they are multiplied together (moe_grouped_gemm), first
  * all of one weight and then all of the next. */
 static cairn_err
-add_experts(struct cairn_mdist_order *order, const struct cairn_mdist_rank *rank, uint64_t layer)
+add_experts(struct finding *finding, const struct cairn_mdist_rank *rank, uint64_t layer)
 {
     uint64_t experts = rank->expert_end - rank->expert_begin;
-    uint64_t count = experts * order->model_count;
+    uint64_t count = experts * finding->model_count;
     cairn_err err = CAIRN_OK;
 
     for (uint64_t i = 0; i < count && !err; i++) {
-        bool grouped = order->reading->args.grouped_experts;
-        uint64_t at = grouped ? i / experts : i % order->model_count;
-        uint64_t expert = rank->expert_begin + (grouped ? i % experts : i / order->model_count);
-        uint32_t entry = order->model[at];
+        bool grouped = finding->reading->args.grouped_experts;
+        uint64_t at = grouped ? i / experts : i % finding->model_count;
+        uint64_t expert = rank->expert_begin + (grouped ? i % experts : i / finding->model_count);
+        uint32_t entry = finding->model[at];
 
-        if (is_numbered(order, entry, 1) && has_number(order, entry, 0, layer) &&
-            has_number(order, entry, 1, expert))
-            err = add_parameter(order, entry, layer, expert, false);
+        if (is_numbered(finding, entry, 1) && has_number(finding, entry, 0, layer) &&
+            has_number(finding, entry, 1, expert))
+            err = add_parameter(finding, entry, layer, expert, false);
     }
     return err;
 }
 
 static cairn_err
-add_layer(struct cairn_mdist_order *order, const struct cairn_mdist_rank *rank, uint64_t layer)
+add_layer(struct finding *finding, const struct cairn_mdist_rank *rank, uint64_t layer)
 {
     bool experts_added = false;
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t m = 0; m < order->model_count && !err; m++) {
-        uint32_t entry = order->model[m];
+    for (uint32_t m = 0; m < finding->model_count && !err; m++) {
+        uint32_t entry = finding->model[m];
 
-        if (!is_numbered(order, entry, 0) || !has_number(order, entry, 0, layer))
+        if (!is_numbered(finding, entry, 0) || !has_number(finding, entry, 0, layer))
             continue;
-        if (!is_numbered(order, entry, 1)) {
+        if (!is_numbered(finding, entry, 1)) {
             if (rank->dense)
-                err = add_parameter(order, entry, layer, 0, false);
+                err = add_parameter(finding, entry, layer, 0, false);
             continue;
         }
         if (!rank->expert || experts_added)
             continue;
         experts_added = true;
-        err = add_experts(order, rank, layer);
+        err = add_experts(finding, rank, layer);
     }
     return err;
 }
 
 /* Lists the parameters of a rank again. CAIRN_NOMEM. */
 static cairn_err
-order_rank(struct cairn_mdist_order *order, const struct cairn_mdist_rank *rank)
+order_rank(struct finding *finding, const struct cairn_mdist_rank *rank)
 {
-    uint64_t layers = order->layers / rank->stages;
+    uint64_t layers = finding->layers / rank->stages;
     uint32_t embedding = UINT32_MAX;
     bool behind = false, output = false;
     cairn_err err = CAIRN_OK;
 
-    order->parameter_count = 0;
-    for (uint32_t m = 0; m < order->model_count && !err; m++) {
-        uint32_t entry = order->model[m];
-        const char *name = order->reading->arrays[entry].name.pattern;
+    finding->parameter_count = 0;
+    for (uint32_t m = 0; m < finding->model_count && !err; m++) {
+        uint32_t entry = finding->model[m];
+        const char *name = finding->reading->arrays[entry].name.pattern;
 
-        if (is_numbered(order, entry, 0)) {
+        if (is_numbered(finding, entry, 0)) {
             for (uint64_t i = 0; i < layers && !behind && !err; i++)
-                err = add_layer(order, rank, rank->stage * layers + i);
+                err = add_layer(finding, rank, rank->stage * layers + i);
             behind = true;
             continue;
         }
         embedding = strcmp(name, "embedding.word_embeddings.weight") == 0 ? entry : embedding;
         output = output || strcmp(name, "output_layer.weight") == 0;
         if (rank->dense && rank->stage == (behind ? rank->stages - 1 : 0))
-            err = add_parameter(order, entry, 0, 0, false);
+            err = add_parameter(finding, entry, 0, 0, false);
     }
     if (!err && rank->dense && !output && embedding != UINT32_MAX && rank->stages > 1 &&
         rank->stage == rank->stages - 1)
-        err = add_parameter(order, embedding, 0, 0, true);
+        err = add_parameter(finding, embedding, 0, 0, true);
     return err;
 }
 
@@ -299,15 +300,10 @@ static int
 compare_buckets(const void *left, const void *right)
 {
     const struct bucket *a = left, *b = right;
-    const uint32_t one[] = {a->chained, a->group, a->buffer};
-    const uint32_t other[] = {b->chained, b->group, b->buffer};
-    int order;
 
-    for (int i = 0; i < 3; i++)
-        if (one[i] != other[i])
-            return one[i] < other[i] ? -1 : 1;
-    order = strcmp(a->state, b->state);
-    return order ? order : a->number < b->number ? -1 : a->number > b->number;
+    return CAIRN_COMPARE(a->chained, b->chained) ?: CAIRN_COMPARE(a->group, b->group) ?:
+           CAIRN_COMPARE(a->buffer, b->buffer) ?: strcmp(a->state, b->state) ?:
+           CAIRN_COMPARE(a->number, b->number);
 }
 
 static int
@@ -322,13 +318,6 @@ compare_chunks(const void *left, const void *right)
 struct box {
     uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
     uint64_t elements;
-};
-
-struct finding {
-    struct cairn_mdist_order order;
-    struct cairn_mdist_reading *reading;
-    struct bucket *buckets;
-    uint32_t bucket_count;
 };
 
 /* ---- how a parameter is cut among tensor ranks ---- */
@@ -382,28 +371,21 @@ find_parts(const struct finding *finding, const struct cairn_mdist_parameter *pa
 {
     const struct cairn_mdist_array *array = &finding->reading->arrays[parameter->entry];
     uint64_t ranks = rank->tensor_ranks, at = rank->tensor_rank;
+    bool gate = array->half == CAIRN_MDIST_GATE, whole, halves;
     struct box *boxes = NULL;
     size_t count = 0;
     cairn_err err;
 
     err = list_boxes(finding, parameter, parameter->entry, &boxes, &count);
-    if (!err && array->half == CAIRN_MDIST_GATE) {
-        if (count == 1 || count == ranks) {
-            parts[0] = parts[1] = boxes[count == 1 ? 0 : at];
-            parts[1].start[0] += array->rows / 2;
-            *part_count = 2;
-        } else {
-            err = refuse(&finding->order, "a parameter is cut in another way than by tensor ranks");
-        }
-    } else if (!err && (count == 1 || count == ranks)) {
+    whole = count == 1 || count == ranks;
+    halves = !whole && count == 2 * ranks && !gate && strstr(array->name.pattern, "linear_fc1.");
+    if (!err && !whole && !halves)
+        err = refuse(finding, "a parameter is cut in another way than by tensor ranks");
+    if (!err) {
         parts[0] = boxes[count == 1 ? 0 : at];
-        *part_count = 1;
-    } else if (!err && count == 2 * ranks && strstr(array->name.pattern, "linear_fc1.")) {
-        parts[0] = boxes[at];
-        parts[1] = boxes[ranks + at];
-        *part_count = 2;
-    } else if (!err) {
-        err = refuse(&finding->order, "a parameter is cut in another way than by tensor ranks");
+        parts[1] = halves ? boxes[ranks + at] : parts[0];
+        parts[1].start[0] += gate ? array->rows / 2 : 0;
+        *part_count = gate || halves ? 2 : 1;
     }
     free(boxes);
     return err;
@@ -464,7 +446,7 @@ add_state(struct finding *finding, const struct bucket *bucket,
     if (snprintf(name, sizeof(name), "%s.%s",
                  strcmp(bucket->state, "param") == 0 ? "fp32" : bucket->state,
                  model->name) >= (int)sizeof(name))
-        return refuse(&finding->order, "a name is too long");
+        return refuse(finding, "a name is too long");
     for (uint32_t i = 0; i < part_count; i++)
         end += parts[i].elements;
     for (size_t i = bucket->first; i < bucket->first + bucket->count; i++) {
@@ -472,8 +454,7 @@ add_state(struct finding *finding, const struct bucket *bucket,
         ends = ends || reading->bucket_chunks[i].end == end;
     }
     if (!begins || !ends)
-        return refuse(&finding->order,
-                      "parameters do not begin and end where the parts of a bucket do");
+        return refuse(finding, "parameters do not begin and end where the parts of a bucket do");
     if (parameter->tied)
         return CAIRN_OK; /* the first stage has it */
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name,
@@ -496,8 +477,8 @@ fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t coun
     uint32_t at = 0;
     cairn_err err = CAIRN_OK;
 
-    for (size_t i = finding->order.parameter_count; i-- > 0 && !err;) {
-        const struct cairn_mdist_parameter *parameter = &finding->order.parameters[i];
+    for (size_t i = finding->parameter_count; i-- > 0 && !err;) {
+        const struct cairn_mdist_parameter *parameter = &finding->parameters[i];
         const struct cairn_torch_dtype *dtype =
             cairn_torch_dtype_of(reading->metadata.entries[parameter->entry].dtype);
         struct box parts[2];
@@ -520,13 +501,13 @@ fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t coun
             end += parts[p].elements;
         if (at == count || buckets[at].number != at ||
             end > reading->metadata.entries[buckets[at].entry].shape[0])
-            return refuse(&finding->order, "its parameters are more than its buckets");
+            return refuse(finding, "its parameters are more than its buckets");
         err = add_state(finding, &buckets[at], parameter, parts, part_count, begin);
         cursor = end;
     }
     if (!err &&
         (at + 1 != count || cursor != reading->metadata.entries[buckets[at].entry].shape[0]))
-        err = refuse(&finding->order, "its buckets are more than its parameters");
+        err = refuse(finding, "its buckets are more than its parameters");
     return err;
 }
 
@@ -540,26 +521,25 @@ place_rank(const struct finding *finding, const struct bucket *bucket,
 
     *rank = (struct cairn_mdist_rank){.stages = pp, .tensor_ranks = tp};
     if (parallel->vpp > 1)
-        return refuse(&finding->order, "virtual pipeline stages are not known here");
+        return refuse(finding, "virtual pipeline stages are not known here");
     if (bucket->chained > 1 && bucket->chained != UINT32_MAX)
-        return refuse(&finding->order, "it has more than two optimizers");
+        return refuse(finding, "it has more than two optimizers");
     rank->dense = bucket->chained != 1;
     rank->expert = bucket->chained != 0; /* one optimizer has all */
     if (rank->dense) {
         rank->tensor_rank = bucket->group % tp;
         rank->stage = bucket->group / tp;
-        rank->expert_end = finding->order.experts;
+        rank->expert_end = finding->experts;
     } else {
         rank->tensor_ranks = etp;
         rank->tensor_rank = bucket->group % etp;
         rank->stage = bucket->group / etp / ep;
-        rank->expert_begin = bucket->group / etp % ep * (finding->order.experts / ep);
-        rank->expert_end = rank->expert_begin + finding->order.experts / ep;
+        rank->expert_begin = bucket->group / etp % ep * (finding->experts / ep);
+        rank->expert_end = rank->expert_begin + finding->experts / ep;
     }
-    if (rank->stage >= pp || finding->order.layers % pp != 0 || finding->order.experts % ep != 0)
-        return refuse(&finding->order,
-                      "layers, experts and ranks do not divide evenly, as the arguments "
-                      "in common.pt have them");
+    if (rank->stage >= pp || finding->layers % pp != 0 || finding->experts % ep != 0)
+        return refuse(finding, "layers, experts and ranks do not divide evenly, as the arguments "
+                               "in common.pt have them");
     return CAIRN_OK;
 }
 
@@ -578,7 +558,7 @@ list_buckets(struct finding *finding)
         bucket->first = at;
         if (reading->metadata.entries[bucket->entry].dims != 1 ||
             !parse_bucket(reading->metadata.entries[bucket->entry].name, bucket))
-            return refuse(&finding->order, "its buckets have other names than Megatron-Core's");
+            return refuse(finding, "its buckets have other names than Megatron-Core's");
         for (;
              at < reading->bucket_chunk_count && reading->bucket_chunks[at].entry == bucket->entry;
              at++)
@@ -599,17 +579,15 @@ cairn_err
 cairn_mdist_buckets_add(struct cairn_mdist_reading *reading)
 {
     uint32_t entries = reading->metadata.entry_count;
-    struct finding finding = {.order.reading = reading, .reading = reading};
+    struct finding finding = {.reading = reading};
     cairn_err err;
 
     if (reading->bucket_chunk_count == 0)
         return CAIRN_OK;
-    finding.order.places = calloc((size_t)entries + 1, sizeof(*finding.order.places));
-    finding.order.model = calloc((size_t)entries + 1, sizeof(*finding.order.model));
+    finding.places = calloc((size_t)entries + 1, sizeof(*finding.places));
+    finding.model = calloc((size_t)entries + 1, sizeof(*finding.model));
     finding.buckets = calloc((size_t)entries + 1, sizeof(*finding.buckets));
-    err = finding.order.places && finding.order.model && finding.buckets
-              ? order_model(&finding.order)
-              : CAIRN_NOMEM;
+    err = finding.places && finding.model && finding.buckets ? order_model(&finding) : CAIRN_NOMEM;
     if (!err)
         err = list_buckets(&finding);
     for (uint32_t from = 0, to; from < finding.bucket_count && !err; from = to) {
@@ -620,13 +598,13 @@ cairn_mdist_buckets_add(struct cairn_mdist_reading *reading)
             to++;
         err = place_rank(&finding, &finding.buckets[from], &rank);
         if (!err)
-            err = order_rank(&finding.order, &rank);
+            err = order_rank(&finding, &rank);
         if (!err)
             err = fill_buffer(&finding, &finding.buckets[from], to - from, &rank);
     }
-    free(finding.order.places);
-    free(finding.order.model);
+    free(finding.places);
+    free(finding.model);
     free(finding.buckets);
-    free(finding.order.parameters);
+    free(finding.parameters);
     return err;
 }

@@ -42,19 +42,34 @@ cairn_mdist_megatron_fini(struct cairn_mdist_megatron *made)
     memset(made, 0, sizeof(*made));
 }
 
+/* Takes over `bytes`, also on failure. */
+static cairn_err
+add_bytes(struct cairn_mdist_made **list, uint32_t *count, const char *name, uint8_t *bytes,
+          size_t bytes_len)
+{
+    struct cairn_mdist_made *made;
+
+    if (!cairn_array_grow(list, *count, sizeof(**list))) {
+        free(bytes);
+        return CAIRN_NOMEM;
+    }
+    made = &(*list)[(*count)++];
+    *made = (struct cairn_mdist_made){.bytes = bytes, .bytes_len = bytes_len};
+    (void)snprintf(made->name, sizeof(made->name), "%s", name);
+    return CAIRN_OK;
+}
+
 static cairn_err
 add_made(struct cairn_mdist_made **list, uint32_t *count, const char *name,
          const struct cairn_pickle *tree, const struct cairn_pickle_node *node)
 {
-    struct cairn_mdist_made *made;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    cairn_err err = cairn_pickle_done(tree);
 
-    if (!cairn_array_grow(list, *count, sizeof(**list)))
-        return CAIRN_NOMEM;
-    made = &(*list)[*count];
-    memset(made, 0, sizeof(*made));
-    (void)snprintf(made->name, sizeof(made->name), "%s", name);
-    (*count)++;
-    return cairn_pickle_write(tree, node, &made->bytes, &made->bytes_len, NULL);
+    if (!err)
+        err = cairn_pickle_write(tree, node, &bytes, &bytes_len, NULL);
+    return err ? err : add_bytes(list, count, name, bytes, bytes_len);
 }
 
 /* ---- objects of ranks ---- */
@@ -73,21 +88,14 @@ load_object(const struct taking *taking, struct object *object)
     return err;
 }
 
-static void
-end_object(struct object *object)
-{
-    cairn_pickle_fini(&object->tree);
-}
-
 static int
 compare_objects(const void *left, const void *right)
 {
     const struct cairn_megatron_rank *a = &((const struct object *)left)->rank;
     const struct cairn_megatron_rank *b = &((const struct object *)right)->rank;
-    int order = CAIRN_COMPARE(a->pp, b->pp);
 
-    order = order ? order : CAIRN_COMPARE(a->tp, b->tp);
-    return order ? order : CAIRN_COMPARE(a->ep, b->ep);
+    return CAIRN_COMPARE(a->pp, b->pp) ?: CAIRN_COMPARE(a->tp, b->tp) ?:
+           CAIRN_COMPARE(a->ep, b->ep);
 }
 
 /* All carried objects, by stage, tensor- and expert-parallel rank; the caller frees *objects. */
@@ -187,12 +195,10 @@ retake_settings(struct taking *taking)
     if (!err && is_reshardable(object.root)) {
         settings =
             settle(taking, &object.tree, cairn_megatron_settings_plain(&object.tree, object.root));
-        err = cairn_pickle_done(&object.tree);
-        if (!err)
-            err = add_made(&out->values, &out->value_count, "optimizer", &object.tree, settings);
+        err = add_made(&out->values, &out->value_count, "optimizer", &object.tree, settings);
         out->dissolved[object.tensor] = true;
     }
-    end_object(&object);
+    cairn_pickle_fini(&object.tree);
     return err;
 }
 
@@ -236,7 +242,7 @@ take_values(struct taking *taking, struct object *first)
         !cairn_pickle_get(first->root, CAIRN_MEGATRON_CONTENT))
         err = add_made(&out->values, &out->value_count, CAIRN_MEGATRON_CONTENT, &first->tree,
                        cairn_megatron_settings_content(&first->tree));
-    return err ? err : cairn_pickle_done(&first->tree);
+    return err;
 }
 
 /* ---- RNG states ---- */
@@ -293,23 +299,19 @@ static cairn_err
 take_rest(struct taking *taking, struct object *object, const uint8_t *first, size_t first_bytes)
 {
     struct cairn_mdist_megatron *out = taking->out;
-    struct cairn_pickle_node *rest;
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     char name[96];
-    bool equal;
     cairn_err err = write_rest(object, &bytes, &bytes_len);
 
-    equal = !err && bytes_len == first_bytes && memcmp(bytes, first, bytes_len) == 0;
-    free(bytes);
-    if (err || equal)
+    if (err || (bytes_len == first_bytes && memcmp(bytes, first, bytes_len) == 0)) {
+        free(bytes);
         return err;
+    }
     (void)snprintf(name, sizeof(name),
                    "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/megatron/common/shard_0_1",
                    object->rank.tp, object->rank.pp, object->rank.ep);
-    rest = rest_of(object);
-    err = cairn_pickle_done(&object->tree);
-    return err ? err : add_made(&out->objects, &out->object_count, name, &object->tree, rest);
+    return add_bytes(&out->objects, &out->object_count, name, bytes, bytes_len);
 }
 
 static cairn_err
@@ -341,7 +343,7 @@ take_ranks(struct taking *taking, struct object *objects, uint32_t count, struct
             err = take_states(taking, &objects[i], &sizes);
         if (!err)
             err = take_rest(taking, &objects[i], rest, rest_bytes);
-        end_object(&objects[i]);
+        cairn_pickle_fini(&objects[i].tree);
         taking->out->dissolved[objects[i].tensor] = true;
     }
     free(rest);
@@ -378,7 +380,7 @@ cairn_mdist_megatron_take(const struct cairn_checkpoint *source,
     if (!err)
         out->dissolved[objects[0].tensor] = true;
     if (count > 0)
-        end_object(&objects[0]);
+        cairn_pickle_fini(&objects[0].tree);
     free(objects);
     return err;
 }

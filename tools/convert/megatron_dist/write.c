@@ -238,9 +238,8 @@ struct planning {
     struct cairn_dcp_output dcp;
     struct cairn_mdist_arrays arrays;
     struct cairn_mdist_megatron megatron; /* what is made of Megatron-LM's own objects */
-    struct cairn_pickle pickle;           /* what the source kept of its keys */
-    uint8_t *kept_bytes;
-    struct other_key *others; /* sorted */
+    struct cairn_opaque_tree kept;        /* what the source kept of its keys */
+    struct other_key *others;             /* sorted */
     uint32_t other_count;
     const char **apart;
     uint32_t apart_count;
@@ -274,7 +273,7 @@ static const char *
 keep_text(struct planning *planning, const struct cairn_pickle_node *node)
 {
     char *text = node->kind == CAIRN_PICKLE_TEXT
-                     ? cairn_pickle_alloc(&planning->pickle, (uint64_t)node->count + 1)
+                     ? cairn_pickle_alloc(&planning->kept.tree, (uint64_t)node->count + 1)
                      : NULL;
 
     return text && cairn_pickle_copy_text(node, text, (size_t)node->count + 1) ? text : NULL;
@@ -284,19 +283,15 @@ keep_text(struct planning *planning, const struct cairn_pickle_node *node)
 static cairn_err
 load_keys(struct planning *planning)
 {
-    struct cairn_pickle_node *list = NULL;
-    size_t bytes_len = 0;
-    cairn_err err;
+    const struct cairn_pickle_node *list;
+    cairn_err err = cairn_opaque_tree_open(planning->source, CAIRN_MDIST_KEYS, &planning->kept);
 
-    err = cairn_checkpoint_load_opaque(planning->source, CAIRN_MDIST_KEYS,
-                                       CAIRN_MDIST_OBJECT_BYTES_MAX, &planning->kept_bytes,
-                                       &bytes_len);
     if (err)
-        return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
-    err = cairn_pickle_read(&planning->pickle, CAIRN_MDIST_KEYS, planning->kept_bytes, bytes_len,
-                            &list, NULL);
-    if (err || list->kind != CAIRN_PICKLE_LIST)
-        return err == CAIRN_NOMEM ? err : CAIRN_OK;
+        return err == CAIRN_NOT_FOUND || (planning->kept.loaded && err != CAIRN_NOMEM) ? CAIRN_OK
+                                                                                       : err;
+    list = planning->kept.root;
+    if (list->kind != CAIRN_PICKLE_LIST)
+        return CAIRN_OK;
     planning->others = calloc((size_t)list->count + 1, sizeof(*planning->others));
     planning->apart = calloc((size_t)list->count + 1, sizeof(*planning->apart));
     if (!planning->others || !planning->apart)
@@ -377,10 +372,10 @@ choose_key(struct planning *planning, const struct cairn_mdist_name *name, const
         strcmp(read.state, name->state) != 0 || cairn_text_ends(key, "_w") ||
         cairn_text_ends(key, "_v") ||
         strncmp(key, CAIRN_MDIST_CARRIED, strlen(CAIRN_MDIST_CARRIED)) == 0)
-        return cairn_complain(planning->source->complaint, CAIRN_INVAL,
-                              "tensor %s: has a name that means something else in a checkpoint of "
-                              "Megatron-Core (as %.200s); map it to another name, or drop it",
-                              example, key);
+        return cairn_refuse(planning->source, CAIRN_INVAL,
+                            "tensor %s has a name that means something else in a checkpoint of "
+                            "Megatron-Core (as %.200s); map it to another name, or drop it",
+                            example, key);
     other = planning->other_count > 0 ? bsearch(&wanted, planning->others, planning->other_count,
                                                 sizeof(wanted), compare_others)
                                       : NULL;
@@ -614,7 +609,6 @@ cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
     cairn_err err = state ? CAIRN_OK : CAIRN_NOMEM;
 
     output->state = state;
-    cairn_pickle_init(&planning.pickle, CAIRN_DCP_TREE_BYTES_MAX);
     if (!err)
         err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &state->kept);
     planning.dcp.chunk_bytes_min = CHUNK_BYTES_MIN;
@@ -625,8 +619,7 @@ cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
     cairn_dcp_output_fini(&planning.dcp);
     cairn_mdist_arrays_fini(&planning.arrays);
     cairn_mdist_megatron_fini(&planning.megatron);
-    cairn_pickle_fini(&planning.pickle);
-    free(planning.kept_bytes);
+    cairn_opaque_tree_close(&planning.kept);
     free(planning.others);
     free(planning.apart);
     return cairn_complain_failed(checkpoint->complaint, err,
