@@ -261,9 +261,13 @@ take_kinds(const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_fil
     for (uint32_t i = 1; i < out->count; i++)
         if (by_place(&out->all[i], &out->all[i - 1]) == 0)
             return cairn_refuse(checkpoint, CAIRN_CORRUPT,
-                                "%s and %s are of the same rank, layer or expert; remove the "
-                                "one of the other run",
-                                out->all[i - 1].name, out->all[i].name);
+                                "%s and %s are both %s %" PRIu32
+                                "; remove the one of the other run",
+                                out->all[i - 1].name, out->all[i].name,
+                                out->all[i].kind == KIND_LAYER    ? "layer"
+                                : out->all[i].kind == KIND_EXPERT ? "expert"
+                                                                  : "rank",
+                                out->all[i].number);
     for (uint32_t i = 0; i < out->count; i++)
         if (counts[out->all[i].kind]++ == 0)
             first[out->all[i].kind] = &out->all[i];

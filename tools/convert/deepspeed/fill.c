@@ -99,6 +99,17 @@ name_first(const struct cairn_deepspeed_target *target, const char *key, uint32_
     return CAIRN_OK;
 }
 
+/* Elements of a rank's buffer of a group as they are saved. */
+static uint64_t
+saved_elements(const struct cairn_deepspeed_target *target, uint32_t group, bool master)
+{
+    bool padded = master ? !target->stage_known : !target->elastic;
+
+    return target->stage3 || padded
+               ? cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks)
+               : cairn_deepspeed_unpadded(&target->groups, group, target->ranks, target->rank);
+}
+
 static cairn_err
 resolve(void *context, const char *word, const char *name, struct cairn_torch_filling *out)
 {
@@ -146,7 +157,7 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
         return cairn_refuse(target->checkpoint, CAIRN_CORRUPT, "carried from DeepSpeed: %s %s",
                             word, name);
     out->dims = 1;
-    out->shape[0] = cairn_deepspeed_target_saved(target, group, strcmp(key, "fp32") == 0);
+    out->shape[0] = saved_elements(target, group, strcmp(key, "fp32") == 0);
     out->identity = flats_begin(target) + key_at * target->groups.group_count + group;
     return CAIRN_OK;
 }
@@ -164,6 +175,43 @@ add_flat(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, 
 
     return err ? err
                : cairn_output_add_flat(target->output, index, file, NULL, NULL, begin, end, at);
+}
+
+/* Elements [begin, end) of the rank's part of a group's parameter lie at `at` of a file. */
+static cairn_err
+add_part_flat(struct cairn_deepspeed_target *target, uint32_t parameter, uint32_t tensor,
+              uint32_t file, uint64_t begin, uint64_t end, uint64_t at)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(target->checkpoint->layout, tensor);
+    uint32_t index = 0;
+    cairn_err err = cairn_output_add_tensor(target->output, target->options, known, &index);
+
+    return err ? err
+               : cairn_deepspeed_cut_add(NULL, target->output, index, file,
+                                         &target->cut_of[parameter],
+                                         &target->groups.parameters[parameter], begin, end, at,
+                                         cairn_dtype_bytes(known->dtype));
+}
+
+/* The rank's part of a tensor of the module, at `at` of a file. */
+static cairn_err
+add_part(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, uint64_t at)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(target->checkpoint->layout, tensor);
+    const struct cairn_deepspeed_piece *piece = &target->pieces[target->cut_at[tensor] - 1];
+    uint64_t strides[CAIRN_DIMS_MAX];
+    uint32_t index = 0;
+    cairn_err err = cairn_output_add_tensor(target->output, target->options, known, &index);
+
+    cairn_shape_strides(known->dims, piece->shape,
+                        cairn_dtype_bytes(cairn_output_dtype(target->options, known)), strides);
+    for (uint32_t b = 0; b < piece->cut.box_count && !err; b++) {
+        const struct cairn_deepspeed_cut_box *box = &piece->cut.boxes[b];
+
+        err = cairn_output_add_box(target->output, index, file, box->start, box->extent,
+                                   at + (known->dims > 0 ? box->row * strides[0] : 0), strides);
+    }
+    return err;
 }
 
 /* Where a buffer of any part next cuts a parameter behind element `at`. Tied parameters lie in
@@ -276,8 +324,7 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         dtype = tensor->dtype;
         at_part = at + offset * cairn_dtype_bytes(dtype);
         err = target->tensor_ranks > 1
-                  ? cairn_deepspeed_tensor_add_flat(target, known->first + i, index, file, begin,
-                                                    end, at_part)
+                  ? add_part_flat(target, known->first + i, index, file, begin, end, at_part)
                   : add_cut(target, parameter->name, index, file, begin, end, at_part);
     }
     return err;
@@ -319,7 +366,7 @@ add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
         return add_flat(target, identity - tensors, file, begin, end, at);
     }
     if (target->cut_at && target->cut_at[identity])
-        return cairn_deepspeed_tensor_add(target, identity, file, at);
+        return add_part(target, identity, file, at);
     return cairn_output_add_whole(target->output, target->options, tensor, file, at);
 }
 

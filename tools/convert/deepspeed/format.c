@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "tools/convert/core/numbers.h"
 #include "tools/convert/deepspeed/files.h"
 #include "tools/convert/deepspeed/make.h"
 #include "tools/convert/deepspeed/target.h"
@@ -70,6 +71,60 @@ read_part(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_file
     return err ? err : cairn_deepspeed_state_end(checkpoint, state);
 }
 
+/* What a layer's experts are called in the module, as the file of one says. */
+static cairn_err
+learn_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t experts,
+            struct cairn_deepspeed_layers *layers)
+{
+    struct cairn_torch_source source = {0};
+    const struct cairn_pickle_node *pairs;
+    char key[CAIRN_NAME_BYTES_MAX];
+    struct cairn_deepspeed_expert expert;
+    const char *name;
+    cairn_err err = cairn_torch_source_open(checkpoint, path, &source);
+
+    pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
+    if (!err &&
+        (!pairs || pairs->count == 0 || !cairn_pickle_copy_text(pairs->items[0], key, sizeof(key))))
+        err = cairn_refuse_file(checkpoint, path, CAIRN_CORRUPT,
+                                "holds no tensors of an expert by name");
+    name = err ? NULL : cairn_deepspeed_canonical(key);
+    if (!err && !cairn_deepspeed_expert_in(name, &expert))
+        err = cairn_refuse_file(
+            checkpoint, path, CAIRN_VERSION,
+            "%s is not a name of an expert of DeepSpeed's MoE layers, which alone are read", key);
+    if (!err && cairn_deepspeed_layer_find(layers, name, expert.begin))
+        err = cairn_refuse_file(checkpoint, path, CAIRN_CORRUPT,
+                                "is of the same layer as another file; take all of one checkpoint");
+    if (!err)
+        err = cairn_deepspeed_layer_add(layers, name, expert.begin, experts);
+    cairn_torch_source_close(&source);
+    return err;
+}
+
+/* The layers of a part that have files of experts. The caller ends *layers in any case. */
+static cairn_err
+learn_layers(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
+             uint32_t part, struct cairn_deepspeed_layers *layers)
+{
+    const struct cairn_deepspeed_file *experts = files->experts;
+    cairn_err err = CAIRN_OK;
+
+    if (files->expert_count > 0 && files->model_by_rank)
+        return cairn_refuse(checkpoint, CAIRN_CORRUPT,
+                            "%s has experts, and %s ZeRO 3, which DeepSpeed does not combine: they "
+                            "are of two checkpoints; separate them",
+                            experts[0].path, files->models[0].path);
+    for (uint32_t i = 0, next; i < files->expert_count && !err; i = next) {
+        for (next = i + 1; next < files->expert_count && experts[next].part == experts[i].part &&
+                           experts[next].layer == experts[i].layer;)
+            next++;
+        if (experts[i].part == part)
+            err = learn_layer(checkpoint, experts[i].path, next - i, layers);
+    }
+    return err;
+}
+
 static cairn_err
 read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
            struct cairn_deepspeed_spreading *spreading)
@@ -81,7 +136,7 @@ read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_fil
         struct cairn_deepspeed_state later = {0}, *state = part == 0 ? &first : &later;
         struct cairn_deepspeed_layers layers = {0};
 
-        err = cairn_deepspeed_experts_in_files(checkpoint, files, part, &layers);
+        err = learn_layers(checkpoint, files, part, &layers);
         state->part = part;
         state->part_count = files->part_count;
         state->first_tensor = cairn_layout_tensor_count(checkpoint->layout);
@@ -100,6 +155,19 @@ read_parts(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_fil
     return err;
 }
 
+/* After all parts: carries how experts were spread if another number would make other groups. */
+static cairn_err
+note_spreading(struct cairn_checkpoint *checkpoint,
+               const struct cairn_deepspeed_spreading *spreading)
+{
+    uint64_t ranks = spreading->mixed ? 0 : spreading->ranks;
+
+    checkpoint->parallelism.ep = spreading->ranks > 0 ? spreading->ranks : 1;
+    if (!spreading->split && !spreading->mixed)
+        return CAIRN_OK;
+    return cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, &ranks, 1);
+}
+
 static cairn_err
 read_all(struct cairn_checkpoint *checkpoint)
 {
@@ -114,7 +182,7 @@ read_all(struct cairn_checkpoint *checkpoint)
     if (!err)
         err = read_parts(checkpoint, &files, &spreading);
     if (!err)
-        err = cairn_deepspeed_experts_end(checkpoint, &spreading);
+        err = note_spreading(checkpoint, &spreading);
     if (!err)
         err = cairn_deepspeed_layers_read(checkpoint, &files);
     if (!err && files.bf16) /* what the loader looks for first, where the job trains in bf16 */

@@ -73,16 +73,10 @@ uint32_t *cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint);
 /* Whether opaque state belongs to these formats, which then write or refuse it themselves. */
 bool cairn_deepspeed_is_own(const char *name);
 
-/* Puts the source's opaque state that is not DeepSpeed's into a model_states object:
- * deepspeed/rest.c, as the next one. CAIRN_NOMEM. */
+/* Puts the source's opaque state that is not DeepSpeed's into a model_states object. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint,
                                                        struct cairn_pickle *tree,
                                                        struct cairn_pickle_node *root);
-/* Adds what lies there in a file to the checkpoint. Errors of cairn_torch_source_add;
- * CAIRN_CORRUPT; complained about. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint,
-                                                        struct cairn_torch_source *source);
-
 /* Adds the objects to the checkpoint: deepspeed/objects.c. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_objects(struct cairn_deepspeed_make *make);
 

@@ -10,6 +10,7 @@
 
 #include "snapshot/box.h"
 #include "tools/convert/core/name_set.h"
+#include "tools/convert/core/numbers.h"
 #include "tools/convert/state/param_groups.h"
 
 struct reading {
@@ -415,6 +416,94 @@ read_frozen(struct reading *reading, struct cairn_pickle_node *root)
     return err;
 }
 
+/* ---- tensor parallelism ---- */
+
+/* Shapes of whole parameters for those of parts; a name that cannot be cut keeps its own. */
+static struct cairn_pickle_node *
+whole_shapes(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
+             const struct cairn_pickle_node *shapes)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(shapes);
+    struct cairn_torch_builder builder;
+    struct cairn_pickle_node *made;
+
+    cairn_torch_builder_init(&builder, tree);
+    made = cairn_torch_ordered_dict(&builder);
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        struct cairn_pickle_node *size = pairs->items[2 * i + 1];
+        uint64_t shape[CAIRN_DIMS_MAX];
+        struct cairn_deepspeed_cut cut;
+        char path[CAIRN_NAME_BYTES_MAX];
+        uint32_t dims = 0;
+
+        if (cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) &&
+            cairn_torch_read_size(size, shape, &dims) &&
+            !cairn_deepspeed_cut(&state->cuts, path, dims, shape, state->part_count, state->part,
+                                 &cut))
+            size = cairn_torch_size(&builder, cut.shape, dims);
+        cairn_pickle_put(tree, made, pairs->items[2 * i], size);
+    }
+    return made;
+}
+
+static void
+gather_groups(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
+              struct cairn_pickle_node *root)
+{
+    const struct cairn_pickle_node *groups = cairn_pickle_get(root, "param_shapes");
+    struct cairn_pickle_node *list;
+
+    if (!cairn_pickle_is_list(groups))
+        return;
+    list = cairn_pickle_list(tree);
+    for (uint32_t i = 0; i < groups->count; i++)
+        cairn_pickle_append(tree, list, whole_shapes(state, tree, groups->items[i]));
+    cairn_torch_carry_replace(root, "param_shapes", list);
+}
+
+/* The object becomes that of a job without tensor parallelism. Failures are the tree's. */
+static void
+gather_parts(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
+             struct cairn_pickle_node *root)
+{
+    struct cairn_pickle_node *frozen = cairn_pickle_get(root, "frozen_param_shapes");
+
+    gather_groups(state, tree, root);
+    if (cairn_pickle_pairs(frozen))
+        cairn_torch_carry_replace(root, "frozen_param_shapes", whole_shapes(state, tree, frozen));
+    cairn_torch_carry_replace(root, "mp_world_size", cairn_pickle_int(tree, 1));
+    cairn_torch_carry_replace(cairn_pickle_get(root, "checkpoint_parallel_dimensions"), "tp_degree",
+                              cairn_pickle_int(tree, 1));
+    cairn_torch_carry_remove(cairn_pickle_get(root, "universal_checkpoint_info"), "affine_map");
+}
+
+/* Carries CAIRN_DEEPSPEED_VOCABULARY_ROWS where there is padding. */
+static cairn_err
+add_rows(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state)
+{
+    uint64_t rows = 0;
+
+    for (uint32_t i = 0; i < state->groups.parameter_count; i++)
+        rows = state->cut_of[i].padded_rows > rows ? state->cut_of[i].padded_rows : rows;
+    return rows == 0 ? CAIRN_OK
+                     : cairn_numbers_add(checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, &rows, 1);
+}
+
+/* Adds to the checkpoint what an earlier conversion put there, which had no place. */
+static cairn_err
+take_carried(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source)
+{
+    struct cairn_pickle_node *carried =
+        cairn_pickle_get(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
+    cairn_err err = cairn_torch_carried_take(checkpoint, source, CAIRN_DEEPSPEED_CARRIED,
+                                             cairn_deepspeed_is_own);
+
+    cairn_torch_carry_remove(carried, "opaque"); /* found again by what it is */
+    if (carried && (!cairn_pickle_pairs(carried) || cairn_pickle_pairs(carried)->count == 0))
+        cairn_torch_carry_remove(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
+    return err;
+}
+
 /* A pattern for nothing was meant for something, which is then cut as what is in no pattern. */
 static cairn_err
 tell_unmet(const struct reading *reading)
@@ -449,16 +538,16 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err)
         err = tell_unmet(&reading);
     if (!err && rank == 0 && state->part == 0)
-        err = cairn_deepspeed_carried_take(checkpoint, &reading.source);
+        err = take_carried(checkpoint, &reading.source);
     if (!err && rank > 0)
         cairn_torch_carry_remove(root, CAIRN_DEEPSPEED_CARRIED);
     if (!err && state->layers.count > 0 && state->has_groups)
         err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root,
                                              path);
     if (!err && state->cut && rank == 0 && state->part == 0)
-        err = cairn_deepspeed_tensor_rows(checkpoint, state);
+        err = add_rows(checkpoint, state);
     if (!err && state->cut)
-        cairn_deepspeed_tensor_gather(state, &reading.source.torch.tree, root);
+        gather_parts(state, &reading.source.torch.tree, root);
     if (!err)
         cairn_deepspeed_set_ranks(&reading.source.torch.tree, root, "dp_world_size", 1);
     if (!err)

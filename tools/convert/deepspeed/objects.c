@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "tools/convert/deepspeed/target.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/torch/carry.h"
@@ -281,8 +282,7 @@ read_scheduler(struct cairn_deepspeed_make *make, struct cairn_pickle_node **dic
 
         if (tensor_at(make, i)->kind != CAIRN_OPAQUE ||
             strncmp(name, SCHEDULER, strlen(SCHEDULER)) != 0 ||
-            name_bytes <= strlen(SCHEDULER) + strlen(end) ||
-            strcmp(name + name_bytes - strlen(end), end) != 0)
+            name_bytes <= strlen(SCHEDULER) + strlen(end) || !cairn_text_ends(name, end))
             continue;
         (void)snprintf(key, sizeof(key), "%.*s",
                        (int)(name_bytes - strlen(SCHEDULER) - strlen(end)),

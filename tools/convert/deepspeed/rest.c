@@ -91,20 +91,6 @@ cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct ca
     return cairn_pickle_done(tree);
 }
 
-cairn_err
-cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source)
-{
-    struct cairn_pickle_node *carried =
-        cairn_pickle_get(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
-    cairn_err err = cairn_torch_carried_take(checkpoint, source, CAIRN_DEEPSPEED_CARRIED,
-                                             cairn_deepspeed_is_own);
-
-    cairn_torch_carry_remove(carried, "opaque"); /* found again by what it is */
-    if (carried && (!cairn_pickle_pairs(carried) || cairn_pickle_pairs(carried)->count == 0))
-        cairn_torch_carry_remove(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
-    return err;
-}
-
 /* Leaves `name` out as equal to `of`, where it is there, apart, and not written, and `of` is. */
 static cairn_err
 leave_out(struct cairn_deepspeed_target *target, const char *name, const char *of)

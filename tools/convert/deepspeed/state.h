@@ -109,14 +109,6 @@ struct cairn_deepspeed_files;
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_deepspeed_files *files);
 
-/* deepspeed/layers.c: the layers of a part that have files of experts. CAIRN_CORRUPT,
- * CAIRN_VERSION; complained about. The caller ends *layers in any case. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_files(
-    struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files, uint32_t part,
-    struct cairn_deepspeed_layers *layers);
-/* After all parts: carries how experts were spread if another number would make other groups. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_end(
-    struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_spreading *spreading);
 /* Finds the state's groups of experts in a model_states object, and compares their number. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_model(
     const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
@@ -128,17 +120,6 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_gather(struct cairn_checkpoin
                                                           struct cairn_pickle *tree,
                                                           struct cairn_pickle_node *root,
                                                           const char *where);
-
-/* deepspeed/tensor.c: a model_states object becomes that of a job without tensor parallelism.
- * Failures are the tree's. */
-void cairn_deepspeed_tensor_gather(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
-                                   struct cairn_pickle_node *root);
-/* Leaves out where each rank's elements belong, which the patterns in universal_checkpoint_info say
- * too. */
-void cairn_deepspeed_tensor_forget(struct cairn_pickle_node *dict);
-/* Carries CAIRN_DEEPSPEED_VOCABULARY_ROWS where there is padding. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
-                                                       const struct cairn_deepspeed_state *state);
 
 /* Reads a model_states file of a rank; rank 0 first. Complained about, as all here. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint,

@@ -136,17 +136,6 @@ cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const c
         target, cairn_layout_tensor_find(target->checkpoint->layout, name));
 }
 
-uint64_t
-cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32_t group,
-                             bool master)
-{
-    bool padded = master ? !target->stage_known : !target->elastic;
-
-    return target->stage3 || padded
-               ? cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks)
-               : cairn_deepspeed_unpadded(&target->groups, group, target->ranks, target->rank);
-}
-
 static cairn_err
 read_groups(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *shapes)
 {

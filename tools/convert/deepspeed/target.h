@@ -72,15 +72,6 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_plan(struct cairn_deepspeed_ta
 /* Makes a model_states object that of a tensor-parallel rank, and notes its module's tensors. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target,
                                                          struct cairn_opaque_tree *object);
-/* Elements [begin, end) of the rank's part of a group's parameter lie at `at` of a file. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target,
-                                                           uint32_t parameter, uint32_t tensor,
-                                                           uint32_t file, uint64_t begin,
-                                                           uint64_t end, uint64_t at);
-/* The rank's part of a tensor that is noted, at `at` of a file. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target,
-                                                      uint32_t tensor, uint32_t file, uint64_t at);
-
 /* Makes the groups those of the target's ranks if the size is known. CAIRN_INVAL if not, and `flat`
  * buffers are for other ranks than the source's; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
@@ -118,10 +109,6 @@ uint32_t cairn_deepspeed_target_past_alias(const struct cairn_deepspeed_target *
                                            uint32_t tensor);
 /* A tensor of the source by name, past an alias; UINT32_MAX. */
 uint32_t cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const char *name);
-
-/* Elements of a rank's buffer of a group as they are saved. */
-uint64_t cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32_t group,
-                                      bool master);
 
 /* Opaque state: "bf16_", which then stands before "zero_pp_rank" in names of optim_states files. */
 #define CAIRN_DEEPSPEED_PREFIX "deepspeed/optim_prefix"

@@ -84,9 +84,9 @@ add_tensor(struct making *making, const char *canonical, const char *stored, boo
 {
     struct cairn_megatron_target *target = making->target;
     uint32_t index = cairn_megatron_target_find(target, canonical);
+    struct cairn_megatron_part part = {.chunk = making->chunk, .shared_bucket = shared_bucket};
+    struct cairn_pickle_node *node = NULL;
     const struct cairn_tensor *tensor;
-    struct cairn_megatron_part *part;
-    char number[16];
     cairn_err err;
 
     if (index == UINT32_MAX && !cairn_megatron_rule_of(canonical))
@@ -94,23 +94,16 @@ add_tensor(struct making *making, const char *canonical, const char *stored, boo
     if (index == UINT32_MAX)
         return refuse(making, canonical, "is missing in a model of Megatron-LM; was it dropped?");
     tensor = cairn_layout_tensor(target->checkpoint->layout, index);
-    (void)snprintf(number, sizeof(number), "%" PRIu32, target->part_count);
-    err = cairn_megatron_target_part(target, index, &part);
+    (void)snprintf(part.name, sizeof(part.name), "%s", canonical);
+    part.dtype = cairn_output_dtype(target->options, tensor);
+    err = split_of(making, tensor, &part, of_expert);
+    if (!err)
+        err = cairn_megatron_target_part(target, index, &part, making->tree, &node);
     if (err)
         return err;
-    (void)snprintf(part->name, sizeof(part->name), "%s", canonical);
-    part->chunk = making->chunk;
-    part->dtype = cairn_output_dtype(target->options, tensor);
-    part->shared_bucket = shared_bucket;
-    err = split_of(making, tensor, part, of_expert);
-    if (err)
-        return err;
-    target->placed[index] = true;
+    cairn_pickle_set(making->tree, making->dict, stored, node);
     index = cairn_megatron_target_named(target, canonical);
-    err = cairn_megatron_target_carry(target, index); /* an alias: its elements are its target's */
-    cairn_pickle_set(making->tree, making->dict, stored,
-                     cairn_pickle_named(making->tree, "part", number));
-    return err;
+    return cairn_megatron_target_carry(target, index); /* an alias: its elements are its target's */
 }
 
 /* ---- other entries ---- */

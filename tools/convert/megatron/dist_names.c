@@ -216,13 +216,6 @@ cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes, struct cairn_m
 }
 
 bool
-cairn_mdist_is_vocabulary(const char *pattern)
-{
-    return strcmp(pattern, "embedding.word_embeddings.weight") == 0 ||
-           strcmp(pattern, "output_layer.weight") == 0 || strcmp(pattern, "output_layer.bias") == 0;
-}
-
-bool
 cairn_mdist_extra_state(const char *logical, char out[CAIRN_NAME_BYTES_MAX])
 {
     const char *last = strrchr(logical, '.');

@@ -65,9 +65,6 @@ bool cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes, struct ca
 bool cairn_mdist_fix(const struct cairn_mdist_name *name, const uint64_t *numbers, uint32_t keep,
                      struct cairn_mdist_name *out);
 
-/* Whether its first dimension is the vocabulary, which is padded. */
-bool cairn_mdist_is_vocabulary(const char *pattern);
-
 /* The name of a module's extra state, from one of its parameters or from the state itself:
  * "a.b.weight" and "a.b._extra_state" become the latter. False if it is too long. */
 bool cairn_mdist_extra_state(const char *logical, char out[CAIRN_NAME_BYTES_MAX]);

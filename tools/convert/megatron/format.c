@@ -267,9 +267,10 @@ open_first(struct reading *reading)
     uint64_t version = 3;
     cairn_err err;
 
+    reading->state.keys = open_memstream(&reading->state.key_text, &reading->state.key_bytes);
     reading->stages = calloc(CAIRN_MEGATRON_CHUNKS_MAX, sizeof(*reading->stages));
     reading->paths = calloc(CAIRN_MEGATRON_CHUNKS_MAX, sizeof(*reading->paths));
-    if (!reading->stages || !reading->paths)
+    if (!reading->state.keys || !reading->stages || !reading->paths)
         return CAIRN_NOMEM;
     (void)snprintf(reading->paths[0], sizeof(reading->paths[0]), "%s%s%s/" CAIRN_MEGATRON_MODEL,
                    reading->folders.iteration, reading->folders.iteration[0] ? "/" : "",
@@ -302,30 +303,20 @@ open_first(struct reading *reading)
 }
 
 /* Layers that are not split evenly: how, behind the keys. */
-static cairn_err
-note_split(struct reading *reading)
+static void
+note_split(const struct cairn_megatron_state *state)
 {
-    struct cairn_megatron_state *state = &reading->state;
     uint32_t chunks = state->sizes.pp * state->vpp, even = state->first_layer[chunks] / chunks;
-    size_t room = 64 + 8 * (size_t)chunks;
     bool uneven = false;
-    char *grown;
 
     for (uint32_t i = 0; i < chunks; i++)
         uneven = uneven || state->first_layer[i + 1] - state->first_layer[i] != even;
     if (!uneven)
-        return CAIRN_OK;
-    grown = realloc(state->keys, state->key_bytes + room);
-    if (!grown)
-        return CAIRN_NOMEM;
-    state->keys = grown;
-    state->key_bytes += (size_t)snprintf(grown + state->key_bytes, room, "S %" PRIu32 " %" PRIu32,
-                                         state->sizes.pp, state->vpp);
+        return;
+    (void)fprintf(state->keys, "S %" PRIu32 " %" PRIu32, state->sizes.pp, state->vpp);
     for (uint32_t i = 0; i < chunks; i++)
-        state->key_bytes += (size_t)snprintf(grown + state->key_bytes, 9, " %" PRIu32,
-                                             state->first_layer[i + 1] - state->first_layer[i]);
-    grown[state->key_bytes++] = '\n';
-    return CAIRN_OK;
+        (void)fprintf(state->keys, " %" PRIu32, state->first_layer[i + 1] - state->first_layer[i]);
+    (void)fputc('\n', state->keys); /* the caller asks whether all went well */
 }
 
 static cairn_err
@@ -348,9 +339,11 @@ read_all(struct cairn_checkpoint *checkpoint)
     for (uint32_t i = 0; i < reading.folders.count && !err; i++)
         err = read_folder(&reading, i);
     if (!err)
-        err = note_split(&reading);
+        note_split(&reading.state);
+    if (!err && (fflush(reading.state.keys) != 0 || ferror(reading.state.keys)))
+        err = CAIRN_NOMEM;
     if (!err)
-        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_MEGATRON_KEYS, reading.state.keys,
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_MEGATRON_KEYS, reading.state.key_text,
                                           reading.state.key_bytes);
     reading.state.sizes.vpp = reading.state.vpp;
     checkpoint->parallelism = reading.state.sizes;

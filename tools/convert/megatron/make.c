@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "tools/convert/state/job_file.h"
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/megatron/state.h"
@@ -71,11 +72,8 @@ add_masters(struct make *make)
 static enum decay
 decay_of(const struct cairn_tensor *parameter)
 {
-    size_t bytes = strlen(parameter->name);
-
-    return parameter->dims <= 1 || (bytes >= 5 && strcmp(parameter->name + bytes - 5, ".bias") == 0)
-               ? NOT_DECAYED
-               : DECAYED;
+    return parameter->dims <= 1 || cairn_text_ends(parameter->name, ".bias") ? NOT_DECAYED
+                                                                             : DECAYED;
 }
 
 /* The hyperparameters of a group alone: without what every group has of its own, and the step. */

@@ -17,7 +17,9 @@ void
 cairn_megatron_state_fini(struct cairn_megatron_state *state)
 {
     free(state->first_layer);
-    free(state->keys);
+    if (state->keys)
+        (void)fclose(state->keys);
+    free(state->key_text);
     free(state->parts);
     memset(state, 0, sizeof(*state));
 }
@@ -86,27 +88,11 @@ note_key(struct reading *reading, const struct cairn_megatron_name *name)
     char text[CAIRN_NAME_BYTES_MAX];
     bool first = reading->chunk == 0 && reading->rank->pp == 0;
     char class = name->has_layer ? 'L' : first && !reading->seen_layer ? 'B' : 'A';
-    size_t bytes;
 
     if (reading->rank->tp != 0 || reading->rank->ep != 0 ||
         (name->has_expert && name->expert != 0) || !cairn_megatron_name_print(name, true, text))
         return CAIRN_OK;
-    bytes = strlen(text) + 3;
-    if (state->key_bytes + bytes > state->key_room) {
-        size_t room = 2 * (state->key_bytes + bytes) + 4096;
-        char *grown = realloc(state->keys, room);
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        state->keys = grown;
-        state->key_room = room;
-    }
-    state->keys[state->key_bytes] = class;
-    state->keys[state->key_bytes + 1] = ' ';
-    memcpy(state->keys + state->key_bytes + 2, text, bytes - 3);
-    state->keys[state->key_bytes + bytes - 1] = '\n';
-    state->key_bytes += bytes;
-    return CAIRN_OK;
+    return fprintf(state->keys, "%c %s\n", class, text) > 0 ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 /* A key of the state dict with both numbers made global. */

@@ -248,10 +248,9 @@ state_part(struct cairn_megatron_target *target, struct cairn_pickle *tree, uint
            const char *key, struct cairn_pickle_node **node)
 {
     const struct cairn_tensor *tensor;
-    struct cairn_megatron_part copy = target->parts[of], *part;
-    char name[CAIRN_NAME_BYTES_MAX], number[16];
+    struct cairn_megatron_part copy = target->parts[of];
+    char name[CAIRN_NAME_BYTES_MAX];
     uint32_t index = UINT32_MAX;
-    cairn_err err;
 
     *node = NULL;
     if (snprintf(name, sizeof(name), "%s.%s", key, copy.name) < (int)sizeof(name))
@@ -266,14 +265,7 @@ state_part(struct cairn_megatron_target *target, struct cairn_pickle *tree, uint
                             "%s has another shape than its parameter", name);
     copy.dtype = cairn_output_dtype(target->options, tensor);
     copy.buffer = true; /* it is not a parameter itself */
-    (void)snprintf(number, sizeof(number), "%" PRIu32, target->part_count);
-    err = cairn_megatron_target_part(target, index, &part);
-    if (err)
-        return err;
-    *part = copy;
-    target->placed[index] = true;
-    *node = cairn_pickle_named(tree, "part", number);
-    return CAIRN_OK;
+    return cairn_megatron_target_part(target, index, &copy, tree, node);
 }
 
 /* One group: its numbers, the states and the masters of its parameters. */

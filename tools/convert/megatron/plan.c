@@ -202,6 +202,43 @@ enum { KEY_COUNT = sizeof(keys) / sizeof(keys[0]) };
 
 /* ---- model_optim_rng.pt ---- */
 
+/* Tensors of the first rank's object are placed by its own file, the last one to be made; a tied
+ * parameter is where the one is that it is tied to. */
+static bool
+is_left(const struct cairn_megatron_target *target, uint32_t index)
+{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(target->checkpoint->layout, index);
+
+    if (target->placed[index] ||
+        (tensor->kind == CAIRN_PARAM &&
+         cairn_output_past_alias(target->checkpoint, target->options, index) != index))
+        return false;
+    return !target->common ||
+           strncmp(tensor->name, CAIRN_MEGATRON_SCOPE, strlen(CAIRN_MEGATRON_SCOPE)) != 0 ||
+           strncmp(tensor->name, CAIRN_MEGATRON_EXTRA, strlen(CAIRN_MEGATRON_EXTRA)) == 0;
+}
+
+/* What has no place in any other file, as a dict by kind and name; NULL if there is nothing. */
+static cairn_err
+list_rest(struct cairn_megatron_target *target, struct cairn_pickle *tree,
+          struct cairn_pickle_node **dict)
+{
+    *dict = NULL;
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(target->checkpoint->layout); i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(target->checkpoint->layout, i);
+
+        if (!is_left(target, i))
+            continue;
+        if (tensor->kind == CAIRN_PARAM && !strchr(tensor->name, '/'))
+            return cairn_refuse(
+                target->checkpoint, CAIRN_INVAL,
+                "parameter %s has no place in a model of Megatron-LM; leave it out with --drop",
+                tensor->name);
+        cairn_torch_carried_put(tree, dict, tensor);
+    }
+    return cairn_pickle_done(tree);
+}
+
 static cairn_err
 plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank,
            struct cairn_pickle *tree, struct cairn_pickle_node *const chunks[])
@@ -212,7 +249,7 @@ plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_ran
     cairn_err err = cairn_megatron_target_object(target, rank, tree, chunks, &root);
 
     if (!err && is_first(rank))
-        err = cairn_megatron_target_rest(target, tree, &rest);
+        err = list_rest(target, tree, &rest);
     if (!err && rest)
         cairn_pickle_set(tree, root, CAIRN_MEGATRON_CARRIED, rest);
     if (!err)

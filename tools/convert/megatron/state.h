@@ -20,6 +20,8 @@
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_STATE_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_STATE_H
 
+#include <stdio.h>
+
 #include "tools/convert/megatron/args.h"
 #include "tools/convert/megatron/files.h"
 #include "tools/convert/megatron/parts.h"
@@ -45,8 +47,9 @@ struct cairn_megatron_state {
     uint64_t vocabulary; /* true rows; 0: not known */
     bool vocabulary_said;
     uint32_t *first_layer; /* [vpp * pp + 1], by chunk * pp + stage */
-    char *keys;            /* text, as it is carried */
-    size_t key_bytes, key_room;
+    FILE *keys;            /* into the next: text, as it is carried */
+    char *key_text;
+    size_t key_bytes;
     /* of the file that is being read */
     struct cairn_megatron_part *parts;
     uint32_t part_count;

@@ -10,6 +10,7 @@
 #include "base/array.h"
 #include "tools/convert/megatron/plain.h"
 #include "tools/convert/pickle/read.h"
+#include "tools/convert/state/param_groups.h"
 
 uint32_t
 cairn_megatron_target_named(const struct cairn_megatron_target *target, const char *name)
@@ -41,14 +42,19 @@ cairn_megatron_target_carry(struct cairn_megatron_target *target, uint32_t tenso
 
 cairn_err
 cairn_megatron_target_part(struct cairn_megatron_target *target, uint32_t tensor,
-                           struct cairn_megatron_part **part)
+                           const struct cairn_megatron_part *part, struct cairn_pickle *tree,
+                           struct cairn_pickle_node **node)
 {
+    char number[16];
+
     if (!cairn_array_grow(&target->parts, target->part_count, sizeof(*target->parts)) ||
         !cairn_array_grow(&target->part_tensor, target->part_count, sizeof(*target->part_tensor)))
         return CAIRN_NOMEM;
+    (void)snprintf(number, sizeof(number), "%" PRIu32, target->part_count);
     target->part_tensor[target->part_count] = tensor;
-    *part = &target->parts[target->part_count++];
-    memset(*part, 0, sizeof(**part));
+    target->parts[target->part_count++] = *part;
+    target->placed[tensor] = true;
+    *node = cairn_pickle_named(tree, "part", number);
     return CAIRN_OK;
 }
 

@@ -72,10 +72,13 @@ uint32_t cairn_megatron_target_find(const struct cairn_megatron_target *target, 
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_carry(struct cairn_megatron_target *target,
                                                        uint32_t tensor);
 
-/* A new part of a tensor of the source, all zero; invalidates pointers to other parts. */
+/* A new part of a tensor of the source, which then has its place, and the node for it; invalidates
+ * pointers to other parts. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_part(struct cairn_megatron_target *target,
                                                       uint32_t tensor,
-                                                      struct cairn_megatron_part **part);
+                                                      const struct cairn_megatron_part *part,
+                                                      struct cairn_pickle *tree,
+                                                      struct cairn_pickle_node **node);
 
 /* One state dict of a chunk: an ordered dict of ("part", number) and what modules have beside; its
  * parts are added to target->parts. */
@@ -91,11 +94,6 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_target_object(struct cairn_megatron_ta
                                                         struct cairn_pickle *tree,
                                                         struct cairn_pickle_node *const chunks[],
                                                         struct cairn_pickle_node **root);
-
-/* What has no place in any other file, as a dict by kind and name; NULL if there is nothing. */
-CAIRN_MUST_CHECK cairn_err cairn_megatron_target_rest(struct cairn_megatron_target *target,
-                                                      struct cairn_pickle *tree,
-                                                      struct cairn_pickle_node **dict);
 
 /* As `prepare` of struct cairn_format. An optimizer that came neither from Megatron-LM nor from
  * Megatron-Core gets the object that such ranks carry (CAIRN_MEGATRON_COMMON), with the groups that

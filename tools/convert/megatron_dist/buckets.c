@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/text.h"
 #include "snapshot/box.h"
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/torch/dtype.h"
@@ -106,11 +107,10 @@ order_model(struct finding *finding)
         const struct cairn_mdist_array *array = &reading->arrays[i];
         uint64_t *counts[2] = {&finding->layers, &finding->experts};
         const char *name = array->name.pattern;
-        size_t bytes = strlen(name);
 
         if (!array->known || array->name.state[0] || array->half == CAIRN_MDIST_UP ||
             cairn_layout_tensor(reading->checkpoint->layout, array->first)->kind != CAIRN_PARAM ||
-            (bytes > 12 && strcmp(name + bytes - 12, ".expert_bias") == 0)) /* a buffer */
+            cairn_text_ends(name, ".expert_bias")) /* a buffer */
             continue;
         if (!find_place(array, &finding->places[i]))
             return refuse(finding, "it has layers outside of the decoder");
@@ -244,12 +244,6 @@ order_rank(struct finding *finding, const struct cairn_mdist_rank *rank)
 
 enum { PARAM_ALIGN_ELEMENTS = 64 };
 
-bool
-cairn_mdist_is_bucket(const char *key)
-{
-    return strstr(key, "optimizer.distributed.dp_group_idx_") && strstr(key, ".bucket_idx_");
-}
-
 cairn_err
 cairn_mdist_buckets_note(struct cairn_mdist_reading *reading, uint32_t entry, uint32_t container,
                          const struct cairn_dcp_chunk *chunk)
@@ -281,10 +275,7 @@ parse_bucket(const char *key, struct bucket *out)
 {
     int used = 0;
 
-    out->chained = UINT32_MAX;
-    if (cairn_number_after(&key, "chained_", &out->chained) && *key++ != '.')
-        return false;
-    if (!cairn_number_after(&key, "optimizer.distributed.dp_group_idx_", &out->group) ||
+    if (!cairn_mdist_take_group(&key, &out->chained, &out->group) ||
         !cairn_number_after(&key, ".gbuf_idx_", &out->buffer) ||
         sscanf(key, ".dtype_(%31[a-z0-9_.], %*31[a-z0-9_.])%n", out->dtype, &used) != 1 ||
         used == 0)

@@ -205,6 +205,14 @@ find_half(struct cairn_mdist_reading *reading, uint32_t index)
     return CAIRN_OK;
 }
 
+/* Whether its first dimension is the vocabulary, which is padded. */
+static bool
+is_vocabulary(const char *pattern)
+{
+    return strcmp(pattern, "embedding.word_embeddings.weight") == 0 ||
+           strcmp(pattern, "output_layer.weight") == 0 || strcmp(pattern, "output_layer.bias") == 0;
+}
+
 static cairn_err
 add_logical(struct cairn_mdist_reading *reading, uint32_t index)
 {
@@ -227,7 +235,7 @@ add_logical(struct cairn_mdist_reading *reading, uint32_t index)
     if (dims > 0) {
         if (array->half != CAIRN_MDIST_WHOLE)
             shape[0] *= 2;
-        else if (cairn_mdist_is_vocabulary(array->name.pattern) && reading->args.vocabulary > 0 &&
+        else if (is_vocabulary(array->name.pattern) && reading->args.vocabulary > 0 &&
                  shape[0] > reading->args.vocabulary && shape[0] == reading->args.padded_vocabulary)
             shape[0] = reading->args.vocabulary;
         array->rows = shape[0];
@@ -282,6 +290,12 @@ note_array(struct cairn_mdist_reading *reading, uint32_t index)
     return array->half == CAIRN_MDIST_UP ? find_half(reading, index) : add_logical(reading, index);
 }
 
+static bool
+is_bucket(const char *key)
+{
+    return strstr(key, "optimizer.distributed.dp_group_idx_") && strstr(key, ".bucket_idx_");
+}
+
 /* Gates before ups: both are of one tensor. */
 static cairn_err
 note_arrays(struct cairn_mdist_reading *reading)
@@ -292,7 +306,7 @@ note_arrays(struct cairn_mdist_reading *reading)
         for (uint32_t i = 0; i < reading->metadata.entry_count && !err; i++) {
             const struct cairn_dcp_entry *entry = &reading->metadata.entries[i];
 
-            if (entry->chunks && !cairn_mdist_is_bucket(entry->name) &&
+            if (entry->chunks && !is_bucket(entry->name) &&
                 (half_of(entry->name) == CAIRN_MDIST_UP) == ups)
                 err = note_array(reading, i);
         }

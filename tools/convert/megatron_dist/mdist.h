@@ -90,6 +90,10 @@ struct cairn_mdist_reading {
  * but for what megatron_dist/optimizer.c has to put together. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_read_common(struct cairn_mdist_reading *reading);
 
+/* Takes "[chained_<chained>.]optimizer.distributed.dp_group_idx_<group>", with UINT32_MAX for a
+ * *chained that is not there; false for other keys. */
+bool cairn_mdist_take_group(const char **key, uint32_t *chained, uint32_t *group);
+
 /* Whether an entry is an object of the optimizer as above; fills in *out but for its bytes. */
 bool cairn_mdist_is_object(const char *key, struct cairn_mdist_object *out);
 
@@ -104,8 +108,6 @@ cairn_err cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
 cairn_err cairn_mdist_finish(const struct cairn_checkpoint *checkpoint,
                              struct cairn_output *output);
 void cairn_mdist_release(void *state);
-
-bool cairn_mdist_is_bucket(const char *key);
 
 /* Remembers where a chunk of a bucket lies. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_buckets_note(struct cairn_mdist_reading *reading,

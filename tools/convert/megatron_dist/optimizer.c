@@ -26,16 +26,21 @@ is_other_encoding(const struct cairn_pickle_node *type)
 }
 
 bool
+cairn_mdist_take_group(const char **key, uint32_t *chained, uint32_t *group)
+{
+    *chained = UINT32_MAX;
+    if (cairn_number_after(key, "chained_", chained) && *(*key)++ != '.')
+        return false;
+    return cairn_number_after(key, "optimizer.distributed.dp_group_idx_", group);
+}
+
+bool
 cairn_mdist_is_object(const char *key, struct cairn_mdist_object *out)
 {
     size_t used;
 
     memset(out, 0, sizeof(*out));
-    out->chained = UINT32_MAX;
-    if (cairn_number_after(&key, "chained_", &out->chained) && *key++ != '.')
-        return false;
-    if (!cairn_number_after(&key, "optimizer.distributed.dp_group_idx_", &out->group) ||
-        *key++ != '.')
+    if (!cairn_mdist_take_group(&key, &out->chained, &out->group) || *key++ != '.')
         return false;
     used = strcspn(key, "/");
     if (strcmp(key + used, "/shard_0_1") != 0 || used >= sizeof(out->key))

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/text.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/state/reserved.h"
@@ -106,9 +107,7 @@ cairn_state_default_path(const struct cairn_checkpoint *checkpoint, uint32_t ten
 
     path->count = 0;
     if (known->kind == CAIRN_OPAQUE) {
-        bool pickle = bytes > 7 && strcmp(known->name + bytes - 7, ".pickle") == 0;
-
-        if (pickle && !strchr(known->name, '/')) {
+        if (cairn_text_ends(known->name, ".pickle") && bytes > 7 && !strchr(known->name, '/')) {
             if (!cut(known->name, bytes - 7, text, path))
                 return false;
             name_as_tensors(checkpoint, known->name, path);
