@@ -151,6 +151,7 @@ cairn_mdist_read_common(struct cairn_mdist_reading *reading)
         if (!reading->metadata.entries[i].chunks &&
             strcmp(reading->metadata.entries[i].name, CAIRN_MDIST_COMMON_KEY) == 0)
             return read_object(reading, i);
-    return cairn_refuse_file(reading->checkpoint, CAIRN_MDIST_COMMON, CAIRN_NOT_FOUND,
-                             "is missing: the checkpoint is not whole; take another copy");
+    return cairn_refuse(reading->checkpoint, CAIRN_NOT_FOUND,
+                        CAIRN_MDIST_COMMON
+                        " is missing: the checkpoint is not whole; take another copy");
 }
