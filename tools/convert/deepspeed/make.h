@@ -73,7 +73,7 @@ uint32_t *cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint);
 /* Whether opaque state belongs to these formats, which then write or refuse it themselves. */
 bool cairn_deepspeed_is_own(const char *name);
 
-/* Puts the source's opaque state that is not DeepSpeed's into a model_states object. CAIRN_NOMEM. */
+/* Puts opaque state that is not DeepSpeed's into a model_states object. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint,
                                                        struct cairn_pickle *tree,
                                                        struct cairn_pickle_node *root);
