@@ -69,9 +69,9 @@ bool cairn_deepspeed_probe(const struct cairn_place *place, const char *marker, 
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_path(const char *folder, const char *name, char *path,
                                                 size_t path_bytes);
 
-/* Lists a folder of the place. CAIRN_CORRUPT if a rank's file is missing or there twice; CAIRN_VERSION for
- * layers or experts cut by tensor parallelism, and for unknown forms of experts; CAIRN_NOMEM,
- * CAIRN_IO. Complained about. The caller ends *out with cairn_deepspeed_files_fini in any case. */
+/* Lists a folder. CAIRN_CORRUPT if a file is missing or there twice; CAIRN_VERSION for layers or
+ * experts cut by tensor parallelism, and for unknown forms of experts; CAIRN_NOMEM, CAIRN_IO.
+ * Complained about. The caller ends *out with cairn_deepspeed_files_fini in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_files_list(const struct cairn_checkpoint *checkpoint,
                                                       const char *folder,
                                                       struct cairn_deepspeed_files *out);
