@@ -18,6 +18,7 @@ Options:
                              saves at the end
     inf                      trains with a gradient scaler; in this step a gradient of layer 3 of
                              replica 0 overflows
+    alone                    each stage unscales by itself
     fused                    an optimizer whose counts are tensors on the device, and whose kernel
                              skips the update of an overflow
     death                    [step, point, rank, pid]: in the move of that step the rank kills this
@@ -55,6 +56,7 @@ OPTIONS.update(
         "after": 0,
         "max_norm": 0.5,
         "inf": None,
+        "alone": False,
         "fused": None,
     }
 )
@@ -253,8 +255,11 @@ for step in range(dcp_load() if OPTIONS["dcp"] else job.step, OPTIONS["steps"]):
             print("sample", step + number / 2, i, loss.item().hex(), flush=True)
     if step == OPTIONS["inf"] and job.placement.replica == 0 and 3 in job.placement.layers:
         job.parts.module.layers["3"].linear.weight.grad[0, 0] = float("inf")
-    norm = job.reduce_gradients(OPTIONS["max_norm"], scaler)
-    print("norm", step, norm.item().hex(), flush=True)
+    norm = job.reduce_gradients(OPTIONS["max_norm"], None if OPTIONS["alone"] else scaler)
+    if OPTIONS["alone"]:
+        scaler.scale(torch.ones(1))
+    else:
+        print("norm", step, norm.item().hex(), flush=True)
     scaler.step(job.parts.optimizer)
     scaler.update()
     job.parts.optimizer.zero_grad()

@@ -206,8 +206,8 @@ def test_other_stage(cluster, tmp_path, before, after):  # noqa: F811
     """What ZeRO 1 held comes back in ZeRO 3, offloaded to the CPU, and back. There DeepSpeed's own
     optimizer counts its steps in a number, and torch's in a tensor."""
     job = {"dtype": "bf16", "tell": 4, "running": False}
-    first = start(tmp_path, {**job, **before, "steps": 20}, 2, under(cluster), hold_at=7)
-    first.kill_at(6, cluster, 3)
+    first = start(tmp_path, {**job, **before, "steps": 20}, 2, under(cluster), hold_at=8)
+    first.kill_at(7, cluster, 3)
     again = ended(start(tmp_path, {**job, **after, "steps": 8}, 3, under(cluster, "--resume")))
     found, told = wholes(again), wholes(first)
     assert found[min(found)] == told[min(found)], again.errors()

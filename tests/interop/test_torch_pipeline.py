@@ -142,7 +142,7 @@ def test_layers_move_back_and_forth(tmp_path, cluster, references):
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_gradient_scaler(tmp_path, cluster, fused):
     """An overflow in one layer skips the update in all stages, wherever the layer is; layers move
-    right before and after it. Then the ranks do not vote, except if the kernel skips it."""
+    right before it and as soon as they can after it: in the next step only if the kernel skips."""
     options = {**COMMON, "steps": 9, "inf": 4, "fused": fused}
     reference = train(tmp_path, None, **options)
     after = 5 if fused else 6
@@ -156,6 +156,18 @@ def test_a_gradient_scaler(tmp_path, cluster, fused):
     counts = {name: digest for name, digest in state(run).items() if name.startswith("step.")}
     eight = hashlib.sha256(struct.pack("f", 8)).hexdigest()[:16]
     assert set(counts.values()) == {eight} and len(counts) == 2 * LAYERS + 2, counts
+    # a skip inside the kernel counts as an update
+    harness.wait_for("the end is committed", lambda: cluster.committed()[1] == 8 + fused)
+
+
+def test_stages_that_skip_alone(tmp_path, cluster):
+    """A script that does not give reduce_gradients its scaler trains on as it would by itself."""
+    run = train(tmp_path, cluster, **{**COMMON, "steps": 7, "max_norm": None}, inf=4, alone=True)
+    ended(run)
+    steps = [len(splits(run, rank)) for rank in range(WORLD)]
+    assert steps == [7] * WORLD, run.errors()
+    scales = [re.findall(r"^scale 4 (.*)$", run.text(rank), re.M) for rank in range(WORLD)]
+    assert scales == [["4096.0"], ["8192.0"]] * 2, run.errors()
 
 
 def test_a_build_that_fails(tmp_path, cluster, references):

@@ -142,6 +142,7 @@ class Elastic(Sharing):
     """The present placement of a pipeline and its parts; changes them when all ranks agree."""
 
     kind = _PipelineShare
+    skips_alone = True
 
     def __init__(
         self,
@@ -403,7 +404,7 @@ class Elastic(Sharing):
         vote = 0
         if client is not None:
             vote = client.vote_layers(self.number, self.shares, self.split)
-        is_ready = self.is_computed and self._job.layout() is not None
+        is_ready = self.is_computed and not self._skipped and self._job.layout() is not None
         return _share.agree(vote if is_ready and vote not in self._refused else 0)
 
     def _take(self, client: Optional[_lib.Client], agreed: int) -> Tuple[int, _lib.Placed]:

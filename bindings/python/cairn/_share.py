@@ -6,7 +6,9 @@ equal. An agent that is dead or late can only keep them as they are.
 
 Invariants:
  1. All ranks enter the same all-reduces. Whether they vote at a boundary depends only on what an
-    earlier all-reduce gave to all of them, and on how often they have asked after an update.
+    earlier all-reduce gave to all of them, and on how often they have asked after an update. The
+    stages of a pipeline may skip updates alone: they ask after each step, and one that skipped
+    votes for nothing.
  2. The shares of a step partition 0 … microbatches - 1, in the order of the ranks, and each rank
     has at least one micro-batch.
  3. A script that does not compute its share keeps it: this rank votes for nothing any more.
@@ -195,6 +197,7 @@ class Sharing:
     """The shares of all replicas, and the votes on them. Here a rank is a replica."""
 
     kind = Share
+    skips_alone = False  # a rank may skip an update that others make
 
     def __init__(
         self, models: Sequence[Any], shares: List[int], is_seeding: bool, say: Callable[[str], None]
@@ -213,6 +216,7 @@ class Sharing:
         self.number = 0  # of the offer that was taken last
         self._share: Optional[Share] = None
         self._updates = 0  # since the script asked last
+        self._skipped = False  # the script asks without one, as where a gradient scaler skips it
         self._asked = 0  # after an update, and at the start
         self._is_voting = self.is_computed = True
 
@@ -234,12 +238,12 @@ class Sharing:
     def ask(self, client: Optional[_lib.Client], step: Optional[int]) -> Share:
         """The share of the next step. step: updates done; None: the job does not count them."""
         share = self._share
-        if share is not None and self._updates == 0:
+        self._skipped = share is not None and self._updates == 0
+        if share is not None and self._skipped and not (self.skips_alone and share.is_computed()):
             if not share.is_computed():
                 self._say(ASKED_TWICE)
             if share.done:
-                dealt, self._share = share.dealt, self.kind(self, share.step)
-                self._share.dealt = dealt
+                self._share = self._again(share)
             return self._share
         if share is not None and not share.is_computed():
             if self.is_computed:
@@ -250,8 +254,15 @@ class Sharing:
         self._updates = 0
         if not self.is_alone:
             self._ask_all(client, step)
-        self._share = self.kind(self, step)
+        again = share is not None and self._skipped
+        self._share = self._again(share) if again else self.kind(self, step)
         return self._share
+
+    def _again(self, share: Share) -> Share:
+        """The same step, from the same streams."""
+        again = self.kind(self, share.step)
+        again.dealt = share.dealt
+        return again
 
     def _not_computed(self, share: Share) -> str:
         done, wanted = in_words(share.done), in_words(share.numbers())

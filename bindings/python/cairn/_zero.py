@@ -460,7 +460,10 @@ class Zero(Known):
             if plain:
                 counts.setdefault(str(fragment.group), plain)
         value["counts"] = counts
-        value["aside"] = [_settings(each) for each in self._groups_aside()]
+        value["aside"] = [
+            {key: each for key, each in group.items() if key not in {"params", *self._left_out}}
+            for group in self._groups_aside()
+        ]
         value["settings"] = {name: getattr(zero, name, None) for name in SETTINGS}
         value["scaler"] = _plain_fields(getattr(zero, "loss_scaler", None))
         value["engine"] = {name: getattr(engine, name, None) for name in COUNTERS}
@@ -550,10 +553,6 @@ def _load_counts(fragment: Fragment, counts: Mapping[str, Any]) -> None:
         if key == "step" and type(updater).__module__.startswith("torch.optim."):
             each = torch.tensor(float(each))
         state[key] = each
-
-
-def _settings(group: Mapping[str, Any]) -> Dict[str, Any]:
-    return {key: each for key, each in group.items() if key != "params"}
 
 
 def _make_moment(flat: Any, parameter: Any, key: str, listed: _lib.Listed) -> Any:
