@@ -43,7 +43,7 @@ struct cairn_difference_options {
 
 /*
  * Compares; the differences (kind is never CAIRN_SAME) are in the order of the left side's tensors,
- * then those that only the right side has. Pickles are compared by value (difference_opaque.h). The
+ * then those that only the right side has. Pickles are compared by value. The
  * caller ends *out with cairn_differences_free. `compared` counts the tensors that were read,
  * `bytes` their bytes. Both sides' own checksums are checked. Complained about: CAIRN_NOMEM,
  * CAIRN_CORRUPT, CAIRN_INVAL (the memory limit), errors of reading.
@@ -55,5 +55,15 @@ CAIRN_MUST_CHECK cairn_err cairn_difference_find(const struct cairn_difference_s
                                                  struct cairn_complaint *complaint);
 /* NULL is allowed */
 void cairn_differences_free(struct cairn_difference *differences, size_t count);
+
+/* ---- pickles compared by value: difference_opaque.c ---- */
+
+/* Removes pickles that are equal in value from differences[*count]; other pickles become
+ * CAIRN_OTHER_VALUE with the path to the first difference. Also removes, with a warning at that
+ * side's checkpoint, how one side's container nests tensors, and notes in headers that one side
+ * alone has. Complained about: CAIRN_NOMEM, errors of reading. */
+CAIRN_MUST_CHECK cairn_err cairn_difference_opaque(const struct cairn_difference_side sides[2],
+                                                   bool bits, struct cairn_difference *differences,
+                                                   size_t *count);
 
 #endif

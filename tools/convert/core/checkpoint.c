@@ -195,9 +195,9 @@ compare_names(const void *left, const void *right, void *layout)
 }
 
 void
-cairn_checkpoint_sort(const struct cairn_checkpoint *checkpoint, uint32_t *tensors, size_t count)
+cairn_checkpoint_sort(const struct cairn_layout *layout, uint32_t *tensors, size_t count)
 {
-    qsort_r(tensors, count, sizeof(*tensors), compare_names, checkpoint->layout);
+    qsort_r(tensors, count, sizeof(*tensors), compare_names, (void *)(uintptr_t)layout);
 }
 
 uint32_t
@@ -318,10 +318,9 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
     return err ? cairn_refuse(checkpoint, err, "too many files, or no memory for them") : CAIRN_OK;
 }
 
-/* Adds bytes in memory, which are copied, as a container. */
-static cairn_err
-add_bytes(struct cairn_checkpoint *checkpoint, const void *bytes, size_t bytes_len,
-          uint32_t *container)
+cairn_err
+cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint, const void *bytes, size_t bytes_len,
+                           uint32_t *container)
 {
     struct cairn_container added = {.bytes = bytes_len};
     cairn_err err;
@@ -495,7 +494,7 @@ cairn_checkpoint_add_opaque(struct cairn_checkpoint *checkpoint, const char *nam
     err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_U8, CAIRN_OPAQUE, 1, &shape, &tensor);
     if (err || bytes_len == 0)
         return err;
-    err = add_bytes(checkpoint, bytes, bytes_len, &index);
+    err = cairn_checkpoint_add_bytes(checkpoint, bytes, bytes_len, &index);
     if (err)
         return err;
     return cairn_checkpoint_add_box(checkpoint, tensor, index, NULL, NULL, 0, NULL);

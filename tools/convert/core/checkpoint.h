@@ -146,6 +146,11 @@ const char *cairn_checkpoint_container_name(const struct cairn_checkpoint *check
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint,
                                                      const char *path, uint32_t *container);
 
+/* The same of bytes in memory (> 0), which are copied. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint,
+                                                      const void *bytes, size_t bytes_len,
+                                                      uint32_t *container);
+
 /* Complains that a file changed; CAIRN_CORRUPT. Threads that read data have a complaint each. */
 cairn_err cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint,
                                             const char *path, struct cairn_complaint *complaint);
@@ -226,8 +231,7 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_load_opaque(const struct cairn_check
                                                         uint8_t **bytes, size_t *bytes_len);
 
 /* Sorts tensors (their indexes) by name. */
-void cairn_checkpoint_sort(const struct cairn_checkpoint *checkpoint, uint32_t *tensors,
-                           size_t count);
+void cairn_checkpoint_sort(const struct cairn_layout *layout, uint32_t *tensors, size_t count);
 
 /* The parameter that an optimizer tensor belongs to, and the length of the key in its name;
  * UINT32_MAX if there is none. "exp_avg.layers.0.weight" -> index of "layers.0.weight", 7. */

@@ -39,7 +39,8 @@ struct cairn_format {
     cairn_err (*plan)(const struct cairn_checkpoint *checkpoint,
                       const struct cairn_output_options *options, struct cairn_output *output);
 
-    /* Called when all sums are set: adds the literals that depend on them, and the small files. */
+    /* Called when all sums are set: adds the literals that depend on them, and the small files. May
+     * be NULL. */
     cairn_err (*finish)(const struct cairn_checkpoint *checkpoint, struct cairn_output *output);
 
     void (*release)(void *state); /* NULL if `state` is never set */

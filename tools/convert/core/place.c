@@ -22,9 +22,8 @@ cairn_place_follow_links(bool follow)
     follow_links = follow;
 }
 
-/* Splits off the last name of a path: "a/b" is the directory "a" and the name "b". */
-static cairn_err
-split(const char *path, char **directory, char **name)
+cairn_err
+cairn_place_split(const char *path, char **directory, char **name)
 {
     const char *slash = strrchr(path, '/');
 
@@ -74,7 +73,7 @@ cairn_place_open(const char *path, struct cairn_place *out, struct cairn_complai
     if (!place.path)
         err = CAIRN_NOMEM;
     else if (S_ISREG(stat_of.st_mode))
-        err = split(path, &directory, &place.name);
+        err = cairn_place_split(path, &directory, &place.name);
     if (!err)
         err = cairn_file_open(AT_FDCWD, directory ? directory : path, CAIRN_FILE_DIRECTORY_LINKED,
                               &place.dir_fd);

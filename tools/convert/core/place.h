@@ -26,6 +26,10 @@ struct cairn_place {
 /* Whether links of places that are opened from now on may lead anywhere; the default is false. */
 void cairn_place_follow_links(bool follow);
 
+/* Splits off the last name of a path: "a/b" is the directory "a" and the name "b". The caller frees
+ * both, also after CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_place_split(const char *path, char **directory, char **name);
+
 /* Opens a place. CAIRN_NOT_FOUND, CAIRN_DENIED, CAIRN_IO, CAIRN_NOMEM; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_place_open(const char *path, struct cairn_place *out,
                                             struct cairn_complaint *complaint);

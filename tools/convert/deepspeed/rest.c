@@ -39,7 +39,7 @@ cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint)
     for (uint32_t i = 0; order && i < count; i++)
         order[i] = i;
     if (order)
-        cairn_checkpoint_sort(checkpoint, order, count);
+        cairn_checkpoint_sort(checkpoint->layout, order, count);
     return order;
 }
 

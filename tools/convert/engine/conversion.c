@@ -17,8 +17,7 @@
 #include "tools/convert/core/format.h"
 #include "snapshot/box.h"
 #include "tools/convert/engine/memory_limit.h"
-#include "tools/convert/engine/drop.h"
-#include "tools/convert/engine/masters.h"
+#include "tools/convert/engine/select.h"
 #include "tools/convert/engine/proof.h"
 #include "base/array.h"
 #include "tools/convert/engine/cast.h"
@@ -337,21 +336,18 @@ static cairn_err
 plan_moves(struct cairn_conversion *conversion)
 {
     struct cairn_conversion_report *report = &conversion->report;
-    char text[REPORT_BYTES] = "";
+    const struct cairn_moves *moves = &conversion->feed.moves;
     cairn_err err;
 
-    err = cairn_reshard_plan(conversion->whole.layout, conversion->regions.layout, NULL,
-                             &conversion->moves, text, sizeof(text));
+    conversion->feed.source = &conversion->source;
+    err = cairn_feed_plan(&conversion->feed, conversion->whole.layout, conversion->regions.layout,
+                          conversion->source.complaint);
     if (err)
-        return cairn_complain(conversion->source.complaint,
-                              err == CAIRN_NOMEM ? err : CAIRN_INTERNAL,
-                              "the plan of the conversion fails: %s%s%s", text, text[0] ? "; " : "",
-                              cairn_err_text(err));
-    cairn_execute_sort(&conversion->moves);
-    report->move_count = conversion->moves.count;
-    report->read_bytes = conversion->moves.bytes;
-    for (size_t i = 0; i < conversion->moves.count; i++)
-        report->run_count += conversion->moves.moves[i].run_count;
+        return err == CAIRN_NOMEM ? err : CAIRN_INTERNAL;
+    report->move_count = moves->count;
+    report->read_bytes = moves->bytes;
+    for (size_t i = 0; i < moves->count; i++)
+        report->run_count += moves->moves[i].run_count;
     for (uint32_t f = 0; f < conversion->output.file_count; f++)
         report->target_bytes += conversion->output.files[f].bytes;
     return CAIRN_OK;
@@ -378,9 +374,7 @@ fit(struct cairn_conversion *conversion, struct cairn_execution *execution)
 {
     cairn_err err;
 
-    *execution = (struct cairn_execution){.source = &conversion->source,
-                                          .moves = conversion->moves.moves,
-                                          .move_count = conversion->moves.count,
+    *execution = (struct cairn_execution){.feeds = {&conversion->feed},
                                           .stretches = conversion->regions.stretches,
                                           .stretch_count = conversion->regions.stretch_count,
                                           .thread_count = conversion->options->thread_count};
@@ -461,7 +455,7 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
 void
 cairn_conversion_close(struct cairn_conversion *conversion)
 {
-    cairn_moves_fini(&conversion->moves);
+    cairn_moves_fini(&conversion->feed.moves);
     cairn_regions_fini(&conversion->regions);
     cairn_output_fini(&conversion->output);
     cairn_whole_fini(&conversion->whole);
@@ -511,8 +505,8 @@ digest_plan(const struct cairn_conversion *conversion, uint8_t digest[CAIRN_SHA2
 
         cairn_sha256_update(sha, numbers, sizeof(numbers));
     }
-    cairn_sha256_update(sha, conversion->moves.moves,
-                        conversion->moves.count * sizeof(*conversion->moves.moves));
+    cairn_sha256_update(sha, conversion->feed.moves.moves,
+                        conversion->feed.moves.count * sizeof(*conversion->feed.moves.moves));
     err = cairn_sha256_final(sha, digest);
     cairn_sha256_destroy(sha);
     return err;
@@ -524,9 +518,10 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target)
 {
     struct cairn_output *output = &conversion->output;
     uint32_t before = output->literal_count;
-    cairn_err err;
+    cairn_err err = CAIRN_OK;
 
-    err = output->format->finish(&conversion->source, output);
+    if (output->format->finish)
+        err = output->format->finish(&conversion->source, output);
     for (uint32_t i = before; !err && i < output->literal_count; i++)
         err = cairn_target_write(target, output->literals[i].file, output->literals[i].offset_bytes,
                                  output->literals[i].bytes, (size_t)output->literals[i].bytes_len,
@@ -567,7 +562,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     uint8_t digest[CAIRN_SHA256_BYTES];
     struct cairn_handles *handles = NULL;
     struct cairn_target *target = NULL;
-    struct cairn_tally *tally = NULL;
+    struct cairn_tally tally = {0};
     struct writing writing = {.conversion = conversion};
     struct cairn_source_sums *sums = NULL;
     struct cairn_execution execution;
@@ -589,19 +584,19 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     if (!err)
         err = cairn_equals_check(conversion, handles);
     if (!err)
-        err = cairn_tally_create(conversion->whole.layout, &conversion->output,
-                                 &conversion->regions, &tally);
+        err = cairn_tally_init(&tally, conversion->whole.layout, &conversion->output,
+                               &conversion->regions);
     if (!err)
         err = find_ranges(&writing, &conversion->output);
     if (!err)
         err = cairn_source_sums_create(&conversion->source, &sums);
     if (!err)
         err = fit(conversion, &execution);
+    conversion->feed.handles = handles;
+    conversion->feed.sums = sums;
     if (!err) {
-        execution.handles = handles;
-        execution.sums = sums;
         writing.target = target;
-        writing.tally = tally;
+        writing.tally = &tally;
         for (size_t i = 0; i < execution.stretch_count; i++)
             writing.total_bytes += execution.stretches[i].end - execution.stretches[i].begin;
         execution.have = have_tile;
@@ -617,7 +612,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     if (!err) {
         conversion->report.resumed = cairn_target_resumed(target);
         conversion->report.kept_bytes = writing.kept_bytes;
-        err = cairn_prove(conversion, tally, target, handles);
+        err = cairn_prove(conversion, &tally, target, handles);
     }
     if (!err)
         err = cairn_execute_check_unchanged(&conversion->source);
@@ -629,7 +624,7 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     free(writing.literals.ranges);
     free(writing.sums.ranges);
     cairn_source_sums_destroy(sums);
-    cairn_tally_destroy(tally);
+    cairn_tally_fini(&tally);
     cairn_target_close(target);
     (void)cairn_handles_destroy(handles); /* only read */
     return cairn_complain_failed(complaint, err, "%s: cannot be converted",

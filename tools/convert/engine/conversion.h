@@ -61,7 +61,7 @@ struct cairn_conversion {
     struct cairn_whole whole;
     struct cairn_output output;
     struct cairn_regions regions;
-    struct cairn_moves moves;
+    struct cairn_feed feed; /* handles and sums while it runs */
     struct cairn_conversion_report report;
 };
 

@@ -6,7 +6,6 @@
  */
 #include "tools/convert/engine/execute.h"
 
-#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -17,20 +16,25 @@
 #include "tools/convert/engine/gather.h"
 #include "base/array.h"
 
-enum { PROGRESS_NS = 100000000 };
+enum { PROGRESS_NS = 100000000, REPORT_BYTES = 700 };
+
+/* Moves of a feed that reach into a tile. */
+struct active {
+    size_t *moves; /* [active_max of the run]: their indices */
+    size_t count;
+};
 
 /* Where the sweep stands. */
 struct sweep {
     size_t stretch;
-    uint64_t at;    /* in the stretch */
-    size_t next;    /* first move that was not yet active */
-    size_t *active; /* indices of moves */
-    size_t active_count;
+    uint64_t at; /* in the stretch */
+    struct active active[CAIRN_FEEDS];
+    size_t next[CAIRN_FEEDS]; /* first move that was not yet active */
 };
 
 struct run {
     const struct cairn_execution *execution;
-    size_t active_max;
+    size_t active_max[CAIRN_FEEDS];
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t ended; /* a worker ended */
     struct sweep sweep;
@@ -42,11 +46,11 @@ struct run {
 
 struct worker {
     struct run *run;
-    struct cairn_gather *gather;
     uint8_t *bytes;
     uint8_t *spare;
-    size_t *active;           /* [active_max], copied under the lock */
-    struct cairn_move *clips; /* [CAIRN_CLIPS_PER_MOVE_MAX * active_max] */
+    struct cairn_gather *gather[CAIRN_FEEDS];
+    struct active active[CAIRN_FEEDS];     /* copied under the lock */
+    struct cairn_move *clips[CAIRN_FEEDS]; /* [CAIRN_CLIPS_PER_MOVE_MAX * active_max] */
 };
 
 cairn_err
@@ -75,31 +79,6 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
 }
 
 cairn_err
-cairn_execute_read(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
-                   uint32_t container, uint64_t at, uint8_t *buffer, size_t bytes,
-                   struct cairn_complaint *complaint)
-{
-    const struct cairn_container *source = &checkpoint->containers[container];
-    size_t got = 0;
-    cairn_err err;
-    int fd = -1;
-
-    if (!source->path) {
-        memcpy(buffer, source->literal + at, bytes);
-        return CAIRN_OK;
-    }
-    err = cairn_handles_acquire(handles, container, &fd, complaint);
-    if (err)
-        return err;
-    err = cairn_file_read_at(fd, at, buffer, bytes, &got);
-    cairn_handles_release(handles, container);
-    if (!err && got < bytes)
-        err = CAIRN_CORRUPT;
-    return cairn_complain_failed(complaint, err, "%s: cannot be read at byte %" PRIu64 "",
-                                 cairn_checkpoint_container_name(checkpoint, container), at);
-}
-
-cairn_err
 cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint)
 {
     cairn_err err = CAIRN_OK;
@@ -125,22 +104,54 @@ compare_targets(const void *left, const void *right)
     return order ? order : CAIRN_COMPARE(a->tensor, b->tensor);
 }
 
-void
-cairn_execute_sort(struct cairn_moves *moves)
+cairn_err
+cairn_feed_plan(struct cairn_feed *feed, const struct cairn_layout *from,
+                const struct cairn_layout *to, struct cairn_complaint *complaint)
 {
-    if (moves->count > 1)
-        qsort(moves->moves, moves->count, sizeof(*moves->moves), compare_targets);
+    char report[REPORT_BYTES] = "";
+    cairn_err err = cairn_reshard_plan(from, to, NULL, &feed->moves, report, sizeof(report));
+
+    if (err)
+        return cairn_complain(complaint, err, "the plan fails: %s%s%s", report,
+                              report[0] ? "; " : "", cairn_err_text(err));
+    if (feed->moves.count > 1)
+        qsort(feed->moves.moves, feed->moves.count, sizeof(*feed->moves.moves), compare_targets);
+    return CAIRN_OK;
 }
 
 /* ---- the sweep ---- */
+
+static bool
+reaches(const struct cairn_move *move, const struct cairn_tile *tile)
+{
+    return move->target_container == tile->container && cairn_move_target_end(move) > tile->begin;
+}
+
+/* Finds the moves of a feed that reach into a tile, from those that reached into the one before. */
+static void
+sweep_moves(const struct cairn_moves *all, const struct cairn_tile *tile, size_t *next,
+            struct active *active)
+{
+    const struct cairn_move *moves = all->moves;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < active->count; i++)
+        if (reaches(&moves[active->moves[i]], tile))
+            active->moves[kept++] = active->moves[i];
+    for (; *next < all->count && (moves[*next].target_container < tile->container ||
+                                  (moves[*next].target_container == tile->container &&
+                                   moves[*next].target_offset < tile->end));
+         (*next)++)
+        if (reaches(&moves[*next], tile))
+            active->moves[kept++] = *next;
+    active->count = kept;
+}
 
 /* Steps to the next tile; false at the end. */
 static bool
 sweep_next(const struct cairn_execution *execution, struct sweep *sweep, struct cairn_tile *tile)
 {
     const struct cairn_stretch *stretch;
-    const struct cairn_move *moves = execution->moves;
-    size_t kept = 0;
 
     while (sweep->stretch < execution->stretch_count &&
            sweep->at >= execution->stretches[sweep->stretch].end) {
@@ -157,56 +168,37 @@ sweep_next(const struct cairn_execution *execution, struct sweep *sweep, struct 
     if (tile->end > stretch->end)
         tile->end = stretch->end;
     sweep->at = tile->end;
-    for (size_t i = 0; i < sweep->active_count; i++) {
-        const struct cairn_move *move = &moves[sweep->active[i]];
-
-        if (move->target_container == tile->container && cairn_move_target_end(move) > tile->begin)
-            sweep->active[kept++] = sweep->active[i];
-    }
-    while (sweep->next < execution->move_count &&
-           (moves[sweep->next].target_container < tile->container ||
-            (moves[sweep->next].target_container == tile->container &&
-             moves[sweep->next].target_offset < tile->end))) {
-        const struct cairn_move *move = &moves[sweep->next];
-
-        if (move->target_container == tile->container && cairn_move_target_end(move) > tile->begin)
-            sweep->active[kept++] = sweep->next;
-        sweep->next++;
-    }
-    sweep->active_count = kept;
+    for (int f = 0; f < CAIRN_FEEDS; f++)
+        if (execution->feeds[f])
+            sweep_moves(&execution->feeds[f]->moves, tile, &sweep->next[f], &sweep->active[f]);
     return true;
 }
 
-static void
-sweep_start(const struct cairn_execution *execution, struct sweep *sweep)
-{
-    sweep->stretch = 0;
-    sweep->at = execution->stretch_count > 0 ? execution->stretches[0].begin : 0;
-    sweep->next = 0;
-    sweep->active_count = 0;
-}
-
-/* The most moves that touch one tile: of those that begin in one tile, and of earlier moves that
- * reach into it. Found without a list, by counting begins and ends per tile. */
+/* The most moves of a feed that touch one tile, and one more: of those that begin in one tile, and
+ * of earlier moves that reach into it. Found without a list, by counting begins and ends per tile.
+ * NULL: 0. */
 static size_t
-count_active(const struct cairn_execution *execution)
+count_active(const struct cairn_feed *feed, uint64_t tile_bytes)
 {
+    const struct cairn_move *moves = feed ? feed->moves.moves : NULL;
     size_t most = 0, first = 0;
+
+    if (!feed)
+        return 0;
 
     /* Moves of one container are sorted by where they begin. Those whose end lies behind the tile
      * in which the last one begins are few; an upper bound is enough, so all moves of a window that
      * spans the longest reach are counted. */
-    for (size_t i = 0; i < execution->move_count; i++) {
-        const struct cairn_move *move = &execution->moves[i];
-        uint64_t tile_begin = move->target_offset / execution->tile_bytes * execution->tile_bytes;
+    for (size_t i = 0; i < feed->moves.count; i++) {
+        uint64_t tile_begin = moves[i].target_offset / tile_bytes * tile_bytes;
 
-        while (first < i && (execution->moves[first].target_container != move->target_container ||
-                             cairn_move_target_end(&execution->moves[first]) <= tile_begin))
+        while (first < i && (moves[first].target_container != moves[i].target_container ||
+                             cairn_move_target_end(&moves[first]) <= tile_begin))
             first++;
         if (i - first + 1 > most)
             most = i - first + 1;
     }
-    return most;
+    return most + 1;
 }
 
 /* ---- one tile ---- */
@@ -219,39 +211,53 @@ compare_clips(const void *left, const void *right)
     return CAIRN_COMPARE(a->tensor, b->tensor) ?: CAIRN_COMPARE(a->target_offset, b->target_offset);
 }
 
+/* Fills `bytes` with what feed `f` has of a tile, unless they are there already; *count of the
+ * worker's clips say what. */
 static cairn_err
-run_tile(struct worker *worker, struct cairn_tile *tile, size_t active_count,
-         struct cairn_complaint *complaint)
+run_feed(struct worker *worker, int f, const struct cairn_tile *tile, bool had, uint8_t *bytes,
+         size_t *count, struct cairn_complaint *complaint)
 {
-    const struct cairn_execution *execution = worker->run->execution;
-    uint64_t covered = 0, bytes = tile->end - tile->begin;
-    bool have = false;
+    const struct cairn_feed *feed = worker->run->execution->feeds[f];
+    struct cairn_move *clips = worker->clips[f];
+    uint64_t covered = 0;
     cairn_err err = CAIRN_OK;
-    size_t count = 0;
 
-    for (size_t i = 0; i < active_count; i++)
-        cairn_clip_move(&execution->moves[worker->active[i]], tile->begin, tile->end, worker->clips,
-                        &count);
-    for (size_t i = 0; i < count; i++)
-        covered += worker->clips[i].run_bytes * worker->clips[i].run_count;
-    tile->bytes = worker->bytes;
-    tile->spare = worker->spare;
-    if (execution->have)
-        err = execution->have(execution->context, tile, &have, complaint);
-    tile->had = have;
-    if (!err && !have) {
-        if (covered < bytes)
-            memset(tile->bytes, 0, (size_t)bytes);
-        err = cairn_gather_run(worker->gather, worker->clips, count, tile->bytes, complaint);
-    }
+    for (size_t i = 0; i < worker->active[f].count; i++)
+        cairn_clip_move(&feed->moves.moves[worker->active[f].moves[i]], tile->begin, tile->end,
+                        clips, count);
+    for (size_t i = 0; i < *count; i++)
+        covered += clips[i].run_bytes * clips[i].run_count;
+    if (!had && covered < tile->end - tile->begin)
+        memset(bytes, 0, (size_t)(tile->end - tile->begin));
+    if (!had)
+        err = cairn_gather_run(worker->gather[f], clips, *count, bytes, complaint);
     if (err)
         return err;
-    if (count > 1)
-        qsort(worker->clips, count, sizeof(*worker->clips), compare_clips);
-    cairn_source_sums_add(execution->sums, worker->clips, count, tile->bytes);
-    tile->clips = worker->clips;
-    tile->clip_count = count;
-    return execution->take(execution->context, tile, complaint);
+    if (*count > 1)
+        qsort(clips, *count, sizeof(*clips), compare_clips);
+    cairn_source_sums_add(feed->sums, clips, *count, bytes);
+    return CAIRN_OK;
+}
+
+static cairn_err
+run_tile(struct worker *worker, struct cairn_tile *tile, struct cairn_complaint *complaint)
+{
+    const struct cairn_execution *execution = worker->run->execution;
+    size_t other_count = 0;
+    cairn_err err = CAIRN_OK;
+
+    tile->bytes = worker->bytes;
+    tile->spare = worker->spare;
+    tile->had = false;
+    tile->clips = worker->clips[0];
+    tile->clip_count = 0;
+    if (execution->have)
+        err = execution->have(execution->context, tile, &tile->had, complaint);
+    if (!err)
+        err = run_feed(worker, 0, tile, tile->had, tile->bytes, &tile->clip_count, complaint);
+    if (!err && execution->feeds[1])
+        err = run_feed(worker, 1, tile, false, tile->spare, &other_count, complaint);
+    return err ? err : execution->take(execution->context, tile, complaint);
 }
 
 /* ---- threads ---- */
@@ -266,12 +272,16 @@ work(void *argument)
 
     (void)pthread_mutex_lock(&run->lock);
     while (!run->err && sweep_next(run->execution, &run->sweep, &tile)) {
-        size_t active_count = run->sweep.active_count;
         cairn_err err;
 
-        memcpy(worker->active, run->sweep.active, active_count * sizeof(*worker->active));
+        for (int f = 0; f < CAIRN_FEEDS; f++) {
+            worker->active[f].count = run->sweep.active[f].count;
+            if (worker->active[f].count > 0)
+                memcpy(worker->active[f].moves, run->sweep.active[f].moves,
+                       worker->active[f].count * sizeof(*worker->active[f].moves));
+        }
         (void)pthread_mutex_unlock(&run->lock);
-        err = run_tile(worker, &tile, active_count, &complaint);
+        err = run_tile(worker, &tile, &complaint);
         (void)pthread_mutex_lock(&run->lock);
         run->done_bytes += tile.end - tile.begin;
         if (err && !run->err) {
@@ -288,38 +298,48 @@ work(void *argument)
 uint64_t
 cairn_execute_thread_bytes(const struct cairn_execution *execution)
 {
-    uint64_t active = count_active(execution) + 1;
+    uint64_t bytes = sizeof(struct worker) + execution->tile_bytes + execution->spare_bytes +
+                     64 * 1024; /* its stack, as far as it is used */
 
-    return sizeof(struct worker) + execution->tile_bytes + execution->spare_bytes +
-           cairn_gather_bytes() + active * sizeof(size_t) +
-           active * CAIRN_CLIPS_PER_MOVE_MAX * sizeof(struct cairn_move) +
-           64 * 1024; /* its stack, as far as it is used */
+    for (int f = 0; f < CAIRN_FEEDS && execution->feeds[f]; f++)
+        bytes += cairn_gather_bytes() +
+                 count_active(execution->feeds[f], execution->tile_bytes) *
+                     (sizeof(size_t) + CAIRN_CLIPS_PER_MOVE_MAX * sizeof(struct cairn_move));
+    return bytes;
 }
 
 static void
 worker_fini(struct worker *worker)
 {
-    cairn_gather_destroy(worker->gather);
+    for (int f = 0; f < CAIRN_FEEDS; f++) {
+        cairn_gather_destroy(worker->gather[f]);
+        free(worker->active[f].moves);
+        free(worker->clips[f]);
+    }
     free(worker->bytes);
     free(worker->spare);
-    free(worker->active);
-    free(worker->clips);
 }
 
 static cairn_err
 worker_init(struct worker *worker, struct run *run)
 {
     const struct cairn_execution *execution = run->execution;
-    cairn_err err;
+    cairn_err err = CAIRN_OK;
 
     worker->run = run;
-    err = cairn_gather_create(execution->source, execution->handles, &worker->gather);
     worker->bytes = malloc((size_t)execution->tile_bytes);
     worker->spare = malloc((size_t)execution->spare_bytes + 1);
-    worker->active = malloc(run->active_max * sizeof(*worker->active));
-    worker->clips = malloc(CAIRN_CLIPS_PER_MOVE_MAX * run->active_max * sizeof(*worker->clips));
-    if (!worker->bytes || !worker->spare || !worker->active || !worker->clips)
-        err = CAIRN_NOMEM;
+    if (!worker->bytes || !worker->spare)
+        return CAIRN_NOMEM;
+    for (int f = 0; !err && f < CAIRN_FEEDS && execution->feeds[f]; f++) {
+        err = cairn_gather_create(execution->feeds[f]->source, execution->feeds[f]->handles,
+                                  &worker->gather[f]);
+        worker->active[f].moves = malloc(run->active_max[f] * sizeof(size_t));
+        worker->clips[f] =
+            malloc(CAIRN_CLIPS_PER_MOVE_MAX * run->active_max[f] * sizeof(*worker->clips[f]));
+        if (!worker->active[f].moves || !worker->clips[f])
+            err = CAIRN_NOMEM;
+    }
     return err;
 }
 
@@ -380,14 +400,18 @@ cairn_execute(const struct cairn_execution *execution, struct cairn_complaint *c
     uint32_t started = 0;
     cairn_err err = CAIRN_OK;
 
-    run.active_max = count_active(execution) + 1;
-    run.sweep.active = malloc(run.active_max * sizeof(*run.sweep.active));
-    if (!workers || !threads || !run.sweep.active)
+    if (!workers || !threads)
         err = CAIRN_NOMEM;
+    for (int f = 0; !err && f < CAIRN_FEEDS && execution->feeds[f]; f++) {
+        run.active_max[f] = count_active(execution->feeds[f], execution->tile_bytes);
+        run.sweep.active[f].moves = malloc(run.active_max[f] * sizeof(size_t));
+        err = run.sweep.active[f].moves ? CAIRN_OK : CAIRN_NOMEM;
+    }
+    if (execution->stretch_count > 0)
+        run.sweep.at = execution->stretches[0].begin;
     for (uint32_t i = 0; !err && i < execution->thread_count; i++)
         err = worker_init(&workers[i], &run);
     if (!err) {
-        sweep_start(execution, &run.sweep);
         started = start_workers(&run, workers, threads);
         if (started == 0)
             err = CAIRN_AGAIN;
@@ -405,6 +429,7 @@ cairn_execute(const struct cairn_execution *execution, struct cairn_complaint *c
         worker_fini(&workers[i]);
     free(workers);
     free(threads);
-    free(run.sweep.active);
+    for (int f = 0; f < CAIRN_FEEDS; f++)
+        free(run.sweep.active[f].moves);
     return cairn_complain_failed(complaint, err, "the conversion stopped");
 }

@@ -27,29 +27,36 @@ struct cairn_stretch {
 struct cairn_tile {
     uint32_t container;
     uint64_t begin, end;
-    uint8_t *bytes; /* [end - begin]: what the moves brought; zero where none did */
-    uint8_t *spare; /* [spare_bytes of the execution], for the taker */
-    bool had;       /* the bytes come from `have` */
-    /* What lies where: the moves cut to the tile, by tensor and target offset (which counts from
-     * the tile's first byte, unlike in a plan). */
+    uint8_t *bytes; /* [end - begin]: what the first feed brought; zero where nothing was */
+    uint8_t
+        *spare; /* [spare_bytes of the execution]: the same of the second feed, or the taker's */
+    bool had;   /* the bytes come from `have` */
+    /* What lies where: the first feed's moves cut to the tile, by tensor and target offset (which
+     * counts from the tile's first byte, unlike in a plan). */
     const struct cairn_move *clips;
     size_t clip_count;
 };
 
-struct cairn_execution {
+/* What brings bytes into tiles. All zero brings none. */
+struct cairn_feed {
     const struct cairn_checkpoint *source;
     struct cairn_handles *handles;  /* of the source's containers */
-    const struct cairn_move *moves; /* sorted by cairn_execute_sort */
-    size_t move_count;
+    struct cairn_moves moves;       /* planned by cairn_feed_plan */
+    struct cairn_source_sums *sums; /* what is read is held against them; NULL: nothing is */
+};
+
+enum { CAIRN_FEEDS = 2 };
+
+struct cairn_execution {
+    const struct cairn_feed *feeds[CAIRN_FEEDS]; /* the second may be NULL */
     const struct cairn_stretch *stretches;
     size_t stretch_count;
     uint64_t tile_bytes; /* tiles begin at its multiples, or where a stretch does */
     uint64_t spare_bytes;
     uint32_t thread_count;
-    struct cairn_source_sums *sums; /* what is read is held against them; NULL: nothing is */
 
-    /* Asked before a tile is gathered: true with its bytes filled where they need no gathering.
-     * May be NULL. Thread: workers, as take. */
+    /* Asked before the first feed is gathered: true with the tile's bytes filled where they need no
+     * gathering. May be NULL. Thread: workers, as take. */
     cairn_err (*have)(void *context, const struct cairn_tile *tile, bool *have,
                       struct cairn_complaint *complaint);
     /* Gets a tile; its bytes may be changed. Tiles come in no order. */
@@ -60,8 +67,12 @@ struct cairn_execution {
     void *context;
 };
 
-/* Sorts moves by target container, then target offset. */
-void cairn_execute_sort(struct cairn_moves *moves);
+/* Plans the moves from a layout of the feed's source into another, sorted by target container, then
+ * target offset; the caller ends them with cairn_moves_fini. Errors of cairn_reshard_plan,
+ * complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_feed_plan(struct cairn_feed *feed, const struct cairn_layout *from,
+                                           const struct cairn_layout *to,
+                                           struct cairn_complaint *complaint);
 
 /* Bytes that one thread will allocate. */
 uint64_t cairn_execute_thread_bytes(const struct cairn_execution *execution);
@@ -74,13 +85,6 @@ CAIRN_MUST_CHECK cairn_err cairn_execute(const struct cairn_execution *execution
 /* For cairn_handles_create: opens a checkpoint's container, and refuses a file that has changed. */
 cairn_err cairn_execute_open(void *checkpoint, uint32_t container, int *fd,
                              struct cairn_complaint *complaint);
-
-/* Reads bytes [at, at + bytes) of a container, from memory or its file. CAIRN_CORRUPT if the file
- * is shorter now; complained about. Thread: any. */
-CAIRN_MUST_CHECK cairn_err cairn_execute_read(const struct cairn_checkpoint *checkpoint,
-                                              struct cairn_handles *handles, uint32_t container,
-                                              uint64_t at, uint8_t *buffer, size_t bytes,
-                                              struct cairn_complaint *complaint);
 
 /* After all was read: CAIRN_CORRUPT where a file is not any more what it was when it was opened
  * first; complained about. */

@@ -3,12 +3,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/crc.h"
-#include "base/sha256.h"
 #include "base/crc_join.h"
 
 struct cairn_fingerprint
@@ -96,44 +94,4 @@ cairn_fingerprint_walk_end(struct cairn_fingerprint_walk *walk)
 {
     close_walk(walk);
     return walk->closed;
-}
-
-static int
-by_name(const void *a, const void *b)
-{
-    const struct cairn_fingerprint_entry *x = a, *y = b;
-
-    return strcmp(x->name, y->name);
-}
-
-cairn_err
-cairn_fingerprint_digest(struct cairn_fingerprint_entry *entries, size_t count, char text[65])
-{
-    struct cairn_sha256 *sha = NULL;
-    uint8_t digest[CAIRN_SHA256_BYTES];
-    cairn_err err;
-
-    _Static_assert(CAIRN_SHA256_TEXT_BYTES == 65, "a digest fits the callers' buffers");
-    err = cairn_sha256_create(&sha);
-    if (err)
-        return err;
-    if (count > 1)
-        qsort(entries, count, sizeof(*entries), by_name);
-    for (size_t i = 0; i < count; i++) {
-        char line[64 + 24 * CAIRN_DIMS_MAX], hex[CAIRN_FINGERPRINT_TEXT_BYTES];
-        int used = snprintf(line, sizeof(line), "%s", cairn_dtype_name(entries[i].dtype));
-
-        for (uint32_t d = 0; d < entries[i].dims; d++)
-            used += snprintf(line + used, sizeof(line) - (size_t)used, " %" PRIu64,
-                             entries[i].shape[d]);
-        cairn_fingerprint_text(entries[i].fingerprint, hex);
-        cairn_sha256_update(sha, entries[i].name, strlen(entries[i].name) + 1);
-        cairn_sha256_update(sha, line, (size_t)used + 1);
-        cairn_sha256_update(sha, hex, sizeof(hex));
-    }
-    err = cairn_sha256_final(sha, digest);
-    cairn_sha256_destroy(sha);
-    if (!err)
-        cairn_sha256_text(digest, text);
-    return err;
 }

@@ -6,11 +6,6 @@
  * elements in row-major order, little-endian, no padding. CRCs can be put together from parts in
  * any order (crc_join.h), so shards and tiles are taken as they pass by. It detects accidents, not
  * attacks: two tensors with one fingerprint can be constructed.
- *
- * The fingerprint of a checkpoint is the SHA-256 of its tensors' names, dtypes, shapes and
- * fingerprints, in the order of names; so it says which of two states a checkpoint holds, and
- * nothing of how it is stored. Opaque state has one of its own, since formats encode it
- * differently.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_FINGERPRINT_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_FINGERPRINT_H
@@ -48,20 +43,5 @@ void cairn_fingerprint_walk_add(struct cairn_fingerprint_walk *walk, struct cair
                                 uint64_t begin, uint64_t bytes);
 /* What the parts add, to be combined with other walks' by exclusive or. */
 struct cairn_fingerprint cairn_fingerprint_walk_end(struct cairn_fingerprint_walk *walk);
-
-/* ---- of a checkpoint ---- */
-
-struct cairn_fingerprint_entry {
-    const char *name; /* borrowed */
-    enum cairn_dtype dtype;
-    uint32_t dims;
-    const uint64_t *shape; /* borrowed */
-    struct cairn_fingerprint fingerprint;
-};
-
-/* Sorts the entries by name and gives the digest as 64 hex digits and a NUL. CAIRN_NOMEM,
- * CAIRN_INTERNAL. */
-CAIRN_MUST_CHECK cairn_err cairn_fingerprint_digest(struct cairn_fingerprint_entry *entries,
-                                                    size_t count, char text[65]);
 
 #endif

@@ -7,13 +7,17 @@
 #include "tools/convert/engine/fingerprints.h"
 #include "base/array.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/sha256.h"
 #include "snapshot/box.h"
 #include "tools/convert/engine/cast.h"
 #include "tools/convert/engine/memory_limit.h"
 
-enum { REPORT_BYTES = 700, CAST_ELEMENTS = 4096 };
+enum { CAST_ELEMENTS = 4096 };
 
 struct reading {
     const struct cairn_layout *layout;
@@ -125,18 +129,16 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
                         struct cairn_fingerprint *out)
 {
     struct reading reading = {.layout = layout, .options = options, .out = out};
-    struct cairn_execution execution = {.source = checkpoint,
-                                        .handles = handles,
+    struct cairn_feed feed = {.source = checkpoint, .handles = handles, .sums = options->sums};
+    struct cairn_stretch all = {0};
+    struct cairn_execution execution = {.feeds = {&feed},
+                                        .stretches = &all,
                                         .stretch_count = 1,
                                         .thread_count = options->thread_count,
-                                        .sums = options->sums,
                                         .take = take_tile,
                                         .progress = show,
                                         .context = &reading};
-    struct cairn_stretch all = {0};
     struct cairn_layout *target = NULL;
-    struct cairn_moves moves = {0};
-    char report[REPORT_BYTES] = "";
     cairn_err err;
 
     err = cairn_layout_create(&target);
@@ -151,48 +153,60 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
     if (!err)
         err = lay_out(layout, &reading, target);
     if (!err)
-        err = cairn_reshard_plan(layout, target, NULL, &moves, report, sizeof(report));
+        err = cairn_feed_plan(&feed, layout, target, checkpoint->complaint);
     if (!err) {
-        cairn_execute_sort(&moves);
         all.end = reading.base[reading.count];
-        execution.moves = moves.moves;
-        execution.move_count = moves.count;
-        execution.stretches = &all;
         err = cairn_memory_limit_fit(&execution, options->memory_limit_bytes, 0,
                                      checkpoint->complaint);
     }
     if (!err)
         err = cairn_execute(&execution, checkpoint->complaint);
-    if (err)
-        (void)cairn_refuse(checkpoint, err, "cannot be read whole: %s%s%s", report,
-                           report[0] ? "; " : "", cairn_err_text(err));
-    cairn_moves_fini(&moves);
+    cairn_moves_fini(&feed.moves);
     cairn_layout_destroy(target);
     free(reading.base);
     free(reading.tensors);
-    return err;
+    return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read whole",
+                                 checkpoint->place.path);
+}
+
+static void
+add_tensor(struct cairn_sha256 *sha, const struct cairn_tensor *tensor,
+           struct cairn_fingerprint fingerprint)
+{
+    char line[64 + 24 * CAIRN_DIMS_MAX], hex[CAIRN_FINGERPRINT_TEXT_BYTES];
+    int used = snprintf(line, sizeof(line), "%s", cairn_dtype_name(tensor->dtype));
+
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        used += snprintf(line + used, sizeof(line) - (size_t)used, " %" PRIu64, tensor->shape[d]);
+    cairn_fingerprint_text(fingerprint, hex);
+    cairn_sha256_update(sha, tensor->name, strlen(tensor->name) + 1);
+    cairn_sha256_update(sha, line, (size_t)used + 1);
+    cairn_sha256_update(sha, hex, sizeof(hex));
 }
 
 static cairn_err
 digest_of(const struct cairn_layout *layout, const struct cairn_fingerprint *fingerprints,
-          bool opaque, char text[65])
+          bool opaque, char text[CAIRN_SHA256_TEXT_BYTES])
 {
-    uint32_t all = cairn_layout_tensor_count(layout);
-    struct cairn_fingerprint_entry *entries = malloc(((size_t)all + 1) * sizeof(*entries));
-    size_t count = 0;
-    cairn_err err;
+    uint32_t all = cairn_layout_tensor_count(layout), count = 0;
+    uint32_t *tensors = malloc(((size_t)all + 1) * sizeof(*tensors));
+    struct cairn_sha256 *sha = NULL;
+    uint8_t digest[CAIRN_SHA256_BYTES];
+    cairn_err err = tensors ? cairn_sha256_create(&sha) : CAIRN_NOMEM;
 
-    if (!entries)
-        return CAIRN_NOMEM;
-    for (uint32_t t = 0; t < all; t++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, t);
-
-        if ((tensor->kind == CAIRN_OPAQUE) == opaque)
-            entries[count++] = (struct cairn_fingerprint_entry){
-                tensor->name, tensor->dtype, tensor->dims, tensor->shape, fingerprints[t]};
+    for (uint32_t t = 0; !err && t < all; t++)
+        if ((cairn_layout_tensor(layout, t)->kind == CAIRN_OPAQUE) == opaque)
+            tensors[count++] = t;
+    if (!err) {
+        cairn_checkpoint_sort(layout, tensors, count);
+        for (uint32_t i = 0; i < count; i++)
+            add_tensor(sha, cairn_layout_tensor(layout, tensors[i]), fingerprints[tensors[i]]);
+        err = cairn_sha256_final(sha, digest);
     }
-    err = cairn_fingerprint_digest(entries, count, text);
-    free(entries);
+    if (!err)
+        cairn_sha256_text(digest, text);
+    cairn_sha256_destroy(sha);
+    free(tensors);
     return err;
 }
 

@@ -1,6 +1,11 @@
 /*
  * tools/convert/engine/fingerprints.h - the fingerprints of a checkpoint's tensors, found by
  * reading them in the order of their elements.
+ *
+ * The fingerprint of a checkpoint is the SHA-256 of its tensors' names, dtypes, shapes and
+ * fingerprints, in the order of names; so it says which of two states a checkpoint holds, and
+ * nothing of how it is stored. Opaque state has one of its own, since formats encode it
+ * differently.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_FINGERPRINTS_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_FINGERPRINTS_H

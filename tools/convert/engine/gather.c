@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/assert.h"
 #include "base/array.h"
 
@@ -131,37 +130,44 @@ cairn_gather_destroy(struct cairn_gather *gather)
     free(gather);
 }
 
-/* Reads parts[count] of a file, `bytes` in all. */
-static cairn_err
-read_parts(struct cairn_gather *gather, uint32_t container, uint64_t at, int count, uint64_t bytes,
-           struct cairn_complaint *complaint)
+cairn_err
+cairn_gather_parts(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
+                   uint32_t container, uint64_t at, struct iovec *parts, int count,
+                   struct cairn_complaint *complaint)
 {
-    const struct cairn_container *source = &gather->checkpoint->containers[container];
-    uint64_t got = 0;
+    const struct cairn_container *source = &checkpoint->containers[container];
+    const char *name = cairn_checkpoint_container_name(checkpoint, container);
+    uint64_t bytes = 0, got = 0;
     cairn_err err;
     int fd = -1;
 
-    if (!source->path) { /* in memory; the layout was held against its size */
-        for (int i = 0; i < count; i++) {
-            memcpy(gather->parts[i].iov_base, source->literal + at, gather->parts[i].iov_len);
-            at += gather->parts[i].iov_len;
-        }
-        return CAIRN_OK;
+    for (int i = 0; i < count; i++) {
+        if (!source->path) /* in memory; the layout was held against its size */
+            memcpy(parts[i].iov_base, source->literal + at + bytes, parts[i].iov_len);
+        bytes += parts[i].iov_len;
     }
-    err = cairn_handles_acquire(gather->handles, container, &fd, complaint);
+    if (!source->path)
+        return CAIRN_OK;
+    err = cairn_handles_acquire(handles, container, &fd, complaint);
     if (err)
         return err;
-    err = cairn_file_read_parts_at(fd, at, gather->parts, count, &got);
-    cairn_handles_release(gather->handles, container);
-    if (err)
-        return cairn_complain_failed(complaint, err, "%s/%s: cannot be read at byte %" PRIu64 "",
-                                     gather->checkpoint->place.path, source->path, at);
-    if (got < bytes)
+    err = cairn_file_read_parts_at(fd, at, parts, count, &got);
+    cairn_handles_release(handles, container);
+    if (!err && got < bytes)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s/%s ended at byte %" PRIu64
+                              "%s: ended at byte %" PRIu64
                               " while it was read; wait until no job writes there",
-                              gather->checkpoint->place.path, source->path, at + got);
-    return CAIRN_OK;
+                              name, at + got);
+    return cairn_complain_failed(complaint, err, "%s: cannot be read at byte %" PRIu64 "", name,
+                                 at);
+}
+
+static cairn_err
+read_parts(struct cairn_gather *gather, uint32_t container, uint64_t at, int count,
+           struct cairn_complaint *complaint)
+{
+    return cairn_gather_parts(gather->checkpoint, gather->handles, container, at, gather->parts,
+                              count, complaint);
 }
 
 static int
@@ -198,7 +204,7 @@ read_entries(struct cairn_gather *gather, struct cairn_complaint *complaint)
             gather->parts[parts++] = (struct iovec){entries[i].to, (size_t)entries[i].bytes};
             end = entries[i].offset + entries[i].bytes;
         }
-        err = read_parts(gather, container, begin, parts, end - begin, complaint);
+        err = read_parts(gather, container, begin, parts, complaint);
     }
     return err;
 }
@@ -302,15 +308,14 @@ stage_rows(struct cairn_gather *gather, const struct bundle *bundle, uint64_t ro
     cairn_err err = CAIRN_OK;
 
     if (pitch == move->source_stride) { /* gaps and all */
-        uint64_t bytes = (rows - 1) * pitch + bundle->width;
-
-        gather->parts[0] = (struct iovec){gather->staging, (size_t)bytes};
-        return read_parts(gather, move->source_container, at, 1, bytes, complaint);
+        gather->parts[0] =
+            (struct iovec){gather->staging, (size_t)((rows - 1) * pitch + bundle->width)};
+        return read_parts(gather, move->source_container, at, 1, complaint);
     }
     for (uint64_t i = 0; i < rows && !err; i++) {
         gather->parts[0] = (struct iovec){gather->staging + i * pitch, (size_t)bundle->width};
-        err = read_parts(gather, move->source_container, at + i * move->source_stride, 1,
-                         bundle->width, complaint);
+        err =
+            read_parts(gather, move->source_container, at + i * move->source_stride, 1, complaint);
     }
     return err;
 }

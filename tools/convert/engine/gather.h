@@ -10,6 +10,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_GATHER_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_GATHER_H
 
+#include "base/file.h"
 #include "snapshot/reshard.h"
 #include "tools/convert/core/checkpoint.h"
 #include "tools/convert/engine/handles.h"
@@ -30,6 +31,13 @@ void cairn_gather_destroy(struct cairn_gather *gather); /* NULL is allowed */
 CAIRN_MUST_CHECK cairn_err cairn_gather_run(struct cairn_gather *gather, struct cairn_move *moves,
                                             size_t count, uint8_t *target,
                                             struct cairn_complaint *complaint);
+
+/* Reads a container from `at` on into parts[count], one after the other, from memory or its file.
+ * Changes `parts`, of which none is empty. Errors as above. Thread: any. */
+CAIRN_MUST_CHECK cairn_err cairn_gather_parts(const struct cairn_checkpoint *checkpoint,
+                                              struct cairn_handles *handles, uint32_t container,
+                                              uint64_t at, struct iovec *parts, int count,
+                                              struct cairn_complaint *complaint);
 
 enum { CAIRN_CLIPS_PER_MOVE_MAX = 3 };
 

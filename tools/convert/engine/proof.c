@@ -178,77 +178,49 @@ open_written(const struct cairn_conversion *conversion, const struct cairn_targe
     return err;
 }
 
-struct proof {
-    struct cairn_fingerprint *source; /* [tensors of the output] */
-    struct cairn_fingerprint *target;
-    bool *left_out_source;         /* [tensors of whole.layout] */
-    bool *left_out_target;         /* [tensors of the output] */
-    struct cairn_fingerprint *all; /* [tensors of whole.layout]: scratch of the source's */
-};
-
-static void
-proof_fini(struct proof *proof)
-{
-    free(proof->source);
-    free(proof->target);
-    free(proof->left_out_source);
-    free(proof->left_out_target);
-    free(proof->all);
-}
-
-static cairn_err
-proof_init(const struct cairn_conversion *conversion, struct proof *proof)
-{
-    size_t targets = cairn_layout_tensor_count(conversion->output.layout);
-    size_t sources = cairn_layout_tensor_count(conversion->whole.layout);
-
-    proof->source = calloc(targets + 1, sizeof(*proof->source));
-    proof->target = calloc(targets + 1, sizeof(*proof->target));
-    proof->left_out_source = calloc(sources + 1, sizeof(*proof->left_out_source));
-    proof->left_out_target = calloc(targets + 1, sizeof(*proof->left_out_target));
-    proof->all = calloc(sources + 1, sizeof(*proof->all));
-    return proof->source && proof->target && proof->left_out_source && proof->left_out_target &&
-                   proof->all
-               ? CAIRN_OK
-               : CAIRN_NOMEM;
-}
-
 /* Reads what the tally left out again, on both sides. */
 static cairn_err
 read_left_out(struct cairn_conversion *conversion, const struct cairn_target *target,
-              struct cairn_handles *handles, struct proof *proof)
+              struct cairn_handles *handles, struct cairn_tally *tally)
 {
+    size_t sources = cairn_layout_tensor_count(conversion->whole.layout);
+    const struct cairn_layout *output = conversion->output.layout;
+    struct cairn_fingerprint *found = calloc(sources + 1, sizeof(*found));
+    bool *wanted = calloc(sources + 1, sizeof(*wanted));
     struct cairn_fingerprints_options options = {.thread_count = conversion->report.thread_count,
                                                  .memory_limit_bytes =
                                                      conversion->options->memory_limit_bytes,
-                                                 .wanted = proof->left_out_source};
-    const struct cairn_layout *output = conversion->output.layout;
+                                                 .wanted = wanted};
     struct cairn_checkpoint written = {.place.dir_fd = -1};
     struct cairn_handles *written_handles = NULL;
-    cairn_err err;
+    cairn_err err = found && wanted ? CAIRN_OK : CAIRN_NOMEM;
 
-    err = cairn_fingerprints_read(&conversion->source, conversion->whole.layout, handles, &options,
-                                  proof->all);
+    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++)
+        wanted[tally->from[t]] = wanted[tally->from[t]] || tally->left_out[t];
+    if (!err)
+        err = cairn_fingerprints_read(&conversion->source, conversion->whole.layout, handles,
+                                      &options, found);
     if (!err)
         err = open_written(conversion, target, &written);
     if (!err)
         err = cairn_handles_create(written.container_count, cairn_execute_open, &written,
                                    &written_handles);
-    options.wanted = proof->left_out_target;
+    options.wanted = tally->left_out;
     if (!err)
-        err = cairn_fingerprints_read(&written, output, written_handles, &options, proof->target);
+        err = cairn_fingerprints_read(&written, output, written_handles, &options, tally->target);
     for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++)
-        if (proof->left_out_target[t])
-            proof->source[t] = proof->all[cairn_layout_tensor_find(
-                conversion->whole.layout, cairn_layout_tensor(output, t)->name)];
+        if (tally->left_out[t])
+            tally->source[t] = found[tally->from[t]];
     (void)cairn_handles_destroy(written_handles); /* only read */
     cairn_checkpoint_close(&written);
+    free(found);
+    free(wanted);
     return err;
 }
 
 /* Compares the fingerprints of each tensor, and makes the digests. */
 static cairn_err
-conclude(struct cairn_conversion *conversion, const struct proof *proof)
+conclude(struct cairn_conversion *conversion, const struct cairn_tally *tally)
 {
     struct cairn_conversion_report *report = &conversion->report;
     const struct cairn_layout *output = conversion->output.layout;
@@ -256,10 +228,10 @@ conclude(struct cairn_conversion *conversion, const struct proof *proof)
 
     for (uint32_t t = 0; t < cairn_layout_tensor_count(output); t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(output, t);
-        uint32_t from = cairn_layout_tensor_find(conversion->whole.layout, tensor->name);
-        bool cast = cairn_layout_tensor(conversion->whole.layout, from)->dtype != tensor->dtype;
+        bool cast =
+            cairn_layout_tensor(conversion->whole.layout, tally->from[t])->dtype != tensor->dtype;
 
-        if (!cast && !cairn_fingerprint_equal(proof->source[t], proof->target[t]))
+        if (!cast && !cairn_fingerprint_equal(tally->source[t], tally->target[t]))
             return cairn_complain(
                 conversion->source.complaint, CAIRN_INTERNAL,
                 "tensor %s: has another fingerprint in the target than in the source: a defect, or "
@@ -270,45 +242,35 @@ conclude(struct cairn_conversion *conversion, const struct proof *proof)
     /* The source's digest is over the same tensors with the source's dtypes: regions.layout has
      * them.
      */
-    err = cairn_fingerprints_digest(conversion->regions.layout, proof->source, report->source_state,
+    err = cairn_fingerprints_digest(conversion->regions.layout, tally->source, report->source_state,
                                     report->source_opaque);
     if (!err)
-        err = cairn_fingerprints_digest(output, proof->target, report->target_state,
+        err = cairn_fingerprints_digest(output, tally->target, report->target_state,
                                         report->target_opaque);
     return err;
 }
 
 cairn_err
-cairn_prove(struct cairn_conversion *conversion, const struct cairn_tally *tally,
+cairn_prove(struct cairn_conversion *conversion, struct cairn_tally *tally,
             const struct cairn_target *target, struct cairn_handles *handles)
 {
     const struct cairn_layout *output = conversion->output.layout;
-    struct proof proof = {0};
     bool left_out = false;
-    cairn_err err;
+    cairn_err err = CAIRN_OK;
 
-    err = proof_init(conversion, &proof);
-    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(output); t++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(output, t);
-        uint32_t from = cairn_layout_tensor_find(conversion->whole.layout, tensor->name);
-        uint64_t counted = 0;
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(output); t++) {
+        const struct cairn_tensor *from =
+            cairn_layout_tensor(conversion->whole.layout, tally->from[t]);
 
-        if (cairn_tally_left_out(tally, t)) {
-            proof.left_out_source[from] = proof.left_out_target[t] = left_out = true;
-            continue;
-        }
-        cairn_tally_result(tally, t, &proof.source[t], &proof.target[t], &counted);
-        if (counted != cairn_tensor_bytes(cairn_layout_tensor(conversion->whole.layout, from)))
-            err = cairn_complain(
+        left_out = left_out || tally->left_out[t];
+        if (!tally->left_out[t] && tally->bytes[t] != cairn_tensor_bytes(from))
+            return cairn_complain(
                 conversion->source.complaint, CAIRN_INTERNAL,
                 "of tensor %s %" PRIu64
                 " bytes were written; please report this defect, nothing was made final",
-                tensor->name, counted);
+                from->name, tally->bytes[t]);
     }
-    if (!err && left_out)
-        err = read_left_out(conversion, target, handles, &proof);
-    if (!err)
-        err = conclude(conversion, &proof);
-    proof_fini(&proof);
-    return err;
+    if (left_out)
+        err = read_left_out(conversion, target, handles, tally);
+    return err ? err : conclude(conversion, tally);
 }

@@ -18,8 +18,7 @@
  * source. CAIRN_INTERNAL if a tensor differs or is partly missing; errors of reading. Complained
  * about; nothing is final. */
 CAIRN_MUST_CHECK cairn_err cairn_prove(struct cairn_conversion *conversion,
-                                       const struct cairn_tally *tally,
-                                       const struct cairn_target *target,
+                                       struct cairn_tally *tally, const struct cairn_target *target,
                                        struct cairn_handles *handles);
 
 /* CAIRN_INVAL with the names where two of them differ; the errors of cairn_fingerprints_read.

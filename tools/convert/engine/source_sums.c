@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "snapshot/box.h"
-#include "tools/convert/engine/execute.h"
+#include "tools/convert/engine/gather.h"
 
 enum { READ_BYTES = 256 * 1024, HOLDS_BYTES = 450 };
 
@@ -204,8 +204,10 @@ read_range(const struct cairn_checkpoint *checkpoint, struct cairn_handles *hand
 
     *crc = 0;
     for (size_t bytes; !err && at < end; at += bytes) {
-        bytes = end - at < READ_BYTES ? (size_t)(end - at) : (size_t)READ_BYTES;
-        err = cairn_execute_read(checkpoint, handles, sum->container, at, buffer, bytes, complaint);
+        struct iovec part = {buffer, end - at < READ_BYTES ? (size_t)(end - at) : READ_BYTES};
+
+        bytes = part.iov_len;
+        err = cairn_gather_parts(checkpoint, handles, sum->container, at, &part, 1, complaint);
         if (!err)
             *crc = cairn_crc_of(sum->kind, *crc, buffer, bytes);
     }
@@ -320,23 +322,31 @@ add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handle
     }
 }
 
+/* The path of a sum's file below the place; NULL: it is the place itself. */
+static const char *
+path_of(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum)
+{
+    const char *path = checkpoint->containers[sum->container].path;
+
+    return path && path[0] ? path : NULL;
+}
+
 static cairn_err
 complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum,
                   uint64_t block)
 {
     uint64_t begin = block_begin(sum, block), end = block_end(sum, block);
-    const char *path = checkpoint->containers[sum->container].path;
     char holds[HOLDS_BYTES];
 
     say_tensors(checkpoint, sum->container, begin, end, holds);
-    return cairn_complain(
-        checkpoint->complaint, CAIRN_CORRUPT,
-        "%s%s%s is damaged between byte %" PRIu64 " and %" PRIu64
-        ", which hold %s: their checksum does not fit; take another copy%s",
-        checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "", begin, end, holds,
-        sum->kind == CAIRN_CRC_ZIP ? ", or, where they were changed in place on purpose, load it "
-                                     "in PyTorch and save it again"
-                                   : "");
+    return cairn_refuse_file(checkpoint, path_of(checkpoint, sum), CAIRN_CORRUPT,
+                             "is damaged between byte %" PRIu64 " and %" PRIu64
+                             ", which hold %s: their checksum does not fit; take another copy%s",
+                             begin, end, holds,
+                             sum->kind == CAIRN_CRC_ZIP
+                                 ? ", or, where they were changed in place on purpose, load it "
+                                   "in PyTorch and save it again"
+                                 : "");
 }
 
 /* The file is right, and was not when it was read, now or by the run that is gone on with. */
@@ -344,14 +354,11 @@ static cairn_err
 complain_of_reading(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum,
                     uint64_t block)
 {
-    const char *path = checkpoint->containers[sum->container].path;
-
-    return cairn_complain(checkpoint->complaint, CAIRN_CORRUPT,
-                          "%s%s%s does not fit its checksum between byte %" PRIu64 " and %" PRIu64
-                          " as it was read before, and does now: it was changed, or read wrongly; "
-                          "run the same command again",
-                          checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
-                          block_begin(sum, block), block_end(sum, block));
+    return cairn_refuse_file(checkpoint, path_of(checkpoint, sum), CAIRN_CORRUPT,
+                             "does not fit its checksum between byte %" PRIu64 " and %" PRIu64
+                             " as it was read before, and does now: it was changed, or read "
+                             "wrongly; run the same command again",
+                             block_begin(sum, block), block_end(sum, block));
 }
 
 /* Where the pieces are, for blocks that were read in part; made when first needed. */

@@ -31,7 +31,7 @@ struct entry {
     uint64_t reach; /* the farthest end of the pieces up to this one in tensor and container */
 };
 
-struct locator {
+struct cairn_locator {
     const struct cairn_layout *layout;
     struct entry *entries; /* by tensor, container, offset */
     size_t *first;         /* [tensor_count + 1] */
@@ -82,7 +82,7 @@ compare_entries(const void *left, const void *right)
 
 /* Takes the pieces of one tensor over from the table, which has replicas side by side. */
 static void
-index_tensor(struct locator *locator, const struct cairn_piece_table *table, uint32_t t)
+index_tensor(struct cairn_locator *locator, const struct cairn_piece_table *table, uint32_t t)
 {
     const struct cairn_tensor *tensor = cairn_layout_tensor(locator->layout, t);
     const struct cairn_piece *all = cairn_layout_piece(locator->layout, 0);
@@ -113,7 +113,7 @@ index_tensor(struct locator *locator, const struct cairn_piece_table *table, uin
 }
 
 static void
-locator_fini(struct locator *locator)
+locator_fini(struct cairn_locator *locator)
 {
     free(locator->entries);
     free(locator->first);
@@ -124,7 +124,7 @@ locator_fini(struct locator *locator)
 /* The layout is borrowed and must not change. `locator` is zeroes, and is for locator_fini also
  * after an error. CAIRN_NOMEM. O(P log P). Thread: any. */
 static cairn_err
-locator_init(struct locator *locator, const struct cairn_layout *layout)
+locator_init(struct cairn_locator *locator, const struct cairn_layout *layout)
 {
     uint32_t tensor_count = cairn_layout_tensor_count(layout);
     size_t piece_count = cairn_layout_piece_count(layout);
@@ -181,8 +181,8 @@ find_in_piece(const struct cairn_tensor *tensor, const struct cairn_piece *piece
 
 /* False if no piece of the (regular) tensor has that byte of the container. Thread: any. */
 static bool
-locate(const struct locator *locator, uint32_t tensor, uint32_t container, uint64_t offset_bytes,
-       struct spot *out)
+locate(const struct cairn_locator *locator, uint32_t tensor, uint32_t container,
+       uint64_t offset_bytes, struct spot *out)
 {
     const struct cairn_tensor *known = cairn_layout_tensor(locator->layout, tensor);
     const struct entry *entries = locator->entries;
@@ -206,72 +206,48 @@ locate(const struct locator *locator, uint32_t tensor, uint32_t container, uint6
     return false;
 }
 
-struct sums {
-    struct cairn_fingerprint source, target;
-    uint64_t bytes;
-};
-
 /* ---- the tally ---- */
 
-struct cairn_tally {
-    const struct cairn_layout *source;
-    const struct cairn_layout *target;
-    const struct cairn_regions *regions;
-    struct locator source_locator, target_locator;
-    uint32_t *source_tensor; /* [tensors of the output] */
-    bool *left_out;          /* [tensors of the output] */
-    struct sums *sums;       /* [tensors of the output] */
-};
-
 cairn_err
-cairn_tally_create(const struct cairn_layout *source, const struct cairn_output *output,
-                   const struct cairn_regions *regions, struct cairn_tally **out)
+cairn_tally_init(struct cairn_tally *tally, const struct cairn_layout *source,
+                 const struct cairn_output *output, const struct cairn_regions *regions)
 {
     uint32_t count = cairn_layout_tensor_count(output->layout);
-    struct cairn_tally *tally = calloc(1, sizeof(*tally));
-    cairn_err err = tally ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err = CAIRN_OK;
 
-    if (!err) {
-        tally->source = source;
-        tally->target = output->layout;
-        tally->regions = regions;
-        tally->source_tensor = malloc(((size_t)count + 1) * sizeof(*tally->source_tensor));
-        tally->left_out = malloc((size_t)count + 1);
-        tally->sums = calloc((size_t)count + 1, sizeof(*tally->sums));
-        if (!tally->source_tensor || !tally->left_out || !tally->sums)
-            err = CAIRN_NOMEM;
-    }
+    tally->regions = regions;
+    tally->from = malloc(((size_t)count + 1) * sizeof(*tally->from));
+    tally->left_out = malloc((size_t)count + 1);
+    tally->source = calloc((size_t)count + 1, sizeof(*tally->source));
+    tally->target = calloc((size_t)count + 1, sizeof(*tally->target));
+    tally->bytes = calloc((size_t)count + 1, sizeof(*tally->bytes));
+    tally->locators = calloc(2, sizeof(*tally->locators));
+    if (!tally->from || !tally->left_out || !tally->source || !tally->target || !tally->bytes ||
+        !tally->locators)
+        return CAIRN_NOMEM;
+    err = locator_init(&tally->locators[0], source);
     if (!err)
-        err = locator_init(&tally->source_locator, source);
-    if (!err)
-        err = locator_init(&tally->target_locator, output->layout);
+        err = locator_init(&tally->locators[1], output->layout);
     for (uint32_t t = 0; !err && t < count; t++) {
-        uint32_t from =
+        tally->from[t] =
             cairn_layout_tensor_find(source, cairn_layout_tensor(output->layout, t)->name);
-
-        tally->source_tensor[t] = from;
         tally->left_out[t] =
-            !tally->source_locator.regular[from] || !tally->target_locator.regular[t];
+            !tally->locators[0].regular[tally->from[t]] || !tally->locators[1].regular[t];
     }
-    if (err) {
-        cairn_tally_destroy(tally);
-        return err;
-    }
-    *out = tally;
-    return CAIRN_OK;
+    return err;
 }
 
 void
-cairn_tally_destroy(struct cairn_tally *tally)
+cairn_tally_fini(struct cairn_tally *tally)
 {
-    if (!tally)
-        return;
-    locator_fini(&tally->source_locator);
-    locator_fini(&tally->target_locator);
-    free(tally->source_tensor);
+    for (int side = 0; tally->locators && side < 2; side++)
+        locator_fini(&tally->locators[side]);
+    free(tally->locators);
+    free(tally->from);
     free(tally->left_out);
-    free(tally->sums);
-    free(tally);
+    free(tally->source);
+    free(tally->target);
+    free(tally->bytes);
 }
 
 /* What of one tensor is in one tile. */
@@ -288,14 +264,15 @@ struct visit {
 static void
 visit_begin(struct visit *visit, uint32_t tensor)
 {
-    struct cairn_tally *tally = visit->tally;
+    const struct cairn_tally *tally = visit->tally;
+    const struct cairn_tensor *source =
+        cairn_layout_tensor(tally->locators[0].layout, tally->from[tensor]);
+    const struct cairn_tensor *target = cairn_layout_tensor(tally->locators[1].layout, tensor);
 
     visit->tensor = tensor;
     visit->bytes = 0;
-    cairn_fingerprint_walk_init(&visit->source, cairn_tensor_bytes(cairn_layout_tensor(
-                                                    tally->source, tally->source_tensor[tensor])));
-    cairn_fingerprint_walk_init(&visit->target,
-                                cairn_tensor_bytes(cairn_layout_tensor(tally->target, tensor)));
+    cairn_fingerprint_walk_init(&visit->source, cairn_tensor_bytes(source));
+    cairn_fingerprint_walk_init(&visit->target, cairn_tensor_bytes(target));
 }
 
 static void
@@ -308,15 +285,16 @@ join(struct cairn_fingerprint *sum, struct cairn_fingerprint part)
 static void
 visit_end(struct visit *visit)
 {
-    struct sums *sums = &visit->tally->sums[visit->tensor];
+    struct cairn_tally *tally = visit->tally;
     struct cairn_fingerprint source;
 
     if (visit->bytes == 0)
         return;
     source = cairn_fingerprint_walk_end(&visit->source);
-    join(&sums->source, source);
-    join(&sums->target, visit->region->from ? cairn_fingerprint_walk_end(&visit->target) : source);
-    (void)__atomic_fetch_add(&sums->bytes, visit->bytes, __ATOMIC_RELAXED);
+    join(&tally->source[visit->tensor], source);
+    join(&tally->target[visit->tensor],
+         visit->region->from ? cairn_fingerprint_walk_end(&visit->target) : source);
+    (void)__atomic_fetch_add(&tally->bytes[visit->tensor], visit->bytes, __ATOMIC_RELAXED);
 }
 
 /* Counts one run: run_bytes at source_offset of a container, which are at `at` of the tile. */
@@ -332,21 +310,22 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
         uint64_t file_offset = cairn_region_file_offset(region, visit->tile->begin + at + done);
         struct spot from, to;
 
-        if (!locate(&tally->source_locator, tally->source_tensor[visit->tensor], container,
+        if (!locate(&tally->locators[0], tally->from[visit->tensor], container,
                     source_offset + done, &from) ||
-            !locate(&tally->target_locator, visit->tensor, region->file, file_offset, &to) ||
+            !locate(&tally->locators[1], visit->tensor, region->file, file_offset, &to) ||
             from.position_bytes / from_bytes != to.position_bytes / to_bytes)
             return cairn_complain(
                 complaint, CAIRN_INTERNAL,
                 "tensor %s would get other elements than it has at byte %" PRIu64
                 " of the source; please report this defect, nothing was made final",
-                cairn_layout_tensor(tally->target, visit->tensor)->name, source_offset + done);
+                cairn_layout_tensor(tally->locators[1].layout, visit->tensor)->name,
+                source_offset + done);
         bytes = run_bytes - done;
         if (bytes > from.run_bytes)
             bytes = from.run_bytes;
         if (bytes > to.run_bytes / to_bytes * from_bytes)
             bytes = to.run_bytes / to_bytes * from_bytes;
-        if (tally->target_locator.replica[to.piece])
+        if (tally->locators[1].replica[to.piece])
             continue;
         cairn_fingerprint_walk_add(
             &visit->source, cairn_fingerprint_of(visit->tile->bytes + at + done, (size_t)bytes),
@@ -393,20 +372,4 @@ cairn_tally_tile(struct cairn_tally *tally, const struct cairn_tile *tile, const
     if (!err)
         visit_end(&visit);
     return err;
-}
-
-bool
-cairn_tally_left_out(const struct cairn_tally *tally, uint32_t tensor)
-{
-    return tally->left_out[tensor];
-}
-
-void
-cairn_tally_result(const struct cairn_tally *tally, uint32_t tensor,
-                   struct cairn_fingerprint *source, struct cairn_fingerprint *target,
-                   uint64_t *bytes)
-{
-    *source = tally->sums[tensor].source;
-    *target = tally->sums[tensor].target;
-    *bytes = tally->sums[tensor].bytes;
 }

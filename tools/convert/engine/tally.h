@@ -8,7 +8,7 @@
  * fingerprint counts for both sides. Of elements that the output holds several times the first
  * counts.
  *
- * Tensors whose pieces cannot be inverted at a sensible price (locate.h) are left out here and
+ * Tensors whose pieces cannot be inverted at a sensible price are left out here and
  * fingerprinted by reading them again (fingerprints.h).
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_TALLY_H
@@ -17,28 +17,30 @@
 #include "tools/convert/engine/fingerprint.h"
 #include "tools/convert/engine/regions.h"
 
-struct cairn_tally;
+struct cairn_locator;
 
-/* The layouts and regions are borrowed. `source` has every tensor of the output. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_tally_create(const struct cairn_layout *source,
-                                              const struct cairn_output *output,
-                                              const struct cairn_regions *regions,
-                                              struct cairn_tally **out);
-void cairn_tally_destroy(struct cairn_tally *tally); /* NULL is allowed */
+/* All zero is the empty value. The arrays are [tensors of the output]. */
+struct cairn_tally {
+    const struct cairn_regions *regions;
+    struct cairn_locator *locators;            /* of the source and the output */
+    uint32_t *from;                            /* the tensor of the source */
+    bool *left_out;                            /* nothing is counted of it here */
+    struct cairn_fingerprint *source, *target; /* after all tiles */
+    uint64_t *bytes;                           /* of the source, that were counted */
+};
+
+/* The layouts and regions are borrowed. `source` has every tensor of the output. CAIRN_NOMEM. The
+ * caller ends *tally with cairn_tally_fini in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_tally_init(struct cairn_tally *tally,
+                                            const struct cairn_layout *source,
+                                            const struct cairn_output *output,
+                                            const struct cairn_regions *regions);
+void cairn_tally_fini(struct cairn_tally *tally);
 
 /* Counts a tile; `written` are its bytes after casting (tile->bytes where nothing is cast).
  * CAIRN_INTERNAL where the two places differ. Thread: any. */
 CAIRN_MUST_CHECK cairn_err cairn_tally_tile(struct cairn_tally *tally,
                                             const struct cairn_tile *tile, const uint8_t *written,
                                             struct cairn_complaint *complaint);
-
-/* True where the tensor (of the output) is left out. */
-bool cairn_tally_left_out(const struct cairn_tally *tally, uint32_t tensor);
-
-/* The fingerprints of a tensor that is not left out, after all tiles; the bytes of the source that
- * were counted. */
-void cairn_tally_result(const struct cairn_tally *tally, uint32_t tensor,
-                        struct cairn_fingerprint *source, struct cairn_fingerprint *target,
-                        uint64_t *bytes);
 
 #endif

@@ -200,22 +200,6 @@ open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complai
 
 /* ---- opening ---- */
 
-/* Splits "a/b" into "a" and "b"; "a/b/" is a directory. */
-static cairn_err
-split_path(struct cairn_target *target, const char *path, bool single_file)
-{
-    const char *slash = strrchr(path, '/');
-
-    if (!single_file) {
-        target->directory = strdup(path);
-        return target->directory ? CAIRN_OK : CAIRN_NOMEM;
-    }
-    target->directory =
-        slash ? strndup(path, (size_t)(slash == path ? 1 : slash - path)) : strdup(".");
-    target->name = strdup(slash ? slash + 1 : path);
-    return target->directory && target->name ? CAIRN_OK : CAIRN_NOMEM;
-}
-
 static cairn_err
 open_directory(struct cairn_target *target, struct cairn_complaint *complaint)
 {
@@ -237,6 +221,12 @@ open_directory(struct cairn_target *target, struct cairn_complaint *complaint)
     return cairn_complain_failed(complaint, err, "%s: cannot be written to", target->directory);
 }
 
+static bool
+is_there(const struct cairn_target *target, const char *name, struct stat *found)
+{
+    return fstatat(target->dir_fd, name, found, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 /* Refuses a target that holds something, unless it is our own unfinished work. */
 static cairn_err
 check_free(const struct cairn_target *target, const char *journal,
@@ -247,10 +237,10 @@ check_free(const struct cairn_target *target, const char *journal,
     size_t count = 0;
     cairn_err err;
 
-    if (fstatat(target->dir_fd, journal, &found, AT_SYMLINK_NOFOLLOW) == 0)
+    if (is_there(target, journal, &found))
         return CAIRN_OK; /* the journal says whether it is ours */
     if (target->name) {
-        if (fstatat(target->dir_fd, target->name, &found, AT_SYMLINK_NOFOLLOW) != 0)
+        if (!is_there(target, target->name, &found))
             return CAIRN_OK;
         return cairn_complain(complaint, CAIRN_INVAL,
                               "%s/%s: exists; remove it, or name another target", target->directory,
@@ -273,14 +263,14 @@ find_named(struct cairn_target *target, const char *journal)
     char part[NAME_BYTES_MAX];
     struct stat found;
 
-    if (fstatat(target->dir_fd, journal, &found, AT_SYMLINK_NOFOLLOW) != 0)
+    if (!is_there(target, journal, &found))
         return;
     for (uint32_t f = 0; f < target->output->file_count; f++)
-        target->named[f] =
-            cairn_target_part_name(target, f, part, sizeof(part)) == CAIRN_OK &&
-            fstatat(target->dir_fd, part, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT &&
-            fstatat(target->dir_fd, final_name(target, f), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISREG(found.st_mode) && (uint64_t)found.st_size == target->output->files[f].bytes;
+        target->named[f] = cairn_target_part_name(target, f, part, sizeof(part)) == CAIRN_OK &&
+                           !is_there(target, part, &found) && errno == ENOENT &&
+                           is_there(target, final_name(target, f), &found) &&
+                           S_ISREG(found.st_mode) &&
+                           (uint64_t)found.st_size == target->output->files[f].bytes;
 }
 
 /* Whether the disk has room for what is not there yet. */
@@ -297,7 +287,7 @@ check_room(const struct cairn_target *target, struct cairn_complaint *complaint)
             continue;
         wanted += target->output->files[f].bytes;
         if (cairn_target_part_name(target, f, name, sizeof(name)) == CAIRN_OK &&
-            fstatat(target->dir_fd, name, &part, AT_SYMLINK_NOFOLLOW) == 0)
+            is_there(target, name, &part))
             there += (uint64_t)part.st_blocks * 512;
     }
     for (uint32_t i = 0; i < target->output->small_count; i++)
@@ -329,7 +319,12 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     target->output = output;
     target->named = calloc((size_t)output->file_count + 1, sizeof(bool));
     target->sized = calloc((size_t)output->file_count + 1, sizeof(bool));
-    err = target->named && target->sized ? split_path(target, path, single_file) : CAIRN_NOMEM;
+    if (single_file)
+        err = cairn_place_split(path, &target->directory, &target->name);
+    else
+        err = (target->directory = strdup(path)) ? CAIRN_OK : CAIRN_NOMEM;
+    if (!target->named || !target->sized)
+        err = CAIRN_NOMEM;
     if (!err && !single_file && output->file_count > 0 && output->files[0].path[0] == '\0')
         err = cairn_complain(
             complaint, CAIRN_INVAL,

@@ -9,6 +9,7 @@
 #include "base/array.h"
 #include "snapshot/reshard_pieces.h"
 #include "snapshot/box.h"
+#include "tools/convert/engine/gather.h"
 #include "tools/convert/engine/memory_limit.h"
 
 enum {
@@ -345,11 +346,12 @@ static cairn_err
 compare_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *complaint)
 {
     const struct comparison *comparison = context;
+    struct iovec replica = {tile->spare, (size_t)(tile->end - tile->begin)};
     cairn_err err;
 
-    err = cairn_execute_read(comparison->checkpoint, comparison->handles,
+    err = cairn_gather_parts(comparison->checkpoint, comparison->handles,
                              comparison->whole->replica_containers[tile->container], tile->begin,
-                             tile->spare, (size_t)(tile->end - tile->begin), complaint);
+                             &replica, 1, complaint);
     for (size_t i = 0; !err && i < tile->clip_count; i++) {
         for (uint64_t run = 0; !err && run < tile->clips[i].run_count; run++)
             err = compare_run(comparison, tile, &tile->clips[i], run, complaint);
@@ -363,34 +365,26 @@ cairn_whole_compare(const struct cairn_checkpoint *checkpoint, const struct cair
                     uint32_t thread_count)
 {
     struct comparison comparison = {checkpoint, whole, handles};
-    struct cairn_execution execution = {.source = checkpoint,
-                                        .handles = handles,
+    struct cairn_feed feed = {.source = checkpoint, .handles = handles};
+    struct cairn_execution execution = {.feeds = {&feed},
                                         .thread_count = thread_count,
                                         .take = compare_tile,
                                         .context = &comparison};
     struct cairn_stretch *stretches = NULL;
-    struct cairn_moves moves = {0};
-    char report[REPORT_BYTES] = "";
     cairn_err err;
 
     if (!whole->replicas)
         return CAIRN_OK;
-    err = cairn_reshard_plan(whole->layout, whole->replicas, NULL, &moves, report, sizeof(report));
+    err = cairn_feed_plan(&feed, whole->layout, whole->replicas, checkpoint->complaint);
     if (!err)
         err = stretches_of(whole->replicas, GAP_BYTES_MAX, &stretches, &execution.stretch_count);
-    if (!err) {
-        cairn_execute_sort(&moves);
-        execution.moves = moves.moves;
-        execution.move_count = moves.count;
-        execution.stretches = stretches;
+    execution.stretches = stretches;
+    if (!err)
         err = cairn_memory_limit_fit(&execution, memory_limit_bytes, 1, checkpoint->complaint);
-    }
     if (!err)
         err = cairn_execute(&execution, checkpoint->complaint);
-    if (err)
-        (void)cairn_refuse(checkpoint, err, "replicas cannot be compared: %s%s%s", report,
-                           report[0] ? "; " : "", cairn_err_text(err));
     free(stretches);
-    cairn_moves_fini(&moves);
-    return err;
+    cairn_moves_fini(&feed.moves);
+    return cairn_complain_failed(checkpoint->complaint, err, "%s: replicas cannot be compared",
+                                 checkpoint->place.path);
 }

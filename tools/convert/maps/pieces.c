@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "tools/convert/maps/sizes.h"
 #include "cairn/types.h"
 #include "tools/convert/maps/language.h"
@@ -293,32 +292,12 @@ cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part, uint32_t 
     return err;
 }
 
-/* A container of zeros, for padding. */
-static cairn_err
-need_zeros(struct cairn_map_stage *stage)
-{
-    struct cairn_checkpoint *checkpoint = stage->checkpoint;
-    struct cairn_container *added;
-
-    if (stage->zeros != UINT32_MAX)
-        return CAIRN_OK;
-    if (!cairn_array_grow(&checkpoint->containers, checkpoint->container_count,
-                          sizeof(*checkpoint->containers)))
-        return CAIRN_NOMEM;
-    added = &checkpoint->containers[checkpoint->container_count];
-    *added = (struct cairn_container){.bytes = ZERO_BYTES};
-    added->literal = calloc(1, ZERO_BYTES);
-    if (!added->literal)
-        return CAIRN_NOMEM;
-    stage->zeros = checkpoint->container_count++;
-    return CAIRN_OK;
-}
-
 /* A box for each padded dimension; those of earlier dimensions take the corners. */
 cairn_err
 cairn_map_padding_add(struct cairn_map_instance *instance, const struct cairn_map_tensor *target,
                       const uint64_t *shape)
 {
+    static const uint8_t zeros[ZERO_BYTES];
     cairn_err err = CAIRN_OK;
 
     for (uint32_t d = 0; d < target->dims && !err; d++) {
@@ -327,7 +306,9 @@ cairn_map_padding_add(struct cairn_map_instance *instance, const struct cairn_ma
 
         if (!cairn_map_length(&target->dim[d], instance->values, &length) || length == shape[d])
             continue;
-        err = need_zeros(instance->stage);
+        if (instance->stage->zeros == UINT32_MAX)
+            err = cairn_checkpoint_add_bytes(instance->stage->checkpoint, zeros, sizeof(zeros),
+                                             &instance->stage->zeros);
         piece.container = instance->stage->zeros;
         for (uint32_t i = 0; i < target->dims; i++) {
             piece.extent[i] = shape[i];

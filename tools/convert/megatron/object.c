@@ -102,7 +102,7 @@ list_values(const struct cairn_megatron_target *target, uint32_t **tensors, uint
             strcmp(tensor->name + bytes, ENDING) == 0 && !is_first_key(tensor->name, bytes))
             (*tensors)[(*count)++] = i;
     }
-    cairn_checkpoint_sort(target->checkpoint, *tensors + first, *count - first);
+    cairn_checkpoint_sort(target->checkpoint->layout, *tensors + first, *count - first);
     return CAIRN_OK;
 }
 

@@ -588,7 +588,7 @@ plan_all(struct planning *planning, struct state *state)
         if (cairn_layout_tensor(layout, i)->kind == CAIRN_OPAQUE)
             opaque[opaque_count++] = i;
     if (!err) {
-        cairn_checkpoint_sort(planning->source, opaque, opaque_count);
+        cairn_checkpoint_sort(planning->source->layout, opaque, opaque_count);
         err = add_opaque(planning, opaque, opaque_count, state);
     }
     for (uint32_t i = 0; i < count && !err; i++)

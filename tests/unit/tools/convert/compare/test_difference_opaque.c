@@ -2,7 +2,7 @@
  * state stay differences. */
 #include <stdlib.h>
 
-#include "tools/convert/compare/difference_opaque.h"
+#include "tools/convert/compare/difference.h"
 #include "tests/support/cmocka.h"
 
 #define LIST                                                                                       \
@@ -45,7 +45,6 @@ compare(const char *name, const char *left, size_t left_bytes, const char *right
 static void
 pickles_are_compared_by_what_they_say(void **state)
 {
-    (void)state;
     assert_int_equal(COMPARE("a.pickle", LIST, LIST_WITH_MEMO), CAIRN_SAME);
     assert_int_equal(COMPARE("a.pickle", LIST,
                              "\x80\x02]K\x02"
@@ -56,7 +55,6 @@ pickles_are_compared_by_what_they_say(void **state)
 static void
 other_bytes_are_not(void **state)
 {
-    (void)state;
     assert_int_equal(COMPARE("a", LIST, LIST_WITH_MEMO), CAIRN_OTHER_SHAPE);
     assert_int_equal(COMPARE("a.pickle", LIST, "no pickle"), CAIRN_OTHER_SHAPE);
     /* a pickle says nothing of the bytes after its end */

@@ -20,7 +20,6 @@
 static int
 set_up(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     return root_make("numbers");
 }
@@ -49,7 +48,6 @@ digits_alone_are_a_number(void **state)
     uint32_t rank = 0;
     const char *at = "rank12_3", *other = "rank_1";
 
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         assert_false(cairn_number_read(wrong[i], 100, &number));
         assert_int_equal(number, 7);
@@ -113,7 +111,6 @@ notes_are_numbers_or_refused_by_name(void **state)
                  {"1000000000000000000000000000000000000000000000000000000000000000000", 1, false}};
     char path[96];
 
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/notes.safetensors", root);
     for (size_t i = 0; i < sizeof(notes) / sizeof(*notes); i++) {
         struct cairn_complaint complaint = {""};
@@ -156,7 +153,6 @@ a_step_is_a_number(void **state)
                  {"\"000000000000000000000000000001\"", false}};
     char header[256];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(steps) / sizeof(*steps); i++) {
         struct cairn_complaint complaint = {""};
         struct cairn_safetensors parsed;

@@ -5,7 +5,7 @@
 #include "tools/convert/engine/conversion.h"
 #include "tools/convert/deepspeed/cuts.h"
 #include "tools/convert/deepspeed/groups.h"
-#include "tools/convert/engine/drop.h"
+#include "tools/convert/engine/select.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/write.h"
 

@@ -36,7 +36,6 @@ every_element_arrives(void **state)
     static struct marker marker;
     struct cairn_complaint complaint = {""};
 
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed += CASE_STRIDE) {
         struct cairn_conversion_report report;
         cairn_err err;
@@ -99,7 +98,6 @@ a_killed_run_goes_on(void **state)
     char path[400];
     int n = 1;
 
-    (void)state;
     start(&marker, 17, 60, true);
     for (; n < 100; n++) {
         struct cairn_conversion_report report;
@@ -137,7 +135,6 @@ a_changed_part_is_made_again(void **state)
     char path[400];
     int fd;
 
-    (void)state;
     start(&marker, 17, 60, false);
     for (int n = 14; n > 0; n--) { /* late, so that some tiles are there */
         remove_path(target);
@@ -162,7 +159,6 @@ another_source_does_not_go_on(void **state)
     struct cairn_complaint complaint = {""};
     char path[400];
 
-    (void)state;
     start(&marker, 17, 60, false);
     assert_true(killed_at(8));
     (void)snprintf(path, sizeof(path), "touch %s/part/1.bin", source);
@@ -206,7 +202,6 @@ a_source_that_changes_is_refused(void **state)
     struct cairn_complaint complaint = {""};
     char name[32];
 
-    (void)state;
     start(&marker, 17, 60, false);
     marker_name(marker.source.pieces[0].container, name);
     (void)snprintf(changed_path, sizeof(changed_path), "%s/%s", source, name);
@@ -286,7 +281,6 @@ a_side_that_changes_is_refused(void **state)
     char name[32], command[700];
     size_t count;
 
-    (void)state;
     start(&marker, 17, 60, false);
     (void)snprintf(command, sizeof(command), "cp -r %s %s", source, target);
     assert_int_equal(system(command), 0);
@@ -326,7 +320,6 @@ numbers_of_inodes_are_nothing_to_go_by(void **state)
     struct cairn_complaint complaint = {""};
     cairn_err err;
 
-    (void)state;
     start(&marker, 17, 60, true);
     numbers_change = true;
     err = convert(NULL, &complaint);
@@ -343,7 +336,6 @@ a_full_target_is_left_alone(void **state)
     struct cairn_complaint complaint = {""};
     char command[800];
 
-    (void)state;
     start(&marker, 3, 2, false);
     (void)snprintf(command, sizeof(command), "mkdir -p %s && echo mine > %s/mine", target, target);
     assert_int_equal(system(command), 0);
@@ -360,7 +352,6 @@ unequal_replicas_are_found(void **state)
     struct cairn_complaint complaint = {""};
     uint32_t found = 0;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         uint32_t last;
         char path[400], name[32];
@@ -396,7 +387,6 @@ missing_elements_are_named(void **state)
     static struct marker marker;
     struct cairn_complaint complaint = {""};
 
-    (void)state;
     start(&marker, 5, 2, false);
     marker.source.piece_count--;
     assert_int_equal(convert(NULL, &complaint), CAIRN_CORRUPT);
@@ -412,7 +402,6 @@ a_truncated_file_is_named(void **state)
     const struct cairn_piece *last;
     char path[400], name[32];
 
-    (void)state;
     start(&marker, 6, 2, false);
     last = &marker.source.pieces[marker.source.piece_count - 1];
     marker_name(last->container, name);
@@ -431,7 +420,6 @@ too_little_room_is_said(void **state)
     struct cairn_complaint complaint = {""};
     struct cairn_target *opened = NULL;
 
-    (void)state;
     assert_int_equal(cairn_target_open(target, &output, false, digest, &opened, &complaint),
                      CAIRN_FULL);
     assert_non_null(strstr(complaint.text, "has room for"));
@@ -450,7 +438,6 @@ too_little_memory_is_said(void **state)
     struct cairn_complaint complaint = {""};
     struct cairn_conversion conversion;
 
-    (void)state;
     start(&marker, 7, 1, false);
     options.memory_limit_bytes = 1 << 20;
     assert_int_equal(cairn_conversion_open(&options, &conversion, &complaint), CAIRN_INVAL);
@@ -516,7 +503,6 @@ what_is_committed_was_synced(void **state)
     struct cairn_file_ops ops = cairn_file_ops_os;
     mode_t mask;
 
-    (void)state;
     start(&marker, 8, 2, false);
     ops.sync = noting_sync;
     synced_count = 0;

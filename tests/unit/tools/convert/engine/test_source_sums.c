@@ -113,7 +113,6 @@ static const enum cairn_crc_kind kinds[] = {CAIRN_CRC_ZIP, CAIRN_CRC_ECMA};
 static void
 what_is_right_passes(void **state)
 {
-    (void)state;
     for (int k = 0; k < 2; k++)
         for (uint32_t which = 0; which < 1 << 2 * TENSORS; which++) {
             struct cairn_complaint complaint;
@@ -135,7 +134,6 @@ damage_is_found(void **state)
 {
     static const size_t damaged[] = {10, 209, 400, 599, 989, 212};
 
-    (void)state;
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < sizeof(damaged) / sizeof(damaged[0]); i++) {
             struct cairn_complaint complaint;
@@ -156,7 +154,6 @@ damage_is_found(void **state)
 static void
 what_was_read_decides(void **state)
 {
-    (void)state;
     for (int k = 0; k < 2; k++)
         for (uint32_t wrong = 0; wrong < TENSORS; wrong++) {
             struct cairn_complaint complaint;

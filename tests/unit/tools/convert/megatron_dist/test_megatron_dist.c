@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "tools/convert/engine/drop.h"
+#include "tools/convert/engine/select.h"
 #include "tools/convert/formats.h"
 #include "tools/convert/megatron_dist/mdist.h"
 #include "tools/convert/megatron_dist/megatron.h"

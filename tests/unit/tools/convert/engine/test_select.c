@@ -1,9 +1,9 @@
-/* tests/unit/tools/convert/engine/test_masters.c - which parameters become what the optimizer has
+/* tests/unit/tools/convert/engine/test_select.c - which parameters become what the optimizer has
  * of them. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/engine/masters.h"
+#include "tools/convert/engine/select.h"
 #include "tests/support/cmocka.h"
 
 static struct cairn_checkpoint checkpoint;
@@ -63,7 +63,6 @@ masters_are_taken(void **state)
 {
     uint32_t taken;
 
-    (void)state;
     begin();
     add("a", CAIRN_BF16, CAIRN_PARAM, 4);
     add("fp32.a", CAIRN_F32, CAIRN_OPTIMIZER, 4);
@@ -98,7 +97,6 @@ a_tied_ones_master_is_taken(void **state)
 {
     uint32_t taken;
 
-    (void)state;
     begin();
     add("a", CAIRN_BF16, CAIRN_PARAM, 4);
     assert_int_equal(cairn_checkpoint_add_alias(&checkpoint, "b", find("a")), CAIRN_OK);
