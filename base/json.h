@@ -106,6 +106,9 @@ uint64_t cairn_json_read_u64(struct cairn_json_reader *reader, uint64_t value_ma
 double cairn_json_read_double(struct cairn_json_reader *reader);
 /* Skips a null and returns true; false if the next value is another. */
 bool cairn_json_read_null(struct cairn_json_reader *reader);
+/* The next character that is not white space, without taking it; NUL at the end or after a failure
+ * (a NUL itself is not JSON). */
+char cairn_json_peek(struct cairn_json_reader *reader);
 /* The length in bytes, as written, of a string that comes next, without reading it; 0 for another
  * value. */
 size_t cairn_json_peek_string_bytes(struct cairn_json_reader *reader);

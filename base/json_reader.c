@@ -27,10 +27,8 @@ cairn_json_reader_failed(const struct cairn_json_reader *reader)
     return reader->why != NULL;
 }
 
-/* The next character that is not white space, NUL at the end or after a failure (a NUL itself is
- * not JSON). */
-static char
-peek(struct cairn_json_reader *reader)
+char
+cairn_json_peek(struct cairn_json_reader *reader)
 {
     if (reader->why)
         return '\0';
@@ -47,7 +45,7 @@ peek(struct cairn_json_reader *reader)
 static bool
 take(struct cairn_json_reader *reader, char wanted, const char *why)
 {
-    if (peek(reader) != wanted || reader->why) {
+    if (cairn_json_peek(reader) != wanted || reader->why) {
         cairn_json_reader_fail(reader, why);
         return false;
     }
@@ -72,7 +70,7 @@ enter(struct cairn_json_reader *reader, char bracket, const char *why)
 static bool
 step(struct cairn_json_reader *reader, char bracket)
 {
-    char c = peek(reader);
+    char c = cairn_json_peek(reader);
 
     if (reader->why)
         return false;
@@ -236,7 +234,7 @@ cairn_json_read_u64(struct cairn_json_reader *reader, uint64_t value_max)
     uint64_t value = 0;
     size_t start;
 
-    (void)peek(reader);
+    (void)cairn_json_peek(reader);
     if (reader->why)
         return 0;
     start = reader->at;
@@ -292,7 +290,7 @@ cairn_json_read_double(struct cairn_json_reader *reader)
     bool well_formed;
     double value;
 
-    (void)peek(reader);
+    (void)cairn_json_peek(reader);
     if (reader->why)
         return 0;
     start = reader->at;
@@ -322,7 +320,7 @@ cairn_json_read_double(struct cairn_json_reader *reader)
 bool
 cairn_json_read_null(struct cairn_json_reader *reader)
 {
-    if (peek(reader) != 'n' || reader->bytes_len - reader->at < 4 ||
+    if (cairn_json_peek(reader) != 'n' || reader->bytes_len - reader->at < 4 ||
         memcmp(reader->text + reader->at, "null", 4) != 0)
         return false;
     reader->at += 4;
@@ -335,7 +333,7 @@ cairn_json_peek_string_bytes(struct cairn_json_reader *reader)
     const char *end;
     size_t start;
 
-    if (peek(reader) != '"')
+    if (cairn_json_peek(reader) != '"')
         return 0;
     start = reader->at + 1;
     end = memchr(reader->text + start, '"', reader->bytes_len - start);
@@ -423,7 +421,7 @@ cairn_json_skip(struct cairn_json_reader *reader)
     uint32_t base = reader->depth, objects = 0; /* bit d: what is open at depth d is an object */
 
     do {
-        char c = peek(reader);
+        char c = cairn_json_peek(reader);
 
         if (c == '{' || c == '[') {
             enter(reader, c, "");
@@ -450,7 +448,7 @@ cairn_json_skip(struct cairn_json_reader *reader)
 cairn_err
 cairn_json_reader_done(struct cairn_json_reader *reader)
 {
-    (void)peek(reader);
+    (void)cairn_json_peek(reader);
     if (!reader->why && reader->depth != 0)
         cairn_json_reader_fail(reader, "an object or array is still open");
     if (!reader->why && reader->at != reader->bytes_len)

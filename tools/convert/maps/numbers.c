@@ -69,14 +69,12 @@ learn(struct fact *fact, uint64_t value)
 static void
 read_value(struct cairn_json_reader *reader, struct fact *fact)
 {
+    char first = cairn_json_peek(reader);
     struct cairn_json_reader attempt = *reader;
     uint64_t value;
 
-    while (attempt.at < attempt.bytes_len && strchr(" \t\r\n", attempt.text[attempt.at]))
-        attempt.at++;
-    if (fact && attempt.at < attempt.bytes_len &&
-        (attempt.text[attempt.at] == 't' || attempt.text[attempt.at] == 'f'))
-        learn(fact, attempt.text[attempt.at] == 't');
+    if (fact && (first == 't' || first == 'f'))
+        learn(fact, first == 't');
     value = cairn_json_read_u64(&attempt, NUMBER_MAX);
     if (fact && !cairn_json_reader_failed(&attempt))
         learn(fact, value);

@@ -14,17 +14,6 @@ struct level {
     struct cairn_pickle_node *node, *key;
 };
 
-/* The first character of the value that comes next; NUL at the end. */
-static char
-peek(const struct cairn_json_reader *reader)
-{
-    size_t at = reader->at;
-
-    while (at < reader->bytes_len && reader->text[at] && strchr(" \t\r\n", reader->text[at]))
-        at++;
-    return at < reader->bytes_len ? reader->text[at] : '\0';
-}
-
 static struct cairn_pickle_node *
 read_number(struct cairn_pickle *tree, struct cairn_json_reader *reader, const char *from,
             size_t bytes_len)
@@ -54,7 +43,7 @@ read_number(struct cairn_pickle *tree, struct cairn_json_reader *reader, const c
 static struct cairn_pickle_node *
 read_leaf(struct cairn_pickle *tree, struct cairn_json_reader *reader)
 {
-    char first = peek(reader), text[CAIRN_JSON_TREE_TEXT_BYTES_MAX];
+    char first = cairn_json_peek(reader), text[CAIRN_JSON_TREE_TEXT_BYTES_MAX];
     size_t begin;
 
     if (first == '"') {
@@ -65,8 +54,6 @@ read_leaf(struct cairn_pickle *tree, struct cairn_json_reader *reader)
     cairn_json_skip(reader);
     if (cairn_json_reader_failed(reader))
         return NULL;
-    while (reader->text[begin] != first)
-        begin++;
     if (first == 't' || first == 'f')
         return cairn_pickle_bool(tree, first == 't');
     if (first == 'n')
@@ -102,7 +89,7 @@ cairn_json_tree_read(struct cairn_pickle *tree, const char *text, size_t bytes_l
     *root = NULL;
     cairn_json_reader_init(&reader, text, bytes_len);
     do {
-        char first = peek(&reader);
+        char first = cairn_json_peek(&reader);
         struct cairn_pickle_node *node = NULL;
 
         if (first == '{') {

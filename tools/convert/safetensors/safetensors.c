@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "base/wire.h"
+#include "snapshot/box.h"
 #include "tools/convert/core/numbers.h"
 
 enum { ALIGN_BYTES = 64, KEY_BYTES = 16, WORD_BYTES = 16, LENGTH_BYTES = 8 };
@@ -34,42 +35,42 @@ cairn_safetensors_fini(struct cairn_safetensors *header)
 
 /* ---- reading ---- */
 
-/* What a header says about itself. */
-struct notes {
+/* A header that is being read. */
+struct parser {
+    struct cairn_json_reader reader;
+    struct cairn_safetensors header;
     char kinds[CAIRN_SAFETENSORS_NOTE_BYTES_MAX];
-    bool step_said;
-    uint64_t step;
-    char other[CAIRN_NAME_BYTES_MAX]; /* the first one that is not a text */
-    uint32_t other_count;
+    char unknown[WORD_BYTES]; /* an element type that is not known */
 };
 
 /* The step is a promise to those who go on from it: one that is not a number is refused, and not
  * left out. */
 static void
-read_step(struct cairn_json_reader *reader, struct notes *notes, size_t bytes)
+read_step(struct parser *parser, size_t bytes)
 {
     char text[24] = "";
 
     if (bytes > 0 && bytes < sizeof(text))
-        cairn_json_read_string(reader, text, sizeof(text));
+        cairn_json_read_string(&parser->reader, text, sizeof(text));
     else
-        cairn_json_skip(reader);
-    if (!cairn_number_read(text, INT64_MAX, &notes->step))
-        cairn_json_reader_fail(reader, "cairn_step in __metadata__ is not a number of a step");
-    notes->step_said = true;
+        cairn_json_skip(&parser->reader);
+    if (!cairn_number_read(text, INT64_MAX, &parser->header.step))
+        cairn_json_reader_fail(&parser->reader,
+                               "cairn_step in __metadata__ is not a number of a step");
+    parser->header.step_known = true;
 }
 
 /* A note of others. What is not a text is reported, and left out; every file has "pt". */
 static cairn_err
-read_other(struct cairn_json_reader *reader, struct notes *notes, const char *key, char *text,
-           size_t text_bytes, struct cairn_safetensors_notes *out)
+read_other(struct parser *parser, const char *key, char *text, size_t text_bytes)
 {
+    struct cairn_json_reader *reader = &parser->reader;
+    struct cairn_safetensors *header = &parser->header;
     bool same;
 
-    (void)cairn_json_peek_string_bytes(reader); /* behind white space */
-    if (reader->at == reader->bytes_len || reader->text[reader->at] != '"') {
-        if (notes->other_count++ == 0)
-            cairn_text_clean(notes->other, sizeof(notes->other), key); /* it is shown */
+    if (cairn_json_peek(reader) != '"') {
+        if (header->other_note_count++ == 0) /* it is shown */
+            cairn_text_clean(header->other_note, sizeof(header->other_note), key);
         cairn_json_skip(reader);
         return CAIRN_OK;
     }
@@ -77,13 +78,13 @@ read_other(struct cairn_json_reader *reader, struct notes *notes, const char *ke
     if (cairn_json_reader_failed(reader) || strncmp(key, "cairn_", 6) == 0 ||
         (strcmp(key, "format") == 0 && strcmp(text, "pt") == 0))
         return CAIRN_OK;
-    return cairn_safetensors_notes_add(out, key, text, &same);
+    return cairn_safetensors_notes_add(&header->notes, key, text, &same);
 }
 
 static cairn_err
-read_notes(struct cairn_json_reader *reader, struct notes *notes,
-           struct cairn_safetensors_notes *out)
+read_notes(struct parser *parser)
 {
+    struct cairn_json_reader *reader = &parser->reader;
     /* keys and values are other people's, of any length */
     size_t room = reader->bytes_len - reader->at + 1;
     char *key = malloc(room), *text = malloc(room);
@@ -94,12 +95,12 @@ read_notes(struct cairn_json_reader *reader, struct notes *notes,
     while (!err && cairn_json_object_next(reader, key, room)) {
         size_t bytes = cairn_json_peek_string_bytes(reader);
 
-        if (strcmp(key, "cairn_kinds") == 0 && bytes > 0 && bytes < sizeof(notes->kinds))
-            cairn_json_read_string(reader, notes->kinds, sizeof(notes->kinds));
+        if (strcmp(key, "cairn_kinds") == 0 && bytes > 0 && bytes < sizeof(parser->kinds))
+            cairn_json_read_string(reader, parser->kinds, sizeof(parser->kinds));
         else if (strcmp(key, "cairn_step") == 0)
-            read_step(reader, notes, bytes);
+            read_step(parser, bytes);
         else
-            err = read_other(reader, notes, key, text, room, out);
+            err = read_other(parser, key, text, room);
     }
     free(key);
     free(text);
@@ -141,11 +142,11 @@ read_offsets(struct cairn_json_reader *reader, struct cairn_safetensors_entry *e
     entry->end = values[1];
 }
 
-/* One tensor; its name is in entry->name. *unknown gets an element type that is not known. */
+/* One tensor; its name is in entry->name. */
 static void
-read_entry(struct cairn_json_reader *reader, struct cairn_safetensors_entry *entry,
-           char unknown[WORD_BYTES])
+read_entry(struct parser *parser, struct cairn_safetensors_entry *entry)
 {
+    struct cairn_json_reader *reader = &parser->reader;
     char key[KEY_BYTES], word[WORD_BYTES];
     uint32_t seen = 0;
 
@@ -164,7 +165,7 @@ read_entry(struct cairn_json_reader *reader, struct cairn_safetensors_entry *ent
             cairn_json_read_string(reader, word, sizeof(word));
             entry->dtype = cairn_dtype_from_name(word);
             if (!entry->dtype && !cairn_json_reader_failed(reader)) {
-                memcpy(unknown, word, sizeof(word));
+                memcpy(parser->unknown, word, sizeof(word));
                 cairn_json_reader_fail(reader, "an unknown dtype");
             }
         } else if (bit == 2) {
@@ -220,24 +221,6 @@ find_double(const struct cairn_safetensors *header, const char **found)
     return CAIRN_OK;
 }
 
-/* The bytes that shape and type demand; false where that is beyond counting. */
-static bool
-entry_bytes(const struct cairn_safetensors_entry *entry, uint64_t *bytes)
-{
-    bool empty = false;
-
-    *bytes = cairn_dtype_bytes(entry->dtype);
-    for (uint32_t d = 0; d < entry->dims; d++) {
-        if (entry->shape[d] == 0)
-            empty = true;
-        else if (__builtin_mul_overflow(*bytes, entry->shape[d], bytes) || *bytes > INT64_MAX)
-            return false;
-    }
-    if (empty)
-        *bytes = 0;
-    return true;
-}
-
 /* The entries, sorted by place, tile the data section. */
 static cairn_err
 check_entries(const char *path, const struct cairn_safetensors *header, uint64_t data_bytes,
@@ -249,10 +232,10 @@ check_entries(const char *path, const struct cairn_safetensors *header, uint64_t
 
     for (uint32_t i = 0; i < header->count; i++) {
         const struct cairn_safetensors_entry *entry = &header->entries[i];
-        uint64_t bytes;
+        uint64_t element_bytes = cairn_dtype_bytes(entry->dtype), elements;
 
-        if (!entry_bytes(entry, &bytes) || entry->end < entry->begin ||
-            entry->end - entry->begin != bytes)
+        if (!cairn_shape_bounded(entry->dims, entry->shape, INT64_MAX / element_bytes, &elements) ||
+            entry->end < entry->begin || entry->end - entry->begin != elements * element_bytes)
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: tensor %s lies from byte %" PRIu64 " to %" PRIu64
                                   " of the data, which is not the size of its shape",
@@ -313,9 +296,10 @@ apply_kinds(struct cairn_safetensors *header, const char *note)
 }
 
 static cairn_err
-parse_entries(struct cairn_json_reader *reader, struct cairn_safetensors *header,
-              struct notes *notes, char unknown[WORD_BYTES])
+parse_entries(struct parser *parser)
 {
+    struct cairn_json_reader *reader = &parser->reader;
+    struct cairn_safetensors *header = &parser->header;
     bool noted = false;
     char name[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
@@ -328,7 +312,7 @@ parse_entries(struct cairn_json_reader *reader, struct cairn_safetensors *header
             if (noted)
                 cairn_json_reader_fail(reader, "duplicate __metadata__");
             noted = true;
-            err = read_notes(reader, notes, &header->notes);
+            err = read_notes(parser);
             if (err)
                 return err;
             continue;
@@ -338,7 +322,7 @@ parse_entries(struct cairn_json_reader *reader, struct cairn_safetensors *header
         entry = &header->entries[header->count++];
         memset(entry, 0, sizeof(*entry));
         memcpy(entry->name, name, sizeof(name));
-        read_entry(reader, entry, unknown);
+        read_entry(parser, entry);
     }
     return CAIRN_OK;
 }
@@ -347,36 +331,31 @@ cairn_err
 cairn_safetensors_parse(const char *path, const void *json, size_t json_bytes, uint64_t data_bytes,
                         struct cairn_safetensors *out, struct cairn_complaint *complaint)
 {
-    struct cairn_safetensors header = {0};
-    struct cairn_json_reader reader;
-    struct notes notes = {.other_count = 0};
-    char unknown[WORD_BYTES] = "";
+    struct parser parser = {.kinds = ""};
+    struct cairn_safetensors *header = &parser.header;
     cairn_err err;
 
-    cairn_json_reader_init(&reader, json, json_bytes);
-    err = parse_entries(&reader, &header, &notes, unknown);
-    if (!err && cairn_json_reader_done(&reader)) {
-        const char *name = header.count > 0 ? header.entries[header.count - 1].name : "";
+    cairn_json_reader_init(&parser.reader, json, json_bytes);
+    err = parse_entries(&parser);
+    if (!err && cairn_json_reader_done(&parser.reader)) {
+        const char *name = header->count > 0 ? header->entries[header->count - 1].name : "";
 
-        err = unknown[0] ? CAIRN_VERSION : CAIRN_CORRUPT;
+        err = parser.unknown[0] ? CAIRN_VERSION : CAIRN_CORRUPT;
         (void)cairn_complain(complaint, err,
                              "%s: its header is wrong at byte %zu (near tensor \"%s\"): %s%s%s",
-                             path, reader.at, name, reader.why, unknown[0] ? " " : "", unknown);
+                             path, parser.reader.at, name, parser.reader.why,
+                             parser.unknown[0] ? " " : "", parser.unknown);
     }
     if (!err) {
-        cairn_safetensors_sort(&header);
-        err = check_entries(path, &header, data_bytes, complaint);
+        cairn_safetensors_sort(header);
+        err = check_entries(path, header, data_bytes, complaint);
     }
     if (err) {
-        cairn_safetensors_fini(&header);
+        cairn_safetensors_fini(header);
         return err;
     }
-    apply_kinds(&header, notes.kinds);
-    header.step_known = notes.step_said;
-    header.step = notes.step;
-    memcpy(header.other_note, notes.other, sizeof(header.other_note));
-    header.other_note_count = notes.other_count;
-    *out = header;
+    apply_kinds(header, parser.kinds);
+    *out = *header;
     return CAIRN_OK;
 }
 

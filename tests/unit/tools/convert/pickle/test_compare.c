@@ -39,7 +39,6 @@ compare(const char *left, size_t left_bytes, const char *right, size_t right_byt
 static void
 says_the_same_in_other_bytes(void **state)
 {
-    (void)state;
     /* {'a': 1, 'b': [2]} of protocol 0, and the other way round of protocol 2 with memo and a
      * longer int */
     assert_true(COMPARE("(dVa\nI1\nsVb\n(lI2\nas.", "\x80\x02}q\x00(X\x01\x00\x00\x00"
@@ -103,7 +102,6 @@ says_where_it_differs(void **state)
          "ccollections\nOrderedDict\n(tRVb\nI1\nsVa\nI1\ns.", "a"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct compared result = compare(cases[i].left, strlen(cases[i].left), cases[i].right,
                                          strlen(cases[i].right), false);
@@ -121,7 +119,6 @@ ends_where_much_is_shared(void **state)
     size_t count = 3;
     struct compared result;
 
-    (void)state;
     for (int i = 0; i < 60; i++) {
         bytes[count++] = 'q';
         bytes[count++] = (char)i;

@@ -23,7 +23,6 @@ static struct cairn_pickle pickle; /* of the test that runs */
 static int
 teardown(void **state)
 {
-    (void)state;
     cairn_pickle_fini(&pickle);
     return 0;
 }
@@ -58,7 +57,6 @@ load_case(size_t which, int protocol, size_t *bytes_len)
 static void
 protocol_2_is_written_byte_for_byte(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < CASE_COUNT; i++) {
         struct cairn_pickle_node *root = NULL;
         size_t bytes_len, again_len = 0;
@@ -78,7 +76,6 @@ protocol_2_is_written_byte_for_byte(void **state)
 static void
 other_protocols_become_protocol_2(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < CASE_COUNT * PROTOCOLS; i++) {
         struct cairn_pickle_node *root = NULL;
         size_t bytes_len, once_len = 0, twice_len = 0;
@@ -101,7 +98,6 @@ other_protocols_become_protocol_2(void **state)
 static void
 every_cut_of_a_pickle_is_refused(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < CASE_COUNT; i++) {
         size_t bytes_len;
         uint8_t *bytes = load_case(i, 4, &bytes_len);
@@ -276,7 +272,6 @@ every_opcode_makes_its_node(void **state)
         {PICKLE("\x80\5\x95\2\0\0\0\0\0\0\0N."), "None"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         struct cairn_pickle_node *root = NULL;
         char *text = NULL;
@@ -366,7 +361,6 @@ what_cannot_be_said_is_refused_by_opcode_and_byte(void **state)
         {PICKLE("\x95\xff\xff\xff\xff\xff\xff\xff\xffN."), "opcode FRAME:"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct cairn_pickle_node *root = NULL;
 
@@ -399,7 +393,6 @@ repeated(const char *part, size_t part_bytes, size_t count, const char *end, con
 static void
 nesting_has_a_limit(void **state)
 {
-    (void)state;
     repeated("(", 1, 1001, ".", "byte 1000, opcode MARK:");
     repeated("]", 1, 2000, "aaa", "truncated");
 }
@@ -411,7 +404,6 @@ deep_values_are_refused_without_deep_calls(void **state)
     uint8_t *bytes = malloc(DEEP + 2);
     struct cairn_pickle_node *root = NULL;
 
-    (void)state;
     assert_non_null(bytes);
     bytes[0] = ')';
     memset(bytes + 1, 0x85, DEEP); /* ((((…),),),) */
@@ -433,7 +425,6 @@ a_bomb_of_shared_lists_stays_small(void **state)
     uint8_t *again = NULL;
     size_t bytes_len = 2, again_len = 0;
 
-    (void)state;
     for (uint8_t i = 0; i < 40; i++) {
         memcpy(bytes + bytes_len, "2\x86\x94", 3); /* DUP, TUPLE2, MEMOIZE: the last value twice */
         bytes_len += 3;
@@ -452,7 +443,6 @@ memory_has_a_limit(void **state)
     static const char *const parts[] = {"]", "}", ")\x85", "J\1\1\1\1", "]2a", "ca\nb\n)R", "C\1x"};
     enum { COUNT = 100000 };
 
-    (void)state;
     for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++) {
         size_t part_bytes = strlen(parts[p]), bytes_len = part_bytes * COUNT;
         uint8_t *bytes = malloc(bytes_len);
@@ -488,7 +478,6 @@ what_is_built_is_found(void **state)
     uint64_t number = 0;
     char text[8];
 
-    (void)state;
     cairn_pickle_init(&pickle, ARENA_BYTES);
     dict = cairn_pickle_dict(&pickle);
     cairn_pickle_put(&pickle, dict, cairn_pickle_text(&pickle, "a"), cairn_pickle_int(&pickle, 1));
@@ -544,7 +533,6 @@ bytes_are_found_in_the_call_that_says_them(void **state)
     const uint8_t *bytes = NULL;
     size_t bytes_len = 0;
 
-    (void)state;
     cairn_pickle_init(&pickle, ARENA_BYTES);
     for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
         struct cairn_pickle_node *args[2], *call;
