@@ -2,37 +2,36 @@
 #ifndef CAIRN_TESTS_WRITE_ARCHIVE_H
 #define CAIRN_TESTS_WRITE_ARCHIVE_H
 
+#include <stdlib.h>
+
 #include "base/file.h"
 #include "tools/convert/torch/write.h"
-
-struct archive_place {
-    int fd;
-    uint64_t begin;
-};
-
-static inline cairn_err
-archive_put(void *context, uint64_t at, const void *bytes, size_t bytes_len)
-{
-    const struct archive_place *place = context;
-
-    return cairn_file_write_at(place->fd, place->begin + at, bytes, bytes_len);
-}
 
 /* All but the data, from `begin` of the file on. */
 static inline cairn_err
 write_zip_plan(const struct cairn_zip_plan *plan, int fd, uint64_t begin)
 {
-    struct archive_place place = {fd, begin};
+    cairn_err err = CAIRN_OK;
 
-    return cairn_zip_plan_put(plan, archive_put, &place);
+    for (uint32_t from = 0, hole; !err && from <= plan->entry_count; from = hole + 1) {
+        uint8_t *bytes = NULL;
+        size_t bytes_len = 0;
+        uint64_t at = 0;
+
+        hole = cairn_zip_plan_hole(plan, from);
+        err = cairn_zip_plan_pack(plan, from, hole, &at, &bytes, &bytes_len);
+        if (!err)
+            err = cairn_file_write_at(fd, begin + at, bytes, bytes_len);
+        free(bytes);
+    }
+    return err;
 }
 
 static inline cairn_err
 write_torch_plan(struct cairn_torch_plan *plan, int fd)
 {
-    struct archive_place place = {fd, 0};
-
-    return cairn_torch_plan_put(plan, archive_put, &place);
+    cairn_torch_plan_seal(plan);
+    return write_zip_plan(&plan->zip, fd, 0);
 }
 
 #endif

@@ -125,6 +125,5 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks
 cairn_err cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
                          const struct cairn_output_options *options, struct cairn_output *output);
 cairn_err cairn_dcp_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output);
-void cairn_dcp_release(void *state);
 
 #endif

@@ -698,5 +698,5 @@ const struct cairn_format cairn_format_dcp = {
     .read = read_checkpoint,
     .plan = cairn_dcp_plan,
     .finish = cairn_dcp_finish,
-    .release = cairn_dcp_release,
+    .release = cairn_dcp_kept_end,
 };

@@ -205,11 +205,13 @@ cairn_dcp_say_where(const struct cairn_dcp_source *source, const struct cairn_dc
 
 /* ---- objects ---- */
 
-/* The object's pickle in an archive without storages; else *entry->at is 0. */
+/* Whether an item is an archive, and where the object's pickle lies in one without storages; else
+ * entry->at is 0. `bytes`, if not NULL, gets the pickle, which the caller frees, unless it is too
+ * large. */
 static cairn_err
-find_plain_pickle(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
-                  const char *where, struct cairn_zip_entry *entry,
-                  struct cairn_complaint *complaint)
+look_into(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
+          const char *where, bool *archive, struct cairn_zip_entry *entry, uint8_t **bytes,
+          struct cairn_complaint *complaint)
 {
     const struct cairn_zip_entry *found;
     struct cairn_zip zip = {0};
@@ -219,22 +221,26 @@ find_plain_pickle(const struct cairn_dcp_source *source, const struct cairn_dcp_
     cairn_err err;
 
     memset(entry, 0, sizeof(*entry));
-    err = item->bytes < sizeof(first)
-              ? CAIRN_OK
-              : cairn_file_read_at(source->fd, item->offset_bytes, first, sizeof(first), &got);
-    if (err || !cairn_zip_probe(first, got))
-        return err;
-    err = cairn_zip_open(source->fd, where, item->offset_bytes, item->bytes, &zip, complaint);
-    if (err)
-        return err;
+    err =
+        cairn_file_read_at(source->fd, item->offset_bytes, first,
+                           item->bytes < sizeof(first) ? (size_t)item->bytes : sizeof(first), &got);
+    *archive = !err && cairn_zip_probe(first, got);
+    if (*archive)
+        err = cairn_zip_open(source->fd, where, item->offset_bytes, item->bytes, &zip, complaint);
+    if (err || !*archive)
+        return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
     for (uint32_t i = 0; i < zip.entry_count; i++)
         storages = storages || strncmp(zip.entries[i].name + strlen(zip.folder), "data/", 5) == 0;
     found = cairn_zip_find(&zip, "data.pkl");
     if (found && !storages)
         *entry = *found;
     entry->name = NULL; /* the archive's */
+    if (bytes && entry->at > 0 && entry->bytes <= CAIRN_DCP_OBJECT_BYTES_MAX) {
+        *bytes = malloc((size_t)entry->bytes + 1);
+        err = *bytes ? cairn_zip_take(&zip, where, found, *bytes, complaint) : CAIRN_NOMEM;
+    }
     cairn_zip_fini(&zip);
-    return CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
 }
 
 cairn_err
@@ -244,28 +250,18 @@ cairn_dcp_load_object(const struct cairn_dcp_source *source, const struct cairn_
 {
     struct cairn_zip_entry entry;
     char where[CAIRN_DCP_WHERE_BYTES_MAX];
-    uint8_t *buffer;
+    bool archive;
     cairn_err err;
 
     *bytes = NULL;
     cairn_dcp_say_where(source, &wanted->item, name, where);
-    err = find_plain_pickle(source, &wanted->item, where, &entry, complaint);
-    if (!err && (entry.at == 0 || entry.bytes > CAIRN_DCP_OBJECT_BYTES_MAX))
-        return CAIRN_OK;
-    buffer = err ? NULL : malloc((size_t)entry.bytes + 1);
-    if (!err && !buffer)
-        err = CAIRN_NOMEM;
-    if (!err) {
-        entry.name = "data.pkl";
-        err = cairn_zip_load(source->fd, where, &entry, buffer, complaint);
-    }
-    if (err) {
-        free(buffer);
-        return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
-    }
-    *bytes = buffer;
+    err = look_into(source, &wanted->item, where, &archive, &entry, bytes, complaint);
     *bytes_len = (size_t)entry.bytes;
-    return CAIRN_OK;
+    if (err) {
+        free(*bytes);
+        *bytes = NULL;
+    }
+    return err;
 }
 
 /* Bytes as they lie in the file. */
@@ -338,23 +334,16 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
     const struct cairn_dcp_item *item = &wanted->item;
     struct cairn_zip_entry entry;
     char where[CAIRN_DCP_WHERE_BYTES_MAX];
-    uint8_t first[4];
-    size_t got = 0;
     bool archive;
     cairn_err err;
 
     cairn_dcp_say_where(source, item, name, where);
-    err =
-        cairn_file_read_at(source->fd, item->offset_bytes, first,
-                           item->bytes < sizeof(first) ? (size_t)item->bytes : sizeof(first), &got);
-    archive = !err && cairn_zip_probe(first, got);
+    err = look_into(source, item, where, &archive, &entry, NULL, checkpoint->complaint);
+    if (err)
+        return err;
     if (snprintf(final_name, CAIRN_NAME_BYTES_MAX, "%s%s", name, archive ? ".pickle" : "") >=
         CAIRN_NAME_BYTES_MAX)
         return cairn_refuse(checkpoint, CAIRN_CORRUPT, "the name %.200s… is too long", name);
-    if (!err && archive)
-        err = find_plain_pickle(source, item, where, &entry, checkpoint->complaint);
-    if (err)
-        return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be read", where);
     if (!archive)
         return add_raw_object(checkpoint, source, item, final_name, where);
     if (entry.at > 0) {

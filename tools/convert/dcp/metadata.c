@@ -242,93 +242,70 @@ read_entry(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node *
 
 /* ---- the order of the state dict ---- */
 
+/* A name of state_dict_metadata. */
 struct ranked {
     const struct cairn_pickle_node *key;
-    uint32_t pair; /* in its dict */
+    uint32_t pair;
+    uint32_t path; /* its pair in planner_data, UINT32_MAX: none */
 };
+
+static int
+compare_texts(const struct cairn_pickle_node *a, const struct cairn_pickle_node *b)
+{
+    uint32_t common = a->count < b->count ? a->count : b->count;
+
+    return (common > 0 ? memcmp(a->bytes, b->bytes, common) : 0)
+               ?: CAIRN_COMPARE(a->count, b->count);
+}
 
 static int
 compare_keys(const void *left, const void *right)
 {
     const struct ranked *a = left, *b = right;
-    uint32_t common = a->key->count < b->key->count ? a->key->count : b->key->count;
-    int order = common > 0 ? memcmp(a->key->bytes, b->key->bytes, common) : 0;
 
-    if (order == 0)
-        order = a->key->count < b->key->count ? -1 : a->key->count > b->key->count;
-    return order ? order : a->pair < b->pair ? -1 : a->pair > b->pair;
+    return compare_texts(a->key, b->key) ?: CAIRN_COMPARE(a->pair, b->pair);
 }
-
-static bool
-same_key(const struct ranked *a, const struct ranked *b)
-{
-    return a->key->count == b->key->count &&
-           memcmp(a->key->bytes, b->key->bytes, a->key->count) == 0;
-}
-
-/* The text keys of a dict, sorted; of equal keys the last counts, as in Python. */
-static cairn_err
-sort_keys(const struct cairn_pickle_node *pairs, struct ranked **out, uint32_t *count)
-{
-    struct ranked *ranked = calloc((size_t)pairs->count + 1, sizeof(*ranked));
-    uint32_t found = 0, kept = 0;
-
-    if (!ranked)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < pairs->count; i++)
-        if (pairs->items[2 * i]->kind == CAIRN_PICKLE_TEXT)
-            ranked[found++] = (struct ranked){pairs->items[2 * i], i};
-    qsort(ranked, found, sizeof(*ranked), compare_keys);
-    for (uint32_t i = 0; i < found; i++)
-        if (i + 1 == found || !same_key(&ranked[i], &ranked[i + 1]))
-            ranked[kept++] = ranked[i];
-    *out = ranked;
-    *count = kept;
-    return CAIRN_OK;
-}
-
-struct listed {
-    uint32_t pair; /* in state_dict_metadata */
-    uint32_t path; /* in planner_data, UINT32_MAX: none */
-};
 
 static int
-compare_listed(const void *left, const void *right)
+compare_paths(const void *left, const void *right)
 {
-    const struct listed *a = left, *b = right;
+    const struct ranked *a = left, *b = right;
 
     return CAIRN_COMPARE(a->path, b->path) ?: CAIRN_COMPARE(a->pair, b->pair);
 }
 
 /* The names of state_dict_metadata in the order of planner_data, which is the state dict's own:
- * what several ranks hold is saved by any one of them, so state_dict_metadata is in no order. */
+ * what several ranks hold is saved by any one of them, so state_dict_metadata is in no order. Of
+ * equal keys the last counts, as in Python. */
 static cairn_err
 order_names(const struct cairn_pickle_node *pairs, const struct cairn_pickle_node *planner,
-            struct listed **out, uint32_t *count)
+            struct ranked **out, uint32_t *count)
 {
-    struct ranked *known = NULL, *planned = NULL;
-    struct listed *listed = NULL;
-    uint32_t planned_count = 0, at = 0;
-    cairn_err err = sort_keys(pairs, &known, count);
+    struct ranked *ranked = calloc((size_t)pairs->count + 1, sizeof(*ranked));
+    uint32_t kept = 0;
 
-    if (!err && planner)
-        err = sort_keys(planner, &planned, &planned_count);
-    if (!err && !(listed = calloc((size_t)*count + 1, sizeof(*listed))))
-        err = CAIRN_NOMEM;
-    for (uint32_t i = 0; i < *count && !err; i++) {
-        while (at < planned_count && !same_key(&planned[at], &known[i]) &&
-               compare_keys(&planned[at], &known[i]) < 0)
-            at++;
-        listed[i] = (struct listed){known[i].pair, UINT32_MAX};
-        if (at < planned_count && same_key(&planned[at], &known[i]))
-            listed[i].path = planned[at].pair;
+    if (!ranked)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < pairs->count; i++)
+        ranked[i] = (struct ranked){pairs->items[2 * i], i, UINT32_MAX};
+    qsort(ranked, pairs->count, sizeof(*ranked), compare_keys);
+    for (uint32_t i = 0; i < pairs->count; i++)
+        if (i + 1 == pairs->count || compare_texts(ranked[i].key, ranked[i + 1].key) != 0)
+            ranked[kept++] = ranked[i];
+    for (uint32_t i = 0; planner && i < planner->count; i++) {
+        const struct cairn_pickle_node *key = planner->items[2 * i];
+        uint32_t low = 0;
+
+        if (key->kind != CAIRN_PICKLE_TEXT)
+            continue;
+        CAIRN_BISECT(low, kept, middle, compare_texts(ranked[middle].key, key) < 0);
+        if (low < kept && compare_texts(ranked[low].key, key) == 0)
+            ranked[low].path = i;
     }
-    if (!err)
-        qsort(listed, *count, sizeof(*listed), compare_listed);
-    free(known);
-    free(planned);
-    *out = listed;
-    return err;
+    qsort(ranked, kept, sizeof(*ranked), compare_paths);
+    *out = ranked;
+    *count = kept;
+    return CAIRN_OK;
 }
 
 static cairn_err
@@ -339,7 +316,7 @@ read_entries(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node
         cairn_pickle_pairs(cairn_pickle_attribute(root, "state_dict_metadata"));
     const struct cairn_pickle_node *planner =
         cairn_pickle_pairs(cairn_pickle_attribute(root, "planner_data"));
-    struct listed *listed = NULL;
+    struct ranked *listed = NULL;
     uint32_t count = 0;
     cairn_err err;
 

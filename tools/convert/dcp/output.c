@@ -59,14 +59,6 @@ static const char *const words[WORD_COUNT] = {
 /* ---- nodes ---- */
 
 static struct cairn_pickle_node *
-word(struct cairn_dcp_index *index, enum word which)
-{
-    if (!index->words[which])
-        index->words[which] = cairn_pickle_text(&index->pickle, words[which]);
-    return index->words[which];
-}
-
-static struct cairn_pickle_node *
 tuple(struct cairn_dcp_index *index, struct cairn_pickle_node *const items[], size_t count)
 {
     return cairn_pickle_sequence(&index->pickle, CAIRN_PICKLE_TUPLE, items, count);
@@ -78,9 +70,6 @@ object(struct cairn_dcp_index *index, enum class_index which, struct cairn_pickl
 {
     struct cairn_pickle_node *made;
 
-    if (!index->classes[which])
-        index->classes[which] =
-            cairn_pickle_global(&index->pickle, classes[which].module, classes[which].name);
     made = cairn_pickle_object(&index->pickle, CAIRN_PICKLE_NEWOBJ, index->classes[which],
                                tuple(index, NULL, 0));
     if (state)
@@ -92,7 +81,7 @@ static void
 put_number(struct cairn_dcp_index *index, struct cairn_pickle_node *dict, enum word key,
            uint64_t number)
 {
-    cairn_pickle_put(&index->pickle, dict, word(index, key),
+    cairn_pickle_put(&index->pickle, dict, index->words[key],
                      cairn_pickle_int(&index->pickle, (int64_t)number));
 }
 
@@ -138,31 +127,6 @@ cairn_dcp_path_node(struct cairn_pickle *pickle, const struct cairn_state_path *
 /* ---- entries ---- */
 
 static void
-index_init(struct cairn_dcp_index *index, uint64_t memory_bytes)
-{
-    memset(index, 0, sizeof(*index));
-    cairn_pickle_init(&index->pickle, memory_bytes);
-    cairn_torch_builder_init(&index->builder, &index->pickle);
-    index->state = cairn_pickle_dict(&index->pickle);
-    index->planner = cairn_pickle_dict(&index->pickle);
-    index->storage = cairn_pickle_dict(&index->pickle);
-}
-
-static void
-index_fini(struct cairn_dcp_index *index)
-{
-    cairn_pickle_fini(&index->pickle);
-    memset(index, 0, sizeof(*index));
-}
-
-/* The name of a file, to be used for all items in it. */
-static struct cairn_pickle_node *
-index_file(struct cairn_dcp_index *index, const char *path)
-{
-    return cairn_pickle_text(&index->pickle, path);
-}
-
-static void
 add_entry(struct cairn_dcp_index *index, const char *name, const struct cairn_state_path *path,
           struct cairn_pickle_node *metadata)
 {
@@ -182,36 +146,19 @@ add_spot(struct cairn_dcp_index *index, struct cairn_pickle_node *offset,
     struct cairn_pickle *pickle = &index->pickle;
     struct cairn_pickle_node *key = cairn_pickle_dict(pickle), *info = cairn_pickle_dict(pickle);
 
-    cairn_pickle_put(pickle, key, word(index, FQN), index->name);
+    cairn_pickle_put(pickle, key, index->words[FQN], index->name);
     if (offset) {
-        cairn_pickle_put(pickle, key, word(index, INDEX_HINT),
+        cairn_pickle_put(pickle, key, index->words[INDEX_HINT],
                          cairn_pickle_int(pickle, index->chunk_count));
-        cairn_pickle_put(pickle, key, word(index, OFFSET), offset);
+        cairn_pickle_put(pickle, key, index->words[OFFSET], offset);
     } else {
-        cairn_pickle_put(pickle, key, word(index, INDEX_HINT), cairn_pickle_none(pickle));
+        cairn_pickle_put(pickle, key, index->words[INDEX_HINT], cairn_pickle_none(pickle));
     }
-    cairn_pickle_put(pickle, info, word(index, RELATIVE_PATH), spot->file);
+    cairn_pickle_put(pickle, info, index->words[RELATIVE_PATH], spot->file);
     put_number(index, info, OFFSET, spot->offset_bytes);
     put_number(index, info, LENGTH, spot->bytes);
     cairn_pickle_put(pickle, index->storage, object(index, INDEX, key),
                      object(index, STORAGE_INFO, info));
-}
-
-/* Begins a tensor, whose chunks follow. */
-static void
-index_add_tensor(struct cairn_dcp_index *index, const char *name,
-                 const struct cairn_state_path *path, const struct cairn_torch_dtype *dtype,
-                 uint32_t dims, const uint64_t *shape)
-{
-    struct cairn_pickle *pickle = &index->pickle;
-    struct cairn_pickle_node *state = cairn_pickle_dict(pickle);
-
-    index->chunks = cairn_pickle_list(pickle);
-    cairn_pickle_set(pickle, state, "properties", properties(index, dtype));
-    cairn_pickle_put(pickle, state, word(index, SIZE),
-                     cairn_torch_size(&index->builder, shape, dims));
-    cairn_pickle_set(pickle, state, "chunks", index->chunks);
-    add_entry(index, name, path, object(index, TENSOR, state));
 }
 
 static void
@@ -222,8 +169,8 @@ index_add_chunk(struct cairn_dcp_index *index, uint32_t dims, const uint64_t *st
     struct cairn_pickle_node *state = cairn_pickle_dict(pickle);
     struct cairn_pickle_node *offset = cairn_torch_size(&index->builder, start, dims);
 
-    cairn_pickle_put(pickle, state, word(index, OFFSETS), offset);
-    cairn_pickle_put(pickle, state, word(index, SIZES),
+    cairn_pickle_put(pickle, state, index->words[OFFSETS], offset);
+    cairn_pickle_put(pickle, state, index->words[SIZES],
                      cairn_torch_size(&index->builder, extent, dims));
     cairn_pickle_append(pickle, index->chunks, object(index, CHUNK, state));
     add_spot(index, offset, spot);
@@ -299,8 +246,10 @@ enum {
 #define INDEX_BYTES_MAX ((uint64_t)1 << 34)
 
 void
-cairn_dcp_kept_end(struct cairn_dcp_kept *kept)
+cairn_dcp_kept_end(void *state)
 {
+    struct cairn_dcp_kept *kept = state;
+
     if (!kept)
         return;
     for (uint32_t i = 0; i < kept->archive_count; i++)
@@ -362,7 +311,7 @@ take_place(struct cairn_dcp_output *dcp, uint32_t rank, uint64_t bytes, struct c
         err = cairn_output_add_file(dcp->output, name, &at->file);
         if (err)
             return err;
-        at->name = index_file(&dcp->index, name);
+        at->name = cairn_pickle_text(&dcp->index.pickle, name);
         at->number++;
         at->bytes = 0;
         at->open = true;
@@ -376,15 +325,6 @@ take_place(struct cairn_dcp_output *dcp, uint32_t rank, uint64_t bytes, struct c
 
 /* ---- tensors ---- */
 
-static cairn_err
-keep_chunk(struct cairn_dcp_kept *state, const struct cairn_dcp_open_chunk *chunk)
-{
-    if (!cairn_array_grow(&state->chunks, state->chunk_count, sizeof(*state->chunks)))
-        return CAIRN_NOMEM;
-    state->chunks[state->chunk_count++] = *chunk;
-    return CAIRN_OK;
-}
-
 /* A box of a tensor of the output as one chunk; box_start and box_extent are of the array. */
 static cairn_err
 add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const uint64_t *start,
@@ -396,8 +336,8 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
                                              cairn_layout_tensor(output->layout, target)->dtype,
                                          .dims = box_dims,
                                          .sum = UINT32_MAX};
+    struct cairn_dcp_kept *kept = dcp->kept;
     struct cairn_torch_plan plan = {0};
-
     struct cairn_zip_planned *data;
     struct cairn_dcp_spot spot;
     cairn_err err;
@@ -407,22 +347,22 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
     if (err)
         return err;
     data = cairn_torch_plan_storage_at(&plan, 0);
-    err = take_place(dcp, rank, cairn_torch_plan_bytes(&plan), &spot, &chunk.file);
+    err = take_place(dcp, rank, cairn_zip_plan_bytes(&plan.zip), &spot, &chunk.file);
     chunk.begin = spot.offset_bytes;
     if (!err)
-        err = cairn_torch_plan_literals(&plan, plan.first_storage, 1, CAIRN_TORCH_HEAD, output,
-                                        chunk.file, chunk.begin);
+        err = cairn_torch_plan_literals(&plan, CAIRN_TORCH_HEAD, output, chunk.file, chunk.begin);
     if (!err && data->bytes > 0)
         err = cairn_output_add_sum(output, chunk.file, CAIRN_CRC_ZIP, chunk.begin + data->at,
                                    data->bytes, data->bytes, &chunk.sum);
     if (!err)
         err = cairn_output_add_box(output, target, chunk.file, start, extent,
                                    chunk.begin + data->at, NULL);
-    if (!err)
-        err = keep_chunk(dcp->kept, &chunk);
-    if (!err)
+    if (!err && !cairn_array_grow(&kept->chunks, kept->chunk_count, sizeof(*kept->chunks)))
+        err = CAIRN_NOMEM;
+    if (!err) {
+        kept->chunks[kept->chunk_count++] = chunk;
         index_add_chunk(&dcp->index, box_dims, box_start, box_extent, &spot);
-
+    }
     cairn_torch_plan_fini(&plan);
     return err;
 }
@@ -432,7 +372,16 @@ cairn_dcp_output_array(struct cairn_dcp_output *dcp, const char *name,
                        const struct cairn_state_path *path, enum cairn_dtype dtype, uint32_t dims,
                        const uint64_t *shape)
 {
-    index_add_tensor(&dcp->index, name, path, cairn_torch_dtype_of(dtype), dims, shape);
+    struct cairn_dcp_index *index = &dcp->index;
+    struct cairn_pickle *pickle = &index->pickle;
+    struct cairn_pickle_node *state = cairn_pickle_dict(pickle);
+
+    index->chunks = cairn_pickle_list(pickle);
+    cairn_pickle_set(pickle, state, "properties", properties(index, cairn_torch_dtype_of(dtype)));
+    cairn_pickle_put(pickle, state, index->words[SIZE],
+                     cairn_torch_size(&index->builder, shape, dims));
+    cairn_pickle_set(pickle, state, "chunks", index->chunks);
+    add_entry(index, name, path, object(index, TENSOR, state));
 }
 
 cairn_err
@@ -494,8 +443,6 @@ cairn_dcp_output_tensor(struct cairn_dcp_output *dcp, uint32_t tensor, const cha
     return cairn_dcp_output_part(dcp, &part);
 }
 
-/* ---- the whole ---- */
-
 /* ---- objects ---- */
 
 /* One more archive that `finish` closes. */
@@ -517,7 +464,7 @@ place_archive(struct cairn_dcp_output *dcp, struct cairn_torch_output *archive, 
 {
     struct cairn_dcp_spot spot;
     uint32_t file;
-    cairn_err err = take_place(dcp, 0, cairn_torch_plan_bytes(&archive->plan), &spot, &file);
+    cairn_err err = take_place(dcp, 0, cairn_zip_plan_bytes(&archive->plan.zip), &spot, &file);
 
     if (!err)
         err = cairn_torch_refs_place(dcp->source, dcp->options, dcp->output, archive, file,
@@ -565,10 +512,11 @@ add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
         err = cairn_dcp_output_literal(dcp, name, path, tree, root);
         return err ? err : cairn_output_add_carried(dcp->output, tensor);
     }
-    err = take_place(dcp, 0, cairn_torch_plan_bytes(&plan), &spot, &file);
+    plan.zip.entries[0].data = NULL; /* the source's bytes are copied there */
+    err = take_place(dcp, 0, cairn_zip_plan_bytes(&plan.zip), &spot, &file);
     if (!err)
-        err = cairn_torch_plan_literals(&plan, 0, 1, CAIRN_TORCH_HEAD | CAIRN_TORCH_TAIL,
-                                        dcp->output, file, spot.offset_bytes);
+        err = cairn_torch_plan_literals(&plan, CAIRN_TORCH_HEAD | CAIRN_TORCH_TAIL, dcp->output,
+                                        file, spot.offset_bytes);
     if (!err)
         err =
             cairn_output_add_whole(dcp->output, dcp->options, known, file, spot.offset_bytes + at);
@@ -578,14 +526,17 @@ add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
     return err;
 }
 
+/* An object with tensors, which then get no items of their own. */
 static cairn_err
 add_mixed_object(struct cairn_dcp_output *dcp, struct cairn_pickle *tree,
-                 struct cairn_pickle_node *root, const char *name,
-                 const struct cairn_state_path *path)
+                 struct cairn_pickle_node *root, const struct cairn_torch_refs *refs,
+                 const char *name, const struct cairn_state_path *path)
 {
     struct cairn_torch_output *archive;
     cairn_err err = next_archive(dcp, &archive);
 
+    for (uint32_t i = 0; i < refs->count; i++)
+        dcp->inside[refs->tensors[i]] = true;
     if (!err)
         err =
             cairn_torch_refs_plan(dcp->source, dcp->options, NULL, tree, root, "archive", archive);
@@ -608,23 +559,34 @@ may_hold(const struct cairn_dcp_output *dcp, const char *name, const struct cair
     return true;
 }
 
+/* Reads a pickle and finds the tensors that it names; the caller ends *tree and *refs in any case. */
+static cairn_err
+read_object(const struct cairn_dcp_output *dcp, const uint8_t *bytes, size_t bytes_len,
+            const char *name, struct cairn_pickle *tree, struct cairn_pickle_node **root,
+            struct cairn_torch_refs *refs)
+{
+    cairn_err err;
+
+    cairn_pickle_init(tree, CAIRN_DCP_TREE_BYTES_MAX);
+    *refs = (struct cairn_torch_refs){.count = 0};
+    err = cairn_pickle_read(tree, name, bytes, bytes_len, root, NULL);
+    return err ? err : cairn_torch_refs_find(dcp->source, dcp->options, tree, *root, refs);
+}
+
 cairn_err
 cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor, const uint8_t *bytes,
                         size_t bytes_len, const char *name, const struct cairn_state_path *path,
                         bool *done)
 {
     const struct cairn_tensor *known = cairn_layout_tensor(dcp->source->layout, tensor);
-    struct cairn_torch_refs refs = {0};
+    struct cairn_torch_refs refs;
     struct cairn_pickle_node *root = NULL;
     struct cairn_pickle tree;
     cairn_err err;
 
     if (!cairn_text_ends(known->name, ".pickle"))
         return CAIRN_OK;
-    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_pickle_read(&tree, known->name, bytes, bytes_len, &root, NULL);
-    if (!err)
-        err = cairn_torch_refs_find(dcp->source, dcp->options, &tree, root, &refs);
+    err = read_object(dcp, bytes, bytes_len, known->name, &tree, &root, &refs);
     if (err == CAIRN_CORRUPT || err == CAIRN_NOT_FOUND || err == CAIRN_INVAL) {
         err = CAIRN_OK; /* carried as bytes */
     } else if (!err && refs.count == 0) {
@@ -632,9 +594,7 @@ cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor, const uin
         err = add_plain_object(dcp, tensor, &tree, root, bytes, bytes_len, name, path);
     } else if (!err && may_hold(dcp, known->name, &refs)) {
         *done = true;
-        for (uint32_t i = 0; i < refs.count; i++)
-            dcp->inside[refs.tensors[i]] = true;
-        err = add_mixed_object(dcp, &tree, root, name, path);
+        err = add_mixed_object(dcp, &tree, root, &refs, name, path);
         if (!err)
             err = cairn_output_add_carried(dcp->output, tensor);
     }
@@ -647,19 +607,13 @@ cairn_err
 cairn_dcp_output_made(struct cairn_dcp_output *dcp, const uint8_t *bytes, size_t bytes_len,
                       const char *name, const struct cairn_state_path *path)
 {
-    struct cairn_torch_refs refs = {0};
+    struct cairn_torch_refs refs;
     struct cairn_pickle_node *root = NULL;
     struct cairn_pickle tree;
-    cairn_err err;
+    cairn_err err = read_object(dcp, bytes, bytes_len, name, &tree, &root, &refs);
 
-    cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_pickle_read(&tree, name, bytes, bytes_len, &root, NULL);
     if (!err)
-        err = cairn_torch_refs_find(dcp->source, dcp->options, &tree, root, &refs);
-    if (!err)
-        err = add_mixed_object(dcp, &tree, root, name, path);
-    for (uint32_t i = 0; i < refs.count && !err; i++)
-        dcp->inside[refs.tensors[i]] = true;
+        err = add_mixed_object(dcp, &tree, root, &refs, name, path);
     cairn_torch_refs_fini(&refs);
     cairn_pickle_fini(&tree);
     return err;
@@ -691,7 +645,16 @@ cairn_dcp_output_init(struct cairn_dcp_output *dcp, const struct cairn_checkpoin
                                      .options = options,
                                      .output = output,
                                      .rank_count = rank_count(source, options)};
-    index_init(&dcp->index, INDEX_BYTES_MAX);
+    cairn_pickle_init(&dcp->index.pickle, INDEX_BYTES_MAX);
+    cairn_torch_builder_init(&dcp->index.builder, &dcp->index.pickle);
+    dcp->index.state = cairn_pickle_dict(&dcp->index.pickle);
+    dcp->index.planner = cairn_pickle_dict(&dcp->index.pickle);
+    dcp->index.storage = cairn_pickle_dict(&dcp->index.pickle);
+    for (int i = 0; i < CLASS_COUNT; i++)
+        dcp->index.classes[i] =
+            cairn_pickle_global(&dcp->index.pickle, classes[i].module, classes[i].name);
+    for (int i = 0; i < WORD_COUNT; i++)
+        dcp->index.words[i] = cairn_pickle_text(&dcp->index.pickle, words[i]);
     *kept = dcp->kept = calloc(1, sizeof(*dcp->kept));
     dcp->ranks = calloc(dcp->rank_count, sizeof(*dcp->ranks));
     dcp->inside = calloc((size_t)tensor_count + 1, sizeof(*dcp->inside));
@@ -701,7 +664,7 @@ cairn_dcp_output_init(struct cairn_dcp_output *dcp, const struct cairn_checkpoin
 void
 cairn_dcp_output_fini(struct cairn_dcp_output *dcp)
 {
-    index_fini(&dcp->index);
+    cairn_pickle_fini(&dcp->index.pickle);
     free(dcp->ranks);
     free(dcp->inside);
     memset(dcp, 0, sizeof(*dcp));
@@ -729,8 +692,7 @@ finish_chunk(struct cairn_output *output, const struct cairn_dcp_open_chunk *chu
         return err;
     if (chunk->sum != UINT32_MAX)
         cairn_torch_plan_storage_at(&plan, 0)->crc32 = (uint32_t)output->sums[chunk->sum].values[0];
-    err = cairn_torch_plan_literals(&plan, plan.first_storage, 1, CAIRN_TORCH_TAIL, output,
-                                    chunk->file, chunk->begin);
+    err = cairn_torch_plan_literals(&plan, CAIRN_TORCH_TAIL, output, chunk->file, chunk->begin);
 
     cairn_torch_plan_fini(&plan);
     return err;

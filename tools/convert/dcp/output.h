@@ -110,7 +110,7 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_output_end(struct cairn_dcp_output *dcp);
 /* Adds what depends on checksums, and `.metadata` as a small file. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_kept_finish(struct cairn_dcp_kept *kept,
                                                  struct cairn_output *output);
-void cairn_dcp_kept_end(struct cairn_dcp_kept *kept); /* NULL is allowed */
+void cairn_dcp_kept_end(void *kept); /* NULL is allowed */
 
 /* A path of keys as the tuple that PyTorch has it in. */
 struct cairn_pickle_node *cairn_dcp_path_node(struct cairn_pickle *pickle,

@@ -21,12 +21,6 @@ struct planning {
                             numbers */
 };
 
-void
-cairn_dcp_release(void *kept)
-{
-    cairn_dcp_kept_end(kept);
-}
-
 /* ---- the keys of a file of torch.save ---- */
 
 /* The next tensor that shares `of`'s elements and has no path yet: a tree names what it holds twice

@@ -474,7 +474,8 @@ gather_parts(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
     cairn_torch_carry_replace(root, "mp_world_size", cairn_pickle_int(tree, 1));
     cairn_torch_carry_replace(cairn_pickle_get(root, "checkpoint_parallel_dimensions"), "tp_degree",
                               cairn_pickle_int(tree, 1));
-    cairn_torch_carry_remove(cairn_pickle_get(root, "universal_checkpoint_info"), "affine_map");
+    cairn_torch_carry_replace(cairn_pickle_get(root, "universal_checkpoint_info"), "affine_map",
+                              NULL);
 }
 
 /* Carries CAIRN_DEEPSPEED_VOCABULARY_ROWS where there is padding. */
@@ -498,9 +499,9 @@ take_carried(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *sou
     cairn_err err = cairn_torch_carried_take(checkpoint, source, CAIRN_DEEPSPEED_CARRIED,
                                              cairn_deepspeed_is_own);
 
-    cairn_torch_carry_remove(carried, "opaque"); /* found again by what it is */
+    cairn_torch_carry_replace(carried, "opaque", NULL); /* found again by what it is */
     if (carried && (!cairn_pickle_pairs(carried) || cairn_pickle_pairs(carried)->count == 0))
-        cairn_torch_carry_remove(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
+        cairn_torch_carry_replace(source->torch.root, CAIRN_DEEPSPEED_CARRIED, NULL);
     return err;
 }
 
@@ -540,7 +541,7 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err && rank == 0 && state->part == 0)
         err = take_carried(checkpoint, &reading.source);
     if (!err && rank > 0)
-        cairn_torch_carry_remove(root, CAIRN_DEEPSPEED_CARRIED);
+        cairn_torch_carry_replace(root, CAIRN_DEEPSPEED_CARRIED, NULL);
     if (!err && state->layers.count > 0 && state->has_groups)
         err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root,
                                              path);

@@ -388,8 +388,8 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         cairn_torch_carry_replace(reading.optimizer, "param_slice_mappings",
                                   cairn_pickle_none(tree));
         cairn_deepspeed_set_ranks(tree, reading.optimizer, "partition_count", 1);
-        cairn_torch_carry_remove(cairn_pickle_get(reading.optimizer, "universal_checkpoint_info"),
-                                 "affine_map");
+        cairn_torch_carry_replace(cairn_pickle_get(reading.optimizer, "universal_checkpoint_info"),
+                                  "affine_map", NULL);
         if (state->layers.count > 0)
             err = gather_experts(&reading);
     }

@@ -149,7 +149,7 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
         if (target->rank == 0 && target->part == 0)
             err = cairn_deepspeed_carried_put(target->checkpoint, &object.tree, object.root);
         else
-            cairn_torch_carry_remove(object.root, CAIRN_DEEPSPEED_CARRIED);
+            cairn_torch_carry_replace(object.root, CAIRN_DEEPSPEED_CARRIED, NULL);
     }
     if (!err)
         err = cairn_deepspeed_target_add(target, path, &object.tree, object.root);

@@ -85,7 +85,7 @@ cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct ca
             cairn_torch_carried_put(tree, &carried, tensor);
     }
     free(order);
-    cairn_torch_carry_remove(root, CAIRN_DEEPSPEED_CARRIED);
+    cairn_torch_carry_replace(root, CAIRN_DEEPSPEED_CARRIED, NULL);
     if (carried)
         cairn_pickle_set(tree, root, CAIRN_DEEPSPEED_CARRIED, carried);
     return cairn_pickle_done(tree);

@@ -180,7 +180,7 @@ static cairn_err
 keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *source, int which)
 {
     leave_out_shared(source);
-    cairn_torch_carry_remove(source->torch.root, CAIRN_DEEPSPEED_CARRIED);
+    cairn_torch_carry_replace(source->torch.root, CAIRN_DEEPSPEED_CARRIED, NULL);
     return cairn_pickle_write(&source->torch.tree, source->torch.root, &state->carried[which],
                               &state->carried_bytes[which], NULL);
 }

@@ -309,7 +309,7 @@ make_optimizer(struct reading *reading, struct cairn_torch_source *source)
         cairn_pickle_set(tree, base, "param_groups", groups);
     cairn_pickle_put_all(tree, optimizer, source->torch.root, taken_apart);
     if (stage3) /* which itself has no version there */
-        cairn_torch_carry_remove(optimizer, "ds_version");
+        cairn_torch_carry_replace(optimizer, "ds_version", NULL);
     cairn_pickle_set(tree, optimizer, stage3 ? "optimizer_state_dict" : "base_optimizer_state",
                      base);
     cairn_pickle_set(tree, optimizer,

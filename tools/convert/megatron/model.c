@@ -354,7 +354,7 @@ carry(struct reading *reading, struct cairn_pickle_node *root)
         cairn_megatron_chunk_key(reading->state->vpp, i, key);
         cairn_torch_carry_replace(root, key, nothing);
     }
-    cairn_torch_carry_remove(root, CAIRN_MEGATRON_CARRIED);
+    cairn_torch_carry_replace(root, CAIRN_MEGATRON_CARRIED, NULL);
     if (!first)
         (void)snprintf(scope, sizeof(scope),
                        "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/" CAIRN_MEGATRON_SCOPE, rank->tp,

@@ -26,24 +26,15 @@ cairn_torch_carry_replace(struct cairn_pickle_node *dict, const char *key,
 {
     /* the dict is the caller's own to change, only those who ask have no need to */
     struct cairn_pickle_node *pairs = (struct cairn_pickle_node *)cairn_pickle_pairs(dict);
-
-    for (uint32_t i = 0; pairs && made && i < pairs->count; i++)
-        if (cairn_pickle_is_text(pairs->items[2 * i], key))
-            pairs->items[2 * i + 1] = made;
-}
-
-void
-cairn_torch_carry_remove(struct cairn_pickle_node *dict, const char *key)
-{
-    /* the dict is the caller's own to change, only those who ask have no need to */
-    struct cairn_pickle_node *pairs = (struct cairn_pickle_node *)cairn_pickle_pairs(dict);
     uint32_t kept = 0;
 
     for (uint32_t i = 0; pairs && i < pairs->count; i++) {
-        if (cairn_pickle_is_text(pairs->items[2 * i], key))
+        bool found = cairn_pickle_is_text(pairs->items[2 * i], key);
+
+        if (found && !made)
             continue;
         pairs->items[2 * kept] = pairs->items[2 * i];
-        pairs->items[2 * kept++ + 1] = pairs->items[2 * i + 1];
+        pairs->items[2 * kept++ + 1] = found ? made : pairs->items[2 * i + 1];
     }
     if (pairs)
         pairs->count = kept;

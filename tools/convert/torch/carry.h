@@ -28,12 +28,10 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickl
                                                         const struct cairn_pickle_node *root,
                                                         cairn_torch_visit_fn *visit, void *context);
 
-/* Puts `made` in the place of what a dict has under a text key; does nothing where it has none. */
+/* Puts `made` in the place of what a dict has under a text key, and removes the key where that is
+ * NULL; does nothing where it has none. */
 void cairn_torch_carry_replace(struct cairn_pickle_node *dict, const char *key,
                                struct cairn_pickle_node *made);
-
-/* What a dict has under a text key is not there any more. */
-void cairn_torch_carry_remove(struct cairn_pickle_node *dict, const char *key);
 
 /* Turns a node into (word, name) wherever the tree holds it. Failures are the arena's. */
 void cairn_torch_carry_out(struct cairn_pickle *tree, const struct cairn_pickle_node *node,

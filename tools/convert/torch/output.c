@@ -47,86 +47,25 @@ cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage)
     return added->begin + added->plan.zip.entries[added->plan.first_storage + storage].at;
 }
 
-/* ---- literals: what lies before, between and behind the entries that others fill ---- */
-
-struct gap {
-    uint64_t begin, end;
-    uint8_t *bytes; /* [end - begin]; NULL: not wanted */
-};
-
-struct gaps {
-    struct gap *gaps; /* [count], by place */
-    uint32_t count;
-};
-
-static cairn_err
-add_gap(struct gaps *gaps, uint64_t begin, uint64_t end, unsigned parts)
-{
-    bool wanted = end > begin && (parts & (gaps->count == 0 ? CAIRN_TORCH_HEAD : CAIRN_TORCH_TAIL));
-    uint8_t *bytes = wanted ? calloc(1, (size_t)(end - begin)) : NULL;
-
-    gaps->gaps[gaps->count++] = (struct gap){begin, end, bytes};
-    return bytes || !wanted ? CAIRN_OK : CAIRN_NOMEM;
-}
-
-static cairn_err
-put_in_gap(void *context, uint64_t at, const void *bytes, size_t bytes_len)
-{
-    const struct gaps *gaps = context;
-    uint32_t low = 0, high = gaps->count - 1;
-    const struct gap *gap;
-
-    /* The first that ends behind */
-    CAIRN_BISECT(low, high, middle, gaps->gaps[middle].end <= at);
-    gap = &gaps->gaps[low];
-    if (at < gap->begin && bytes_len <= gap->begin - at)
-        return CAIRN_OK; /* an entry that is left out */
-    if (at < gap->begin || at > gap->end || bytes_len > gap->end - at)
-        return CAIRN_INTERNAL; /* over such an entry */
-    if (gap->bytes && bytes_len > 0)
-        memcpy(gap->bytes + (at - gap->begin), bytes, bytes_len);
-    return CAIRN_OK;
-}
-
 cairn_err
-cairn_torch_plan_literals(struct cairn_torch_plan *plan, uint32_t hole, uint32_t hole_count,
-                          unsigned parts, struct cairn_output *output, uint32_t file,
-                          uint64_t begin)
+cairn_torch_plan_literals(struct cairn_torch_plan *plan, unsigned parts,
+                          struct cairn_output *output, uint32_t file, uint64_t begin)
 {
-    struct gaps gaps = {.gaps = calloc((size_t)hole_count + 1, sizeof(*gaps.gaps))};
-    uint64_t cursor = 0;
-    cairn_err err = gaps.gaps ? CAIRN_OK : CAIRN_NOMEM;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    uint64_t at = 0;
+    cairn_err err = CAIRN_OK;
 
-    for (uint32_t i = hole; i < hole + hole_count && !err; i++) {
-        const struct cairn_zip_planned *entry = &plan->zip.entries[i];
-
-        if (entry->bytes == 0)
+    cairn_torch_plan_seal(plan);
+    for (uint32_t from = 0, hole; !err && from <= plan->zip.entry_count; from = hole + 1) {
+        hole = cairn_zip_plan_hole(&plan->zip, from);
+        if (!(parts & (from == 0 ? CAIRN_TORCH_HEAD : CAIRN_TORCH_TAIL)))
             continue;
-        err = add_gap(&gaps, cursor, entry->at, parts);
-        cursor = entry->at + entry->bytes;
+        err = cairn_zip_plan_pack(&plan->zip, from, hole, &at, &bytes, &bytes_len);
+        if (!err)
+            err = cairn_output_add_literal(output, file, begin + at, bytes, bytes_len);
     }
-    if (!err)
-        err = add_gap(&gaps, cursor, cairn_torch_plan_bytes(plan), parts);
-    if (!err)
-        err = cairn_torch_plan_put(plan, put_in_gap, &gaps);
-    for (uint32_t i = 0; i < gaps.count; i++) {
-        const struct gap *gap = &gaps.gaps[i];
-
-        if (!err && gap->bytes) /* the output's, also on failure */
-            err = cairn_output_add_literal(output, file, begin + gap->begin, gap->bytes,
-                                           (size_t)(gap->end - gap->begin));
-        else
-            free(gap->bytes);
-    }
-    free(gaps.gaps);
     return err;
-}
-
-static cairn_err
-add_literals(struct cairn_output *output, struct cairn_torch_output *added, unsigned parts)
-{
-    return cairn_torch_plan_literals(&added->plan, added->plan.first_storage, added->storage_count,
-                                     parts, output, added->file, added->begin);
 }
 
 cairn_err
@@ -148,7 +87,8 @@ cairn_torch_output_place(struct cairn_output *output, struct cairn_torch_output 
             err = cairn_output_add_sum(output, file, CAIRN_CRC_ZIP, cairn_torch_output_at(added, i),
                                        bytes, bytes, &added->sums[i]);
     }
-    return err ? err : add_literals(output, added, CAIRN_TORCH_HEAD);
+    return err ? err
+               : cairn_torch_plan_literals(&added->plan, CAIRN_TORCH_HEAD, output, file, begin);
 }
 
 /* Adds a file with the filled tree as its object; cairn_torch_output_at tells where storages lie.
@@ -165,7 +105,7 @@ output_add(struct cairn_output *output, const char *path, const struct cairn_tor
         err = cairn_output_add_file(output, path, &file);
     if (err)
         return err;
-    cairn_output_set_bytes(output, file, cairn_torch_plan_bytes(&out->plan));
+    cairn_output_set_bytes(output, file, cairn_zip_plan_bytes(&out->plan.zip));
     return cairn_torch_output_place(output, out, file, 0);
 }
 
@@ -176,7 +116,8 @@ cairn_torch_output_finish(struct cairn_output *output, struct cairn_torch_output
         if (added->sums[i] != UINT32_MAX)
             cairn_torch_plan_storage_at(&added->plan, i)->crc32 =
                 (uint32_t)output->sums[added->sums[i]].values[0];
-    return add_literals(output, added, CAIRN_TORCH_TAIL);
+    return cairn_torch_plan_literals(&added->plan, CAIRN_TORCH_TAIL, output, added->file,
+                                     added->begin);
 }
 
 void

@@ -29,13 +29,12 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_output_place(struct cairn_output *output,
                                                     struct cairn_torch_output *added, uint32_t file,
                                                     uint64_t begin);
 
-/* What lies before the first of some entries, and what between and behind them. */
+/* What lies before the first storage, and what between and behind them. */
 enum { CAIRN_TORCH_HEAD = 1, CAIRN_TORCH_TAIL = 2 };
 
-/* Adds as literals what lies around the entries [hole, hole + hole_count) of an archive that begins
- * at `begin` in a file, with the checksums of now. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_plan_literals(struct cairn_torch_plan *plan, uint32_t hole,
-                                                     uint32_t hole_count, unsigned parts,
+/* Adds as literals what lies around the storages of an archive that begins at `begin` in a file,
+ * with the checksums of now. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_plan_literals(struct cairn_torch_plan *plan, unsigned parts,
                                                      struct cairn_output *output, uint32_t file,
                                                      uint64_t begin);
 

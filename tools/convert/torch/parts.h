@@ -42,9 +42,8 @@ struct cairn_torch_child {
     bool silent;   /* adds nothing to the path: an object's state */
 };
 
-/* The first way down at or after *slot, which becomes its number (from 0); false if there is none.
- * */
-bool cairn_torch_next_child(const struct cairn_pickle_node *node, uint64_t *slot,
+/* The way down number `slot`, from 0 on; false if there is none. */
+bool cairn_torch_next_child(const struct cairn_pickle_node *node, uint64_t slot,
                             struct cairn_torch_child *child);
 
 #endif

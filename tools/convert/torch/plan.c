@@ -461,7 +461,6 @@ cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint,
                            const struct cairn_output_options *options)
 {
     (void)options;
-    (void)checkpoint->complaint;
     return notes_without_place(checkpoint) == UINT32_MAX
                ? CAIRN_OK
                : cairn_checkpoint_warn(

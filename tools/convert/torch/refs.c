@@ -160,6 +160,6 @@ cairn_torch_refs_add(const struct cairn_checkpoint *source,
         err = cairn_output_add_file(output, path, &file);
     if (err)
         return err;
-    cairn_output_set_bytes(output, file, cairn_torch_plan_bytes(&out->plan));
+    cairn_output_set_bytes(output, file, cairn_zip_plan_bytes(&out->plan.zip));
     return cairn_torch_refs_place(source, options, output, out, file, 0);
 }

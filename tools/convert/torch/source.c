@@ -112,8 +112,7 @@ cairn_torch_add_view(struct cairn_checkpoint *checkpoint, uint32_t container,
     uint64_t stride_bytes[CAIRN_DIMS_MAX];
     cairn_err err;
 
-    for (uint32_t d = 0; d < view->dims; d++)
-        stride_bytes[d] = view->stride[d] * view->dtype->element_bytes;
+    cairn_torch_view_strides(view, stride_bytes);
     err = cairn_checkpoint_add_tensor(checkpoint, name, view->dtype->dtype, kind, view->dims,
                                       view->shape, index);
     return err ? err

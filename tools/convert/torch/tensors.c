@@ -225,17 +225,13 @@ add_child(struct path *path, const struct cairn_torch_child *child)
 static bool
 is_contiguous(const struct cairn_torch_view *view)
 {
-    uint64_t expected = 1;
+    uint64_t expected[CAIRN_DIMS_MAX];
+    bool same = true;
 
+    cairn_shape_strides(view->dims, view->shape, 1, expected);
     for (uint32_t d = 0; d < view->dims; d++)
-        if (view->shape[d] == 0)
-            return true;
-    for (uint32_t d = view->dims; d-- > 0;) {
-        if (view->shape[d] != 1 && view->stride[d] != expected)
-            return false;
-        expected *= view->shape[d];
-    }
-    return true;
+        same = same && (view->shape[d] == 1 || view->stride[d] == expected[d]);
+    return same || cairn_shape_elements(view->dims, view->shape) == 0;
 }
 
 static cairn_err
@@ -360,12 +356,11 @@ step(struct walk *walk)
 
     walk->path.used = level->path_used;
     walk->path.text[walk->path.used] = '\0';
-    if (!cairn_torch_next_child(level->node, &level->slot, &child)) {
+    if (!cairn_torch_next_child(level->node, level->slot++, &child)) {
         walk->open[level->node->index] = 0;
         walk->depth--;
         return CAIRN_OK;
     }
-    level->slot++;
     add_child(&walk->path, &child);
     if (walk->path.full)
         return cairn_complain(walk->opening->complaint, CAIRN_CORRUPT,

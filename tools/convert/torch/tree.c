@@ -18,6 +18,8 @@
 
 #include <string.h>
 
+#include "snapshot/box.h"
+
 enum { REBUILD_NONE, REBUILD_V1, REBUILD_V2, REBUILD_V3, REBUILD_PARAMETER };
 
 static int
@@ -103,21 +105,21 @@ cairn_torch_read_size(const struct cairn_pickle_node *node, uint64_t extents[CAI
 }
 
 static const char *
-read_arguments(const struct cairn_pickle_node *args, int kind, struct cairn_torch_view *view)
+read_arguments(const struct cairn_pickle_node *args, int kind, struct cairn_torch_view *view,
+               struct cairn_torch_storage_id *id)
 {
     uint32_t needed = kind == REBUILD_V1 ? 4 : kind == REBUILD_V2 ? 6 : 7;
     const struct cairn_pickle_node *metadata = NULL;
-    struct cairn_torch_storage_id id;
     const char *why;
     uint32_t stride_dims;
 
     if (args->count < needed)
         return "it has too few arguments";
-    why = cairn_torch_read_storage(args->items[0], &id);
+    why = cairn_torch_read_storage(args->items[0], id);
     if (why)
         return why;
     view->storage = args->items[0];
-    view->dtype = id.dtype ? id.dtype : cairn_torch_dtype_named("uint8");
+    view->dtype = id->dtype ? id->dtype : cairn_torch_dtype_named("uint8");
     if (!cairn_pickle_u64(args->items[1], &view->offset))
         return "its offset is not a number";
     if (args->items[2]->kind == CAIRN_PICKLE_TUPLE && args->items[2]->count > CAIRN_DIMS_MAX)
@@ -144,15 +146,13 @@ static const char *
 check_bounds(const struct cairn_torch_view *view, uint64_t storage_bytes)
 {
     uint64_t room = storage_bytes / view->dtype->element_bytes, last = view->offset, span;
-    uint64_t elements = 1;
+    uint64_t elements;
 
-    for (uint32_t d = 0; d < view->dims; d++) {
-        if (__builtin_mul_overflow(elements, view->shape[d], &elements))
-            elements = UINT64_MAX; /* not empty, unless a later extent is 0 */
+    for (uint32_t d = 0; d < view->dims; d++)
         if (view->shape[d] == 0)
             return NULL;
-    }
-    if (elements > (uint64_t)INT64_MAX / view->dtype->element_bytes)
+    if (!cairn_shape_bounded(view->dims, view->shape,
+                             (uint64_t)INT64_MAX / view->dtype->element_bytes, &elements))
         return "it has too many elements";
     for (uint32_t d = 0; d < view->dims; d++)
         if (__builtin_mul_overflow(view->shape[d] - 1, view->stride[d], &span) ||
@@ -184,11 +184,9 @@ cairn_torch_read_view(const struct cairn_pickle_node *node, struct cairn_torch_v
     }
     if (kind == REBUILD_NONE)
         return "it is not a tensor";
-    why = read_arguments(args, kind, &found);
+    why = read_arguments(args, kind, &found, &id);
     if (found.parameter)
         found.requires_grad = requires_grad; /* its tensor's own says nothing */
-    if (!why)
-        why = cairn_torch_read_storage(found.storage, &id);
     if (!why)
         why = check_bounds(&found, id.bytes);
     if (!why)

@@ -5,10 +5,22 @@
 #include "tools/convert/torch/carry.h"
 #include "tools/convert/torch/parts.h"
 
-static uint64_t
-sequence_count(const struct cairn_pickle_node *node)
+static bool
+is_sequence(const struct cairn_pickle_node *node)
 {
-    return node ? node->count : 0;
+    return node->kind == CAIRN_PICKLE_LIST || node->kind == CAIRN_PICKLE_TUPLE ||
+           node->kind == CAIRN_PICKLE_SET || node->kind == CAIRN_PICKLE_FROZENSET;
+}
+
+/* The way number `slot` of a sequence or a dict, which has it. */
+static void
+take_child(const struct cairn_pickle_node *node, uint64_t slot, struct cairn_torch_child *child)
+{
+    bool dict = node->kind == CAIRN_PICKLE_DICT;
+
+    child->index = (uint32_t)slot;
+    child->node = node->items[dict ? 2 * slot + 1 : slot];
+    child->key = dict ? node->items[2 * slot] : NULL;
 }
 
 /* Of an object: the callable, the arguments, those by name, items, pairs, state. */
@@ -16,73 +28,40 @@ static bool
 next_of_object(const struct cairn_pickle_object *object, uint64_t slot,
                struct cairn_torch_child *child)
 {
-    const struct cairn_pickle_node *args =
-        object->args->kind == CAIRN_PICKLE_TUPLE ? object->args : NULL;
+    const struct cairn_pickle_node *parts[] = {
+        object->args->kind == CAIRN_PICKLE_TUPLE ? object->args : NULL, object->kwargs,
+        object->items, object->pairs};
 
-    if (slot-- == 0) {
-        child->node = object->callable;
-        child->argument = true;
+    child->argument = slot == 0;
+    child->node = object->callable;
+    if (slot-- == 0)
         return true;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        uint64_t count = parts[i] ? parts[i]->count : 0;
+
+        if (slot < count) {
+            child->argument = i < 2;
+            take_child(parts[i], slot, child);
+            return true;
+        }
+        slot -= count;
     }
-    child->argument = true;
-    if (slot < sequence_count(args)) {
-        child->node = args->items[slot];
-        child->index = (uint32_t)slot;
-        return true;
-    }
-    slot -= sequence_count(args);
-    if (slot < sequence_count(object->kwargs)) {
-        child->node = object->kwargs->items[2 * slot + 1];
-        child->key = object->kwargs->items[2 * slot];
-        return true;
-    }
-    slot -= sequence_count(object->kwargs);
-    child->argument = false;
-    if (slot < sequence_count(object->items)) {
-        child->node = object->items->items[slot];
-        child->index = (uint32_t)slot;
-        return true;
-    }
-    slot -= sequence_count(object->items);
-    if (slot < sequence_count(object->pairs)) {
-        child->node = object->pairs->items[2 * slot + 1];
-        child->key = object->pairs->items[2 * slot];
-        child->index = (uint32_t)slot;
-        return true;
-    }
-    slot -= sequence_count(object->pairs);
     child->silent = true;
     child->node = object->state;
     return slot == 0 && object->state != NULL;
 }
 
 bool
-cairn_torch_next_child(const struct cairn_pickle_node *node, uint64_t *slot,
+cairn_torch_next_child(const struct cairn_pickle_node *node, uint64_t slot,
                        struct cairn_torch_child *child)
 {
     memset(child, 0, sizeof(*child));
-    switch (node->kind) {
-    case CAIRN_PICKLE_LIST:
-    case CAIRN_PICKLE_TUPLE:
-    case CAIRN_PICKLE_SET:
-    case CAIRN_PICKLE_FROZENSET:
-        if (*slot >= node->count)
-            return false;
-        child->node = node->items[*slot];
-        child->index = (uint32_t)*slot;
-        return true;
-    case CAIRN_PICKLE_DICT:
-        if (*slot >= node->count)
-            return false;
-        child->node = node->items[2 * *slot + 1];
-        child->key = node->items[2 * *slot];
-        child->index = (uint32_t)*slot;
-        return true;
-    case CAIRN_PICKLE_OBJECT:
-        return next_of_object(node->object, *slot, child);
-    default:
+    if (node->kind == CAIRN_PICKLE_OBJECT)
+        return next_of_object(node->object, slot, child);
+    if ((!is_sequence(node) && node->kind != CAIRN_PICKLE_DICT) || slot >= node->count)
         return false;
-    }
+    take_child(node, slot, child);
+    return true;
 }
 
 struct step {
@@ -108,11 +87,10 @@ cairn_torch_visit_persistent(const struct cairn_pickle *tree, const struct cairn
     while (depth > 0 && !err) {
         struct step *step = &steps[depth - 1];
 
-        if (!cairn_torch_next_child(step->node, &step->slot, &child)) {
+        if (!cairn_torch_next_child(step->node, step->slot++, &child)) {
             depth--;
             continue;
         }
-        step->slot++;
         if (!child.node || child.node->index >= node_count || seen[child.node->index])
             continue;
         seen[child.node->index] = 1;

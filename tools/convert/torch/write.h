@@ -20,10 +20,11 @@ struct cairn_torch_filled {
 };
 
 struct cairn_torch_plan {
-    struct cairn_zip_plan zip;
-    uint32_t first_storage; /* storage i of the plan is zip.entries[first_storage + i] */
+    struct cairn_zip_plan zip; /* cairn_zip_plan_bytes of it is the file's size */
+    uint32_t first_storage;    /* storage i of the plan is zip.entries[first_storage + i] */
     uint32_t storage_count;
     uint8_t *pickle_bytes; /* owned: the object */
+    char id[41];           /* the file's last entry, once it is sealed */
 };
 
 /* Lays out a file with the object `root`, a node of `tree`, and its storages in the order in which
@@ -39,16 +40,12 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_plan_init(struct cairn_torch_plan *plan, 
 /* Frees; allowed twice and on zeroes. */
 void cairn_torch_plan_fini(struct cairn_torch_plan *plan);
 
-/* Bytes of the whole file. */
-uint64_t cairn_torch_plan_bytes(const struct cairn_torch_plan *plan);
-
 /* Where the bytes of a storage belong, from the file's start, and where their CRC-32 goes. */
 struct cairn_zip_planned *cairn_torch_plan_storage_at(struct cairn_torch_plan *plan,
                                                       uint32_t storage);
 
-/* Hands out all but the storages, from the file's start: once every checksum is filled in (what
- * precedes the first storage needs none). Runs do not overlap. Errors of `put`, CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_plan_put(struct cairn_torch_plan *plan,
-                                                cairn_zip_put_fn *put, void *context);
+/* Makes plan->zip ready to be packed around the storages: once every checksum is filled in (what
+ * precedes the first storage needs none). The plan must not move until it is packed. */
+void cairn_torch_plan_seal(struct cairn_torch_plan *plan);
 
 #endif

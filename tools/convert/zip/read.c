@@ -496,31 +496,6 @@ cairn_zip_find(const struct cairn_zip *zip, const char *name)
     return NULL;
 }
 
-static cairn_err
-check_entry(const char *where, const struct cairn_zip_entry *entry, const void *bytes, size_t got,
-            struct cairn_complaint *complaint)
-{
-    if (got != entry->bytes)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: entry %s was truncated while it was read", where, entry->name);
-    /* 0: PyTorch was told to leave it out */
-    if (entry->crc32 == 0 || entry->crc32 == cairn_crc32(0, bytes, got))
-        return CAIRN_OK;
-    return cairn_complain(complaint, CAIRN_CORRUPT,
-                          "%s: entry %s is damaged, its checksum is wrong; take another copy",
-                          where, entry->name);
-}
-
-cairn_err
-cairn_zip_load(int fd, const char *where, const struct cairn_zip_entry *entry, void *out,
-               struct cairn_complaint *complaint)
-{
-    size_t got = 0;
-    cairn_err err = cairn_file_read_at(fd, entry->at, out, (size_t)entry->bytes, &got);
-
-    return err ? err : check_entry(where, entry, out, got, complaint);
-}
-
 cairn_err
 cairn_zip_take(const struct cairn_zip *zip, const char *where, const struct cairn_zip_entry *entry,
                void *out, struct cairn_complaint *complaint)
@@ -528,5 +503,15 @@ cairn_zip_take(const struct cairn_zip *zip, const char *where, const struct cair
     size_t got = 0;
     cairn_err err = window_read(zip->window, entry->at, out, (size_t)entry->bytes, &got);
 
-    return err ? err : check_entry(where, entry, out, got, complaint);
+    if (err)
+        return err;
+    if (got != entry->bytes)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: entry %s was truncated while it was read", where, entry->name);
+    /* 0: PyTorch was told to leave it out */
+    if (entry->crc32 == 0 || entry->crc32 == cairn_crc32(0, out, got))
+        return CAIRN_OK;
+    return cairn_complain(complaint, CAIRN_CORRUPT,
+                          "%s: entry %s is damaged, its checksum is wrong; take another copy",
+                          where, entry->name);
 }

@@ -73,13 +73,9 @@ void cairn_zip_fini(struct cairn_zip *zip);
 /* The entry of a name below the archive's folder ("data.pkl"); NULL where there is none. */
 const struct cairn_zip_entry *cairn_zip_find(const struct cairn_zip *zip, const char *name);
 
-/* Reads an entry into `out`, which has room for entry->bytes, and checks its checksum, if it has
- * one. CAIRN_CORRUPT, complained about, CAIRN_IO. */
-CAIRN_MUST_CHECK cairn_err cairn_zip_load(int fd, const char *where,
-                                          const struct cairn_zip_entry *entry, void *out,
-                                          struct cairn_complaint *complaint);
-
-/* The same of an archive that is open, from memory where the entry stands at one of its ends. */
+/* Reads an entry into `out`, which has room for entry->bytes, from memory where it stands at one of
+ * the archive's ends, and checks its checksum, if it has one. CAIRN_CORRUPT, complained about,
+ * CAIRN_IO. */
 CAIRN_MUST_CHECK cairn_err cairn_zip_take(const struct cairn_zip *zip, const char *where,
                                           const struct cairn_zip_entry *entry, void *out,
                                           struct cairn_complaint *complaint);

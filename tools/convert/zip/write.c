@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/assert.h"
 #include "base/wire.h"
 #include "tools/convert/zip/format.h"
 #include "tools/convert/zip/read.h"
@@ -15,12 +16,8 @@ enum {
     DESCRIPTOR_BYTES = 16,
     DESCRIPTOR64_BYTES = 24,
     EXTRA_HEAD_BYTES = 4,
-    EXTRA64_BYTES_MAX = EXTRA_HEAD_BYTES + 3 * 8,
     MADE_BY = 0x031e, /* what PyTorch's writer says of itself: version 3.0 on Unix */
-    VERSION64 = 45,
-    DIRECTORY_STEP_BYTES = 1 << 20,
-    RECORD_BYTES_MAX = DESCRIPTOR64_BYTES + CAIRN_ZIP_CENTRAL_BYTES + CAIRN_ZIP_NAME_BYTES_MAX +
-                       EXTRA64_BYTES_MAX + EXTRA_HEAD_BYTES + CAIRN_ZIP_ALIGN_BYTES
+    VERSION64 = 45
 };
 
 static bool
@@ -234,62 +231,42 @@ pack_end(struct cairn_writer *writer, const struct cairn_zip_plan *plan)
     cairn_write_u16(writer, 0); /* comment */
 }
 
-/* ---- writing ---- */
+/* ---- packing ---- */
 
-/* The descriptor of each entry and the header of the next one stand together. */
-static cairn_err
-put_locals(const struct cairn_zip_plan *plan, cairn_zip_put_fn *put, void *context)
+uint32_t
+cairn_zip_plan_hole(const struct cairn_zip_plan *plan, uint32_t from)
 {
-    cairn_err err = CAIRN_OK;
-
-    for (uint32_t i = 0; i <= plan->entry_count && err == CAIRN_OK; i++) {
-        const struct cairn_zip_planned *last = i > 0 ? &plan->entries[i - 1] : NULL;
-        uint8_t bytes[RECORD_BYTES_MAX];
-        struct cairn_writer writer;
-
-        cairn_writer_init(&writer, bytes, sizeof(bytes));
-        if (last)
-            pack_descriptor(&writer, last);
-        if (i < plan->entry_count)
-            pack_local(&writer, &plan->entries[i]);
-        err = cairn_writer_done(&writer);
-        if (err == CAIRN_OK && writer.used_bytes > 0)
-            err = put(context, last ? last->at + last->bytes : 0, bytes, writer.used_bytes);
-    }
-    return err;
-}
-
-static cairn_err
-put_directory(const struct cairn_zip_plan *plan, cairn_zip_put_fn *put, void *context)
-{
-    size_t room = DIRECTORY_STEP_BYTES + RECORD_BYTES_MAX;
-    uint8_t *bytes = malloc(room);
-    uint64_t at = plan->end_at;
-    struct cairn_writer writer;
-    cairn_err err = bytes ? CAIRN_OK : CAIRN_NOMEM;
-
-    cairn_writer_init(&writer, bytes, room);
-    for (uint32_t i = 0; i <= plan->entry_count && err == CAIRN_OK; i++) {
-        if (i < plan->entry_count)
-            pack_central(&writer, &plan->entries[i]);
-        else
-            pack_end(&writer, plan);
-        if (writer.used_bytes < DIRECTORY_STEP_BYTES && i < plan->entry_count)
-            continue;
-        err = cairn_writer_done(&writer);
-        if (err == CAIRN_OK)
-            err = put(context, at, bytes, writer.used_bytes);
-        at += writer.used_bytes;
-        cairn_writer_init(&writer, bytes, room);
-    }
-    free(bytes);
-    return err;
+    while (from < plan->entry_count && (plan->entries[from].data || plan->entries[from].bytes == 0))
+        from++;
+    return from;
 }
 
 cairn_err
-cairn_zip_plan_put(const struct cairn_zip_plan *plan, cairn_zip_put_fn *put, void *context)
+cairn_zip_plan_pack(const struct cairn_zip_plan *plan, uint32_t from, uint32_t hole, uint64_t *at,
+                    uint8_t **bytes, size_t *bytes_len)
 {
-    cairn_err err = put_locals(plan, put, context);
+    const struct cairn_zip_planned *entries = plan->entries;
+    bool last = hole == plan->entry_count;
+    struct cairn_writer writer;
 
-    return err == CAIRN_OK ? put_directory(plan, put, context) : err;
+    *at = from > 0 ? entries[from - 1].at + entries[from - 1].bytes : 0;
+    *bytes_len = (size_t)((last ? cairn_zip_plan_bytes(plan) : entries[hole].at) - *at);
+    *bytes = malloc(*bytes_len);
+    if (!*bytes)
+        return CAIRN_NOMEM;
+    cairn_writer_init(&writer, *bytes, *bytes_len);
+    for (uint32_t i = from; i <= hole; i++) {
+        if (i > 0)
+            pack_descriptor(&writer, &entries[i - 1]);
+        if (i < plan->entry_count)
+            pack_local(&writer, &entries[i]);
+        if (i < hole)
+            cairn_write_bytes(&writer, entries[i].data, (size_t)entries[i].bytes);
+    }
+    for (uint32_t i = 0; last && i < plan->entry_count; i++)
+        pack_central(&writer, &entries[i]);
+    if (last)
+        pack_end(&writer, plan);
+    CAIRN_ASSERT(!writer.failed && writer.used_bytes == *bytes_len);
+    return CAIRN_OK;
 }

@@ -4,7 +4,7 @@
  *
  * Sizes are known beforehand and checksums are not. So first every entry is added, which says where
  * its bytes belong; then the owner of the bytes writes them, in any order and from any thread; then
- * the checksums are filled in and the records around the data are written. Data starts at multiples
+ * the checksums are filled in and the records around the data are packed. Data starts at multiples
  * of 64 bytes of the archive, headers have no sizes, a descriptor follows the data.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ZIP_WRITE_H
@@ -22,7 +22,8 @@ struct cairn_zip_planned {
     uint64_t header_at; /* from the archive's start */
     uint64_t at;        /* of its first byte, from the archive's start */
     uint64_t bytes;
-    uint32_t crc32; /* the caller's to fill in before cairn_zip_plan_put */
+    uint32_t crc32;   /* the caller's to fill in before it is packed */
+    const void *data; /* borrowed; NULL: a hole, which others fill, where there are bytes */
 };
 
 struct cairn_zip_plan {
@@ -46,12 +47,14 @@ CAIRN_MUST_CHECK cairn_err cairn_zip_plan_add(struct cairn_zip_plan *plan, const
 /* Bytes of the whole archive as it stands. */
 uint64_t cairn_zip_plan_bytes(const struct cairn_zip_plan *plan);
 
-/* Takes bytes of an archive that belong at `at`, counted from its start. */
-typedef cairn_err cairn_zip_put_fn(void *context, uint64_t at, const void *bytes, size_t bytes_len);
+/* The first hole from entry `from` on; entry_count behind the last one. */
+uint32_t cairn_zip_plan_hole(const struct cairn_zip_plan *plan, uint32_t from);
 
-/* Hands out all around the data, in growing runs that do not overlap; only records behind an
- * entry's data hold its checksum. Errors of `put`, CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_zip_plan_put(const struct cairn_zip_plan *plan,
-                                              cairn_zip_put_fn *put, void *context);
+/* Packs what lies between two holes: behind the data of entry `from` - 1 (0: the archive's start) up
+ * to the data of entry `hole`, or the archive's end. Only what is behind an entry's data holds its
+ * checksum. *at counts from the archive's start; the caller frees *bytes. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_zip_plan_pack(const struct cairn_zip_plan *plan, uint32_t from,
+                                               uint32_t hole, uint64_t *at, uint8_t **bytes,
+                                               size_t *bytes_len);
 
 #endif

@@ -63,7 +63,6 @@ entries_are_found_where_they_were_put(void **state)
 {
     static const uint64_t begins[] = {0, 1, 777, UINT64_C(6) << 30};
 
-    (void)state;
     for (size_t n = 0; n < 4; n++) {
         int fd = temporary_file();
         struct cairn_zip zip;
@@ -86,7 +85,7 @@ entries_are_found_where_they_were_put(void **state)
             assert_non_null(entry);
             assert_int_equal(entry->bytes, entry_bytes[i]);
             assert_int_equal((entry->at - begins[n]) % CAIRN_ZIP_ALIGN_BYTES, 0);
-            assert_int_equal(cairn_zip_load(fd, "a.zip", entry, data, &complaint), CAIRN_OK);
+            assert_int_equal(cairn_zip_take(&zip, "a.zip", entry, data, &complaint), CAIRN_OK);
             for (size_t b = 0; b < entry_bytes[i]; b++)
                 assert_int_equal(data[b], (uint8_t)(i + b));
         }
@@ -104,12 +103,14 @@ damaged_data_has_another_checksum(void **state)
     uint8_t data[1000];
     uint64_t bytes;
 
-    (void)state;
     write_entries(fd, 0, &bytes);
     assert_int_equal(cairn_zip_open(fd, "a.zip", 0, bytes, &zip, &complaint), CAIRN_OK);
     entry = cairn_zip_find(&zip, "data/4");
     assert_int_equal(cairn_file_write_at(fd, entry->at + 500, "x", 1), CAIRN_OK);
-    assert_int_equal(cairn_zip_load(fd, "a.zip", entry, data, &complaint), CAIRN_CORRUPT);
+    cairn_zip_fini(&zip);
+    assert_int_equal(cairn_zip_open(fd, "a.zip", 0, bytes, &zip, &complaint), CAIRN_OK);
+    entry = cairn_zip_find(&zip, "data/4");
+    assert_int_equal(cairn_zip_take(&zip, "a.zip", entry, data, &complaint), CAIRN_CORRUPT);
     assert_non_null(strstr(complaint.text, "a.zip: entry top/data/4 is damaged"));
     cairn_zip_fini(&zip);
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);
@@ -125,7 +126,6 @@ sizes_and_places_beyond_32_bits_are_kept(void **state)
     struct cairn_zip zip;
     char names[3][4] = {"a", "b", "c"};
 
-    (void)state;
     assert_int_equal(cairn_zip_plan_init(&plan, "large"), CAIRN_OK);
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t index;
@@ -158,7 +158,6 @@ many_entries_are_found(void **state)
     struct cairn_zip zip;
     char name[16];
 
-    (void)state;
     assert_int_equal(cairn_zip_plan_init(&plan, "many"), CAIRN_OK);
     for (uint32_t i = 0; i < MANY; i++) {
         uint32_t index;
@@ -277,7 +276,6 @@ contradictions_are_refused(void **state)
         {CAIRN_ZIP_END_SIGNATURE, 0, 4, 1, "\1", "split archive"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         load_archive();
         memcpy(record(cases[i].signature, cases[i].which) + cases[i].at, cases[i].bytes,
@@ -296,7 +294,6 @@ contradictions_are_refused(void **state)
 static void
 every_cut_and_every_flipped_bit_is_survived(void **state)
 {
-    (void)state;
     load_archive();
     for (size_t cut = 0; cut < archive_bytes; cut += cut < 200 ? 1 : 7)
         assert_int_equal(open_archive(cut), CAIRN_CORRUPT);
