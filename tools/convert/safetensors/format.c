@@ -232,8 +232,7 @@ add_tensors(const struct cairn_checkpoint *checkpoint, const struct cairn_output
                                       &index);
     }
     if (!err && !output->layout)
-        err = cairn_refuse(checkpoint, CAIRN_INVAL,
-                           "has no tensors; nothing to convert; nothing to convert");
+        err = cairn_refuse(checkpoint, CAIRN_INVAL, "has no tensors; nothing to convert");
     return err;
 }
 
@@ -264,15 +263,6 @@ safetensors_plan(const struct cairn_checkpoint *checkpoint,
             err = add_index(output, &shards, (enum shard_class) class);
     free(shards.candidates);
     return err;
-}
-
-static cairn_err
-safetensors_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output)
-{
-    (void)checkpoint;
-    (void)output;
-    (void)checkpoint->complaint;
-    return CAIRN_OK; /* no checksums in this format, and the indices follow from the plan */
 }
 
 enum { LENGTH_BYTES = 8 };
@@ -629,5 +619,4 @@ const struct cairn_format cairn_format_safetensors = {
     .probe = probe,
     .read = read_metadata,
     .plan = safetensors_plan,
-    .finish = safetensors_finish,
 };

@@ -308,7 +308,6 @@ assert_same(const struct cairn_checkpoint *a, const struct cairn_checkpoint *b)
 static void
 experts_and_groups(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         bool stacked = seed % 2, grouped = seed / 2 % 2;
         struct cairn_checkpoint checkpoint, before;
@@ -338,7 +337,6 @@ experts_and_groups(void **state)
 static void
 transposed(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct cairn_checkpoint checkpoint;
         uint64_t heads, d, hidden;
@@ -376,7 +374,6 @@ padding(void **state)
 {
     struct cairn_checkpoint checkpoint;
 
-    (void)state;
     for (uint64_t seed = 1; seed <= 10; seed++) {
         seed_now = seed;
         start(&checkpoint);
@@ -400,7 +397,6 @@ aliases_stay(void **state)
 {
     struct cairn_checkpoint checkpoint;
 
-    (void)state;
     start(&checkpoint);
     add(&checkpoint, EMBED, 2, 11, 3, 0, "model.embed_tokens.weight", 0, 0);
     assert_int_equal(cairn_checkpoint_add_alias(&checkpoint, "lm_head.weight", 0), 0);
@@ -435,7 +431,6 @@ misfits(void **state)
 {
     struct cairn_checkpoint checkpoint;
 
-    (void)state;
     start(&checkpoint);
     add(&checkpoint, Q, 2, 16, 3, 0, "model.layers.#.self_attn.q_proj.weight", 0, 0);
     add(&checkpoint, K, 2, 8, 3, 0, "model.layers.#.self_attn.k_proj.weight", 0, 0);
@@ -477,7 +472,6 @@ too_many_parts(void **state)
     struct cairn_map_report report;
     uint32_t tensor, container;
 
-    (void)state;
     start(&checkpoint);
     checkpoint.complaint = &complaint;
     (void)add_memory(&checkpoint, 4, &container);
@@ -509,7 +503,6 @@ advice(void **state)
     struct cairn_map *map = NULL;
     const char *sets[] = {"n=4"};
 
-    (void)state;
     assert_int_equal(cairn_map_parse("own.map", text, sizeof(text) - 1, &map, &complaint), 0);
     start(&checkpoint);
     add(&checkpoint, Q, 2, 3, 8, 0, "p", 0, 0);
@@ -538,7 +531,6 @@ a_map_that_may_not_be_read_is_said_to_be(void **state)
     int fd = mkstemp(path);
     cairn_err err;
 
-    (void)state;
     assert_true(fd >= 0);
     assert_int_equal(fchmod(fd, 0), 0);
     start(&checkpoint);
@@ -590,7 +582,6 @@ language_errors(void **state)
         {"sides a b\nx = y z\n", "several tensors need their axes"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cairn_complaint complaint = {""};
         struct cairn_map *map = NULL;
@@ -609,7 +600,6 @@ presets_are_maps(void **state)
 {
     uint32_t count = 0;
 
-    (void)state;
     for (; cairn_map_preset_name(count); count++) {
         struct cairn_complaint complaint = {""};
         struct cairn_map *map = NULL;
@@ -630,7 +620,6 @@ presets_are_maps(void **state)
 static void
 places(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 200; seed++) {
         struct cairn_map_places whole = {{0}}, parts = {{0}}, other = {{0}};
         struct cairn_piece piece = {.extent = {1 + seed % 7, 2 + seed % 5},
