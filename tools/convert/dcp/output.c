@@ -559,7 +559,8 @@ may_hold(const struct cairn_dcp_output *dcp, const char *name, const struct cair
     return true;
 }
 
-/* Reads a pickle and finds the tensors that it names; the caller ends *tree and *refs in any case. */
+/* Reads a pickle and finds the tensors that it names. The caller ends *tree and *refs in any
+ * case. */
 static cairn_err
 read_object(const struct cairn_dcp_output *dcp, const uint8_t *bytes, size_t bytes_len,
             const char *name, struct cairn_pickle *tree, struct cairn_pickle_node **root,

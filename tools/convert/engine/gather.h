@@ -33,7 +33,7 @@ CAIRN_MUST_CHECK cairn_err cairn_gather_run(struct cairn_gather *gather, struct 
                                             struct cairn_complaint *complaint);
 
 /* Reads a container from `at` on into parts[count], one after the other, from memory or its file.
- * Changes `parts`, of which none is empty. Errors as above. Thread: any. */
+ * Changes `parts`; none is empty. Errors as above. Thread: any. */
 CAIRN_MUST_CHECK cairn_err cairn_gather_parts(const struct cairn_checkpoint *checkpoint,
                                               struct cairn_handles *handles, uint32_t container,
                                               uint64_t at, struct iovec *parts, int count,

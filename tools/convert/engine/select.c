@@ -49,8 +49,8 @@ find_owners(struct selection *selection)
             selection->owners[selection->of[t]] = t;
 }
 
-/* The tensors that stay, in order, and the pieces that somebody gets. Those that get the elements of
- * another one's become its aliases. */
+/* The tensors that stay, in order, and the pieces that somebody gets. Those that get another
+ * tensor's elements become its aliases. */
 static cairn_err
 copy_layout(const struct cairn_layout *from, const struct selection *selection,
             struct cairn_layout *to, struct cairn_alias **aliases, uint32_t *alias_count)

@@ -24,7 +24,7 @@ struct cairn_tally {
     const struct cairn_regions *regions;
     struct cairn_locator *locators;            /* of the source and the output */
     uint32_t *from;                            /* the tensor of the source */
-    bool *left_out;                            /* nothing is counted of it here */
+    bool *left_out;                            /* it is not counted here */
     struct cairn_fingerprint *source, *target; /* after all tiles */
     uint64_t *bytes;                           /* of the source, that were counted */
 };

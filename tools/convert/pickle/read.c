@@ -1,7 +1,7 @@
 /*
- * tools/convert/pickle/read.c - a machine that runs pickles of protocols 0 to 5: its stack, memo and
- * input; the opcodes; and one table that says for each byte its name, its operands, and what it does
- * or why it is refused. Lines of text are read in pickle/values.c.
+ * tools/convert/pickle/read.c - a machine that runs pickles of protocols 0 to 5: its stack, memo
+ * and input; the opcodes; and one table that says for each byte its name, its operands, and what it
+ * does or why it is refused. Lines of text are read in pickle/values.c.
  *
  * Bounds: the stack and the memo hold no more entries than the input has bytes, open marks no more
  * than CAIRN_PICKLE_DEPTH_MAX, nodes are the arena's to count. What stands below the innermost mark

@@ -20,7 +20,7 @@ struct cairn_torch_filled {
 };
 
 struct cairn_torch_plan {
-    struct cairn_zip_plan zip; /* cairn_zip_plan_bytes of it is the file's size */
+    struct cairn_zip_plan zip; /* cairn_zip_plan_bytes gives the file's size */
     uint32_t first_storage;    /* storage i of the plan is zip.entries[first_storage + i] */
     uint32_t storage_count;
     uint8_t *pickle_bytes; /* owned: the object */

@@ -50,9 +50,9 @@ uint64_t cairn_zip_plan_bytes(const struct cairn_zip_plan *plan);
 /* The first hole from entry `from` on; entry_count behind the last one. */
 uint32_t cairn_zip_plan_hole(const struct cairn_zip_plan *plan, uint32_t from);
 
-/* Packs what lies between two holes: behind the data of entry `from` - 1 (0: the archive's start) up
- * to the data of entry `hole`, or the archive's end. Only what is behind an entry's data holds its
- * checksum. *at counts from the archive's start; the caller frees *bytes. CAIRN_NOMEM. */
+/* Packs what lies between two holes: behind the data of entry `from` - 1 (0: the archive's start)
+ * up to the data of entry `hole`, or the archive's end. Only what is behind an entry's data holds
+ * its checksum. *at counts from the archive's start; the caller frees *bytes. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_zip_plan_pack(const struct cairn_zip_plan *plan, uint32_t from,
                                                uint32_t hole, uint64_t *at, uint8_t **bytes,
                                                size_t *bytes_len);
