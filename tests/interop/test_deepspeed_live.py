@@ -265,6 +265,7 @@ def test_what_is_refused(cluster, tmp_path):  # noqa: F811
 
 
 REFUSED = """
+import importlib.util
 import types
 import deepspeed_live_trainer as trainer
 import torch
@@ -299,6 +300,8 @@ flow = {"topk_ratio": 0.1, "select_strategy": "step", "select_interval": 4, "upd
 ranks = types.SimpleNamespace(get_tensor_model_parallel_world_size=lambda: 2)
 expert = torch.nn.Parameter(torch.ones(2))
 expert.ds_zero_placement_family = "autoep_expert"
+layer = importlib.util.find_spec("deepspeed.module_inject.auto_ep_layer").origin
+assert 'param.ds_zero_placement_family = "autoep_expert"' in open(layer).read()
 for zero in (
     engine(3, offload_optimizer={"device": "nvme", "nvme_path": "FOLDER"}),
     made(Three, params_in_nvme_and_cpu=True),
@@ -315,7 +318,7 @@ for zero in (
 
 def test_what_cannot_run_here_is_refused(tmp_path):
     """Engines of DeepSpeed where the CPU can make them. SuperOffload needs a GPU, other tensor
-    parallelism than AutoTP a framework around DeepSpeed, AutoEP a model of Hugging Face."""
+    parallelism than AutoTP a framework around DeepSpeed, AutoEP (0.19.8) older transformers."""
     folders = [str(ROOT / "bindings" / "python"), str(ROOT / "tests" / "interop")]
     done = subprocess.run(
         [str(PYTHON), "-c", REFUSED.replace("FOLDER", str(tmp_path))],

@@ -310,7 +310,8 @@ class Elastic(Sharing):
             scaler.scale(torch.ones((), device=device))
         scaler.unscale_(self.parts.optimizer)
         found = list(scaler._found_inf_per_device(self.parts.optimizer).values())
-        most = torch.stack([each.to(device) for each in found]).max().reshape(1)
+        none = torch.zeros((), device=device)  # a frozen stage has no gradients
+        most = torch.stack([none, *(each.to(device) for each in found)]).max().reshape(1)
         torch.distributed.all_reduce(
             most, op=torch.distributed.ReduceOp.MAX, group=self.placement.group
         )
