@@ -513,6 +513,21 @@ set_environment(const struct cairn_word *word)
     return setenv(name, word->text, 1) == 0 ? CAIRN_OK : CAIRN_NOMEM;
 }
 
+/* With --batch-may-change. */
+static void
+report_batch(const struct cairn_problem *problem, const struct cairn_shape *shape)
+{
+    uint64_t microbatches = 0;
+
+    for (uint32_t i = 0; i < shape->dp; i++)
+        microbatches += shape->shares[i];
+    if (microbatches != problem->microbatches)
+        fprintf(stderr,
+                "cairn run: the global batch changes: %" PRIu64 " micro-batches per step instead "
+                "of %" PRIu32 "\n",
+                microbatches, problem->microbatches);
+}
+
 /* The shape's words, where there is one. */
 static cairn_err
 fill_shape(const struct launcher *launcher, struct cairn_word *filled, struct texts *texts)
@@ -525,8 +540,10 @@ fill_shape(const struct launcher *launcher, struct cairn_word *filled, struct te
         return err;
     if (err && launcher->shapes.is_named)
         return err;
-    if (!err)
+    if (!err) {
         cairn_relaunch_shapes_write(&shape, &texts->shape);
+        report_batch(&launcher->shapes.problem, &shape);
+    }
     for (size_t i = 0; i < CAIRN_RELAUNCH_SHAPE_WORDS; i++)
         filled[WORD_SHAPE + i].text = err ? NULL : texts->shape.text[i];
     return CAIRN_OK;
@@ -750,7 +767,7 @@ open_launcher(struct launcher *launcher, char *const *command,
     list_words(words);
     if (cairn_words_check(command, words, WORDS, &count, &is_shape, unknown) != CAIRN_OK)
         return false;
-    cairn_relaunch_shapes_init(&launcher->shapes, command);
+    cairn_relaunch_shapes_init(&launcher->shapes, command, options->batch_may_change);
     launcher->relaunch.keeps_size = !is_shape && options->most == 0;
     if (launcher->relaunch.keeps_size)
         fprintf(stderr,

@@ -18,6 +18,7 @@ struct cairn_relaunch_options {
     uint64_t least, most; /* nodes of a round; most 0: as many as the job has without spares */
     uint64_t wait_ns;     /* in which a round must begin */
     bool resumes;         /* the first round restores, too */
+    bool batch_may_change;
 };
 
 /* "1:3" or "2"; false for all but 1 ≤ least ≤ most ≤ CAIRN_NODES_MAX. */

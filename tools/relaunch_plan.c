@@ -351,7 +351,7 @@ lead(struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
         note->offers = 0;
         (void)say(relaunch, CAIRN_RELAUNCH_WAIT,
                   "waits for other nodes: no shape of the job fits on those that are here; see "
-                  "`cairn plan`, or start `cairn run` on more nodes");
+                  "`cairn plan`, start `cairn run` on more nodes, or give --batch-may-change");
         return CAIRN_OK;
     }
     if (err)

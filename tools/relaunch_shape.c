@@ -31,12 +31,14 @@ uses(char *const *command, enum word word)
 }
 
 void
-cairn_relaunch_shapes_init(struct cairn_relaunch_shapes *shapes, char *const *command)
+cairn_relaunch_shapes_init(struct cairn_relaunch_shapes *shapes, char *const *command,
+                           bool batch_may_change)
 {
     *shapes = (struct cairn_relaunch_shapes){.problem_name = 0};
     shapes->rules.has_layers = uses(command, STAGE_LAYERS) || uses(command, MEGATRON_LAYOUT);
     shapes->rules.has_stages = uses(command, PP) || shapes->rules.has_layers;
     shapes->rules.has_shares = uses(command, MICRO_BATCHES);
+    shapes->rules.batch_may_change = batch_may_change;
     shapes->is_named = shapes->rules.has_stages || shapes->rules.has_shares || uses(command, DP) ||
                        uses(command, TP);
 }
@@ -59,6 +61,13 @@ cairn_relaunch_shapes_reads(const struct cairn_relaunch_shapes *shapes, bool kee
 
 /* ---- an agent's answer ---- */
 
+static uint64_t
+rules_bits(const struct cairn_shape_rules *rules)
+{
+    return rules->has_stages | rules->has_layers << 1 | rules->has_shares << 2 |
+           rules->batch_may_change << 3;
+}
+
 static void
 read_problem(struct cairn_relaunch_shapes *shapes, const char *path)
 {
@@ -74,7 +83,7 @@ read_problem(struct cairn_relaunch_shapes *shapes, const char *path)
         return;
     if (cairn_file_load(AT_FDCWD, path, PROBLEM_FILE_BYTES_MAX, &bytes, &bytes_len) == CAIRN_OK &&
         cairn_problem_read(bytes, bytes_len, &shapes->problem, &fault) == CAIRN_OK)
-        shapes->problem_name = cairn_crc64(0, bytes, bytes_len) | 1;
+        shapes->problem_name = cairn_crc64(rules_bits(&shapes->rules), bytes, bytes_len) | 1;
     free(bytes);
 }
 

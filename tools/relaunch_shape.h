@@ -4,7 +4,8 @@
  *
  * On the nodes of an approved relaunch the shape is the proposal's. On those of the current plan in
  * the agents' problem file it is that plan's. On any others the planner's formula chooses. All
- * launchers must read the same problem file: the name of a round contains its checksum.
+ * launchers must read the same problem file, and have commands with the same words: the name of a
+ * round contains a checksum of both.
  */
 #ifndef CAIRN_TOOLS_RELAUNCH_SHAPE_H
 #define CAIRN_TOOLS_RELAUNCH_SHAPE_H
@@ -27,7 +28,7 @@ struct cairn_relaunch_shapes {
     struct cairn_shape_rules rules;
     bool is_named; /* the command has one of the words */
     struct cairn_problem problem;
-    uint64_t problem_name; /* checksum of the file; 0: missing or unreadable */
+    uint64_t problem_name; /* checksum of the file and the rules; 0: missing or unreadable */
     char path[CAIRN_RELAUNCH_PROBLEM_BYTES];
     struct cairn_relaunch_offer offer; /* number 0: none is approved */
     struct cairn_shape offered;
@@ -37,8 +38,9 @@ struct cairn_relaunch_shape_texts {
     char text[CAIRN_RELAUNCH_SHAPE_WORDS][CAIRN_RELAUNCH_SHAPE_TEXT_BYTES];
 };
 
-/* Which words the command has. */
-void cairn_relaunch_shapes_init(struct cairn_relaunch_shapes *shapes, char *const *command);
+/* Which words the command has, and whether its global batch may change. */
+void cairn_relaunch_shapes_init(struct cairn_relaunch_shapes *shapes, char *const *command,
+                                bool batch_may_change);
 void cairn_relaunch_shapes_fini(struct cairn_relaunch_shapes *shapes);
 
 /* Takes an agent's answer to a launcher: its problem file, and which relaunch is approved. */

@@ -256,8 +256,11 @@ check_options(const struct cairn_usage *usage, struct options *options, int *exi
              (!is_number(o->relaunch) || strtoul(o->relaunch, NULL, 10) > RELAUNCHES_MAX))
         *exit_code = cairn_usage_error(usage, "--relaunch %s: expected a number from 1 to %d",
                                        o->relaunch, RELAUNCHES_MAX);
-    else if (!o->relaunch && (o->nodes || o->wait))
-        *exit_code = cairn_usage_error(usage, "--%s needs --relaunch", o->nodes ? "nodes" : "wait");
+    else if (!o->relaunch && (o->nodes || o->wait || relaunches->batch_may_change))
+        *exit_code = cairn_usage_error(usage, "--%s needs --relaunch",
+                                       o->nodes  ? "nodes"
+                                       : o->wait ? "wait"
+                                                 : "batch-may-change");
     else if (o->nodes &&
              !cairn_relaunch_parse_nodes(o->nodes, &relaunches->least, &relaunches->most))
         *exit_code =
@@ -292,6 +295,9 @@ read_options(int argc, char **argv, struct options *o, int *operand, int *exit_c
          NULL},
         {"wait", 0, "TIME", "with --relaunch: how long to wait for nodes (default: 10m)", &o->wait,
          NULL},
+        {"batch-may-change", 0, NULL,
+         "with --relaunch: replicas keep their micro-batches if no shape keeps the global batch",
+         NULL, &o->relaunches.batch_may_change},
         {"dry-run", 'n', NULL, "show what would run and with which agent", NULL, &o->dry_run},
         {"verbose", 'v', NULL, "also show what is wrong with the protection at the start", NULL,
          &o->verbose},
@@ -299,7 +305,8 @@ read_options(int argc, char **argv, struct options *o, int *operand, int *exit_c
     const struct cairn_usage usage = {
         "run",
         "[--agent SOCKET] [--every N] [--state SIZE] [--resume] [--grace TIME] "
-        "[--relaunch N [--nodes MIN:MAX] [--wait TIME]] [--dry-run] [-v] -- CMD [ARGUMENT]...",
+        "[--relaunch N [--nodes MIN:MAX] [--wait TIME] [--batch-may-change]] [--dry-run] [-v] "
+        "-- CMD [ARGUMENT]...",
         about,
         "  cairn run -- ./train --steps 1000\n"
         "  cairn run --resume -- torchrun --nproc-per-node 8 train.py\n"

@@ -168,13 +168,45 @@ try_shape(const struct ground *ground, uint32_t dp, uint32_t pp, struct cairn_sh
     return err == CAIRN_INVAL ? CAIRN_NOT_FOUND : err;
 }
 
+/* The best of all numbers of pipelines and stages. microbatches: of each pipeline; 0: the problem's
+ * are shared out. CAIRN_NOT_FOUND: none fits. */
+static cairn_err
+find_best(struct ground *ground, uint32_t microbatches, struct cairn_shape *out)
+{
+    const struct cairn_problem *problem = ground->problem;
+    uint32_t groups = ground->count % ground->tp ? 0 : ground->count / ground->tp;
+    double best_ms = INFINITY; /* per micro-batch */
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t pp = 1; pp <= groups && !err; pp++) {
+        uint32_t dp = groups / pp;
+        struct cairn_problem changed = *problem;
+        struct cairn_shape shape;
+
+        if (groups % pp ||
+            (!ground->rules->has_stages && pp != problem->current->pipelines[0].stage_count))
+            continue;
+        if (microbatches > UINT32_MAX / dp)
+            continue;
+        if (microbatches)
+            changed.microbatches = dp * microbatches;
+        ground->problem = &changed;
+        err = try_shape(ground, dp, pp, &shape);
+        ground->problem = problem;
+        if (!err && shape.step_ms / changed.microbatches < best_ms) {
+            best_ms = shape.step_ms / changed.microbatches;
+            *out = shape;
+        }
+        err = err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
+    }
+    return err ? err : best_ms < INFINITY ? CAIRN_OK : CAIRN_NOT_FOUND;
+}
+
 cairn_err
 cairn_shape_find(const struct cairn_problem *problem, const uint64_t *nodes, uint32_t node_count,
                  const struct cairn_shape_rules *rules, struct cairn_shape *out)
 {
     struct ground ground = {.problem = problem, .rules = rules, .tp = group_size(problem->current)};
-    struct cairn_shape best = {.step_ms = INFINITY}, shape;
-    uint32_t groups;
     cairn_err err;
 
     if (ground.tp == 0)
@@ -187,24 +219,11 @@ cairn_shape_find(const struct cairn_problem *problem, const uint64_t *nodes, uin
     err = find_devices(problem, nodes, node_count, &ground);
     if (err)
         return err;
-    groups = ground.count % ground.tp ? 0 : ground.count / ground.tp;
-    for (uint32_t pp = 1; pp <= groups; pp++) {
-        if (groups % pp || (!rules->has_stages && pp != problem->current->pipelines[0].stage_count))
-            continue;
-        err = try_shape(&ground, groups / pp, pp, &shape);
-        if (err && err != CAIRN_NOT_FOUND)
-            break;
-        if (!err && shape.step_ms < best.step_ms)
-            best = shape;
-        err = CAIRN_OK;
-    }
+    err = find_best(&ground, 0, out);
+    if (err == CAIRN_NOT_FOUND && rules->batch_may_change)
+        err = find_best(&ground, problem->current->pipelines[0].microbatches, out);
     free(ground.devices);
-    if (err)
-        return err;
-    if (!(best.step_ms < INFINITY))
-        return CAIRN_NOT_FOUND;
-    *out = best;
-    return CAIRN_OK;
+    return err;
 }
 
 bool

@@ -17,11 +17,13 @@ enum {
     CAIRN_SHAPE_TEXT_BYTES = 256
 };
 
-/* What the command of the job can be told. */
+/* What the command of the job can be told, and what it allows. */
 struct cairn_shape_rules {
-    bool has_stages; /* the number of stages; else it stays the current plan's */
-    bool has_layers; /* layers per stage; else all stages have as many */
-    bool has_shares; /* micro-batches per pipeline; else all pipelines have as many */
+    bool has_stages;       /* the number of stages; else it stays the current plan's */
+    bool has_layers;       /* layers per stage; else all stages have as many */
+    bool has_shares;       /* micro-batches per pipeline; else all pipelines have as many */
+    bool batch_may_change; /* if nothing else fits: pipelines keep the micro-batches of the current
+                            * plan's, so the global batch changes with the number of pipelines */
 };
 
 struct cairn_shape {
@@ -32,7 +34,8 @@ struct cairn_shape {
 };
 
 /*
- * The fastest shape on nodes[node_count], in the order of ranks. CAIRN_NOT_FOUND: none fits;
+ * The shape with the shortest time per micro-batch on nodes[node_count], in the order of ranks;
+ * one that keeps the global batch comes before all others. CAIRN_NOT_FOUND: none fits;
  * CAIRN_INVAL: there is no current plan, or its groups differ in size; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_shape_find(const struct cairn_problem *problem,

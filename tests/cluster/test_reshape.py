@@ -5,7 +5,7 @@ import json
 import re
 import unittest
 
-from harness import CAIRN, CONFIG, FAILED, GPT, LOST, OK, PATIENCE, USAGE
+from harness import CAIRN, CONFIG, FAILED, GPT, LOST, OK, PATIENCE, PEER, USAGE
 from harness import Built, cairn, run, spawn, text_of, undisturbed, wait_for
 from shares_job import LAYER_MS, problem
 
@@ -35,9 +35,9 @@ class Reshape(Built):
             cluster.plan_for(problem(room=4))
         return cluster.start()
 
-    def launch(self, cluster, command, *words):
+    def launch(self, cluster, command, *words, nodes=NODES):
         launchers = []
-        for node in range(NODES):
+        for node in range(nodes):
             launcher = spawn(
                 [CAIRN, "run", "--relaunch", "2", *words, "--agent", cluster.socket(node)]
                 + ["--", *command],
@@ -153,6 +153,21 @@ class Reshape(Built):
         self.assertEqual(
             set(text_of(told).splitlines()), {"2 2 1 4,4 2,2 Et*2|t*2L 2 4,4 Et*2|t*2L"}
         )
+
+    def test_the_batch_changes_only_if_it_may(self):
+        cluster = self.agents()
+        told = cluster.path("told")
+        script = f'echo "$* $CAIRN_MICRO_BATCHES" >> {told}'
+        command = ["sh", "-c", script, "sh", "{dp}", "{pp}"]  # 8 micro-batches, 4 layers
+        three = {"nodes": 3}
+        for launcher in self.launch(cluster, command, "--nodes", "3:3", "--wait", "2s", **three):
+            self.assertEqual(launcher.wait(timeout=60 * PATIENCE), PEER, self.said(cluster))
+        self.assertEqual(text_of(told), "")
+        may = ["--nodes", "3:3", "--batch-may-change"]
+        for launcher in self.launch(cluster, command, *may, **three):
+            self.assertEqual(launcher.wait(timeout=60 * PATIENCE), OK, self.said(cluster))
+        self.assertEqual(text_of(told).splitlines(), ["3 1 4,4,4"] * 3)
+        self.assertRegex(self.said(cluster), "global batch changes: 12 micro-batches .* of 8")
 
 
 if __name__ == "__main__":

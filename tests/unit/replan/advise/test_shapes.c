@@ -108,11 +108,33 @@ test_rules_hold(void **state)
     cairn_problem_fini(&problem);
 }
 
+/* Five devices cannot share 12 micro-batches equally: each keeps its 6, if the batch may change. */
+static void
+test_the_batch_may_change(void **state)
+{
+    struct cairn_shape_rules rules = {.has_stages = true};
+    struct cairn_problem problem;
+    struct cairn_shape shape;
+
+    make_problem(&problem, 1, 99, by_pipeline);
+    problem.layers = 11; /* one stage, or eleven */
+    assert_int_equal(cairn_shape_find(&problem, all, 5, &rules, &shape), CAIRN_NOT_FOUND);
+    rules.batch_may_change = true;
+    assert_int_equal(cairn_shape_find(&problem, all, 5, &rules, &shape), CAIRN_OK);
+    assert_int_equal(shape.dp, 5);
+    assert_int_equal(shape.pp, 1);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(shape.shares[i], problem.current->pipelines[0].microbatches);
+    assert_int_equal(cairn_shape_find(&problem, all, 4, &rules, &shape), CAIRN_OK);
+    assert_int_equal(shape.dp * shape.shares[0], MICROBATCHES); /* where it can stay, it does */
+    cairn_problem_fini(&problem);
+}
+
 /* The slow device gets fewer layers if the command can be told, and memory is kept. */
 static void
 test_slow_devices_and_memory(void **state)
 {
-    const struct cairn_shape_rules none = {.has_stages = false}, every = {true, true, true};
+    const struct cairn_shape_rules none = {.has_stages = false}, every = {true, true, true, false};
     struct cairn_shape equal, fit, left;
     struct cairn_problem problem;
 
@@ -171,6 +193,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_current_plan_is_a_shape),
         cmocka_unit_test(test_rules_hold),
+        cmocka_unit_test(test_the_batch_may_change),
         cmocka_unit_test(test_slow_devices_and_memory),
         cmocka_unit_test(test_the_order_of_ranks_is_kept),
         cmocka_unit_test(test_no_current_plan),
