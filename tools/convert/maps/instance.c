@@ -234,15 +234,10 @@ static cairn_err
 make_target(struct cairn_map_instance *instance, uint32_t index, uint32_t *ordinal)
 {
     const struct cairn_map_tensor *target = &instance->target->tensors[index];
-    bool is_fixed[CAIRN_MAP_SYMBOLS_MAX] = {false};
     uint64_t shape[CAIRN_DIMS_MAX] = {0};
     cairn_err err;
 
     instance->stage->scratch.count = 0;
-    if (instance->spread != CAIRN_MAP_NO_SYMBOL)
-        is_fixed[instance->spread] = true;
-    if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
-        is_fixed[instance->gathered] = true;
     err = shape_target(instance, target, shape);
     for (uint32_t part = 0; part < instance->rule->parts && !err; part++) {
         uint32_t from = instance->source->count > 1 ? part : 0;
@@ -253,7 +248,7 @@ make_target(struct cairn_map_instance *instance, uint32_t index, uint32_t *ordin
             if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
                 instance->captures[instance->gathered] = e;
             err = cairn_map_part_add(instance, part, instance->sources[from * instance->stack + e],
-                                     target, instance->captures, is_fixed);
+                                     target);
         }
     }
     if (!err)
@@ -264,41 +259,21 @@ make_target(struct cairn_map_instance *instance, uint32_t index, uint32_t *ordin
     return add_target(instance, target, ordinal, target->dims, shape);
 }
 
-/* Names alone change: the pieces stay what they are. */
+/* Names alone change: the pieces stay what they are. A scalar goes to every target; those of several
+ * parts are replicas of one. */
 static cairn_err
-make_renamed(struct cairn_map_instance *instance, uint32_t *ordinal)
-{
-    const struct cairn_tensor *like =
-        cairn_layout_tensor(instance->stage->from, instance->sources[0]);
-    cairn_err err;
-
-    instance->stage->scratch.count = 0;
-    err = cairn_map_scratch_copy(instance->stage, instance->sources[0]);
-    return err ? err
-               : add_target(instance, &instance->target->tensors[0], ordinal, like->dims,
-                            like->shape);
-}
-
-/* A scalar goes to every target; those of several parts are replicas of one. */
-static cairn_err
-make_scalars(struct cairn_map_instance *instance, uint64_t spread_count, uint32_t *ordinal)
+make_copy(struct cairn_map_instance *instance, uint32_t index, uint32_t *ordinal)
 {
     struct cairn_map_stage *stage = instance->stage;
-    const struct cairn_tensor like = *cairn_layout_tensor(stage->from, instance->sources[0]);
+    const struct cairn_tensor *like = cairn_layout_tensor(stage->from, instance->sources[0]);
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t k = 0; k < instance->target->count; k++)
-        for (uint64_t c = 0; c < spread_count && !err; c++) {
-            stage->scratch.count = 0;
-            for (uint32_t i = 0; i < instance->source->count * instance->stack && !err; i++)
-                err = cairn_map_scratch_copy(stage, instance->sources[i]);
-            if (instance->spread != CAIRN_MAP_NO_SYMBOL)
-                instance->captures[instance->spread] = c;
-            if (!err)
-                err = add_target(instance, &instance->target->tensors[k], ordinal, like.dims,
-                                 like.shape);
-        }
-    return err;
+    stage->scratch.count = 0;
+    for (uint32_t i = 0; i < instance->source->count * instance->stack && !err; i++)
+        err = cairn_map_scratch_copy(stage, instance->sources[i]);
+    return err ? err
+               : add_target(instance, &instance->target->tensors[index], ordinal, like->dims,
+                            like->shape);
 }
 
 /* A number is the whole model's: all tensors' shapes must agree on it. */
@@ -353,23 +328,6 @@ count_spread(const struct cairn_map_instance *instance, uint64_t *count)
                           STACKED_MAX);
 }
 
-static cairn_err
-make_shaped(struct cairn_map_instance *instance, uint32_t *ordinal)
-{
-    uint64_t spread_count = 1;
-    cairn_err err = find_sizes(instance);
-
-    if (!err)
-        err = count_spread(instance, &spread_count);
-    for (uint32_t k = 0; k < instance->target->count && !err; k++)
-        for (uint64_t c = 0; c < spread_count && !err; c++) {
-            if (instance->spread != CAIRN_MAP_NO_SYMBOL)
-                instance->captures[instance->spread] = c;
-            err = make_target(instance, k, ordinal);
-        }
-    return err ? err : cairn_map_places_check(instance);
-}
-
 /* A scalar of stacked parts says nothing of their number; their parameter does. */
 static cairn_err
 spread_of_parameter(struct cairn_map_instance *instance, uint64_t *count)
@@ -410,6 +368,7 @@ cairn_map_instance_make(struct cairn_map_stage *stage, const struct cairn_map_ru
                                           .key = key};
     uint32_t target_first = cairn_layout_tensor_count(stage->to), ordinal = 0;
     uint64_t spread_count = 1;
+    bool copies;
     cairn_err err;
 
     memcpy(instance.captures, captures, sizeof(instance.captures));
@@ -423,15 +382,20 @@ cairn_map_instance_make(struct cairn_map_stage *stage, const struct cairn_map_ru
         free(instance.sources);
         return err;
     }
-    if (!instance.source->tensors[0].shaped) {
-        err = make_renamed(&instance, &ordinal);
-    } else if (all_scalars(&instance)) {
-        err = spread_of_parameter(&instance, &spread_count);
-        if (!err)
-            err = make_scalars(&instance, spread_count, &ordinal);
-    } else {
-        err = make_shaped(&instance, &ordinal);
-    }
+    copies = !instance.source->tensors[0].shaped || all_scalars(&instance);
+    if (!copies)
+        err = find_sizes(&instance);
+    if (!err)
+        err = copies ? spread_of_parameter(&instance, &spread_count)
+                     : count_spread(&instance, &spread_count);
+    for (uint32_t k = 0; k < instance.target->count; k++)
+        for (uint64_t c = 0; c < spread_count && !err; c++) {
+            if (instance.spread != CAIRN_MAP_NO_SYMBOL)
+                instance.captures[instance.spread] = c;
+            err = copies ? make_copy(&instance, k, &ordinal) : make_target(&instance, k, &ordinal);
+        }
+    if (!err && !copies)
+        err = cairn_map_places_check(&instance);
     for (uint32_t i = 0; !err && i < instance.source->count * instance.stack; i++) {
         stage->used[instance.sources[i]] = true;
         stage->target_first[instance.sources[i]] = target_first;

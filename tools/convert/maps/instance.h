@@ -22,13 +22,12 @@ struct cairn_map_instance {
     struct cairn_map_places before, after;
 };
 
-/* Appends to the stage's scratch what part `part` of a target tensor has of one source tensor.
- * fixed[], is_fixed[]: which axes are fixed, and at what. CAIRN_INVAL: too many boxes, complained
+/* Appends to the stage's scratch what part `part` of a target tensor has of one source tensor; the
+ * axes `gathered` and `spread` are fixed at captures[]. CAIRN_INVAL: too many boxes, complained
  * about; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part,
                                               uint32_t source,
-                                              const struct cairn_map_tensor *target,
-                                              const uint64_t *fixed, const bool *is_fixed);
+                                              const struct cairn_map_tensor *target);
 
 /* Appends zeros behind each padded dimension of a target of this shape. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_map_padding_add(struct cairn_map_instance *instance,

@@ -40,14 +40,14 @@ load_file(const char *path, struct cairn_map **out, struct cairn_complaint *comp
         err = cairn_place_load(&place, "", CAIRN_MAP_BYTES_MAX, &bytes, &bytes_len, &cause);
     cairn_place_close(&place);
     if (err == CAIRN_DENIED)
-        (void)cairn_complain(complaint, err,
-                             "this user may not read the map %s; give the file read permission and "
-                             "its directories search permission, or copy it",
-                             path);
+        return cairn_complain(
+            complaint, err,
+            "this user may not read the map %s; give the file read permission and "
+            "its directories search permission, or copy it",
+            path);
     if (err)
         return cairn_complain(complaint, err, "the map %s: cannot be read: %s", path, cause.text);
-    if (!err)
-        err = cairn_map_parse(path, (const char *)bytes, bytes_len, out, complaint);
+    err = cairn_map_parse(path, (const char *)bytes, bytes_len, out, complaint);
     free(bytes);
     return err;
 }

@@ -232,7 +232,6 @@ stage_fini(struct cairn_map_stage *stage)
 {
     cairn_piece_table_fini(&stage->table);
     cairn_layout_destroy(stage->to);
-
     free(stage->used);
     free(stage->target_first);
     free(stage->target_count);
@@ -248,7 +247,6 @@ stage_init(struct cairn_map_stage *stage)
     cairn_err err;
 
     stage->zeros = UINT32_MAX;
-
     stage->used = calloc(count, sizeof(*stage->used));
     stage->target_first = calloc(count, sizeof(*stage->target_first));
     stage->target_count = calloc(count, sizeof(*stage->target_count));

@@ -61,9 +61,11 @@ struct placement {
 
 /* Places the axes of a tensor's part; those of size 1 are nowhere. False: too many. */
 static bool
-place(const struct cairn_map_tensor *tensor, uint32_t part, const uint64_t *values,
-      const uint64_t *fixed, const bool *is_fixed, struct placement *out)
+place(const struct cairn_map_instance *instance, const struct cairn_map_tensor *tensor,
+      uint32_t part, struct placement *out)
 {
+    const uint64_t *values = instance->values;
+
     memset(out, 0, sizeof(*out));
     for (uint32_t d = 0; d < tensor->dims; d++) {
         uint64_t step = 1;
@@ -79,8 +81,8 @@ place(const struct cairn_map_tensor *tensor, uint32_t part, const uint64_t *valu
             for (uint32_t i = term->count; i-- > 0;) {
                 uint32_t symbol = term->axes[i];
 
-                if (is_fixed[symbol]) {
-                    out->base[d] += inner * fixed[symbol];
+                if (symbol == instance->gathered || symbol == instance->spread) {
+                    out->base[d] += inner * instance->captures[symbol];
                 } else if (values[symbol] > 1) {
                     if (out->count == AXES_MAX)
                         return false;
@@ -153,20 +155,21 @@ part_runs(const struct stride_pair *axes, uint32_t count, struct cells *cells, b
 }
 
 /* Begins with part `part` of a rule: from source to target, both shaped, with all sizes known.
- * Captures that are axes of the other tensor have their number in fixed[] (by symbol; see
- * is_fixed[]). False: more boxes than CELLS_MAX, or too many axes. */
+ * Captures that are axes of the other tensor are fixed. False: more boxes than CELLS_MAX, or too
+ * many axes. */
 static bool
-cells_init(const struct cairn_map_tensor *source, const struct cairn_map_tensor *target,
-           uint32_t part, const uint64_t *values, const uint64_t *fixed, const bool *is_fixed,
-           struct cells *out)
+cells_init(const struct cairn_map_instance *instance, const struct cairn_map_tensor *target,
+           uint32_t part, struct cells *out)
 {
+    const struct cairn_map_tensor *source =
+        &instance->source->tensors[instance->source->count > 1 ? part : 0];
     struct stride_pair axes[AXES_MAX];
     struct placement from, to;
     bool inner[AXES_MAX];
 
     memset(out, 0, sizeof(*out));
-    if (!place(source, part, values, fixed, is_fixed, &from) ||
-        !place(target, part, values, fixed, is_fixed, &to) || !join(&from, &to, values, axes))
+    if (!place(instance, source, part, &from) || !place(instance, target, part, &to) ||
+        !join(&from, &to, instance->values, axes))
         return false;
     out->source_dims = source->dims;
     out->target_dims = target->dims;
@@ -261,12 +264,9 @@ cut_piece(const struct cells *cells, const struct cell *cell, const struct cairn
 
 cairn_err
 cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part, uint32_t source,
-                   const struct cairn_map_tensor *target, const uint64_t *fixed,
-                   const bool *is_fixed)
+                   const struct cairn_map_tensor *target)
 {
     struct cairn_map_stage *stage = instance->stage;
-    const struct cairn_map_tensor *pattern =
-        &instance->source->tensors[instance->source->count > 1 ? part : 0];
     const struct cairn_tensor *tensor = cairn_layout_tensor(stage->from, source);
     const struct cairn_piece **pieces;
     struct cells cells;
@@ -275,7 +275,7 @@ cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part, uint32_t 
     size_t count;
     cairn_err err = CAIRN_OK;
 
-    if (!cells_init(pattern, target, part, instance->values, fixed, is_fixed, &cells))
+    if (!cells_init(instance, target, part, &cells))
         return cairn_complain(stage->checkpoint->complaint, CAIRN_INVAL,
                               "%s: the map cuts it into more than %d boxes (%s, line %" PRIu32 ")",
                               tensor->name, CELLS_MAX, instance->rule->file, instance->rule->line);
