@@ -340,17 +340,45 @@ cairn_checkpoint_add_bytes(struct cairn_checkpoint *checkpoint, const void *byte
 /* ---- checksums, warnings ---- */
 
 cairn_err
+cairn_sum_append(struct cairn_sum **sums, uint32_t *count, const struct cairn_sum *sum,
+                 const uint64_t *values)
+{
+    struct cairn_sum added = *sum;
+
+    CAIRN_ASSERT(sum->block_bytes > 0);
+    if (!cairn_array_grow(sums, *count, sizeof(**sums)))
+        return CAIRN_NOMEM;
+    added.count = sum->bytes / sum->block_bytes + (sum->bytes % sum->block_bytes != 0);
+    added.values = calloc((size_t)added.count + 1, sizeof(*added.values));
+    if (!added.values)
+        return CAIRN_NOMEM;
+    if (values)
+        memcpy(added.values, values, (size_t)added.count * sizeof(*added.values));
+    (*sums)[(*count)++] = added;
+    return CAIRN_OK;
+}
+
+uint64_t
+cairn_sum_block_begin(const struct cairn_sum *sum, uint64_t block)
+{
+    return sum->offset_bytes + block * sum->block_bytes;
+}
+
+uint64_t
+cairn_sum_block_end(const struct cairn_sum *sum, uint64_t block)
+{
+    return block + 1 < sum->count ? cairn_sum_block_begin(sum, block + 1)
+                                  : sum->offset_bytes + sum->bytes;
+}
+
+cairn_err
 cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t container,
                           enum cairn_crc_kind kind, uint64_t offset_bytes, uint64_t bytes,
                           uint64_t block_bytes, const uint64_t *values)
 {
-    struct cairn_source_sum sum = {.container = container,
-                                   .kind = kind,
-                                   .offset_bytes = offset_bytes,
-                                   .bytes = bytes,
-                                   .block_bytes = block_bytes};
+    struct cairn_sum sum = {container, kind, offset_bytes, bytes, block_bytes, 0, NULL};
 
-    CAIRN_ASSERT(container < checkpoint->container_count && block_bytes > 0);
+    CAIRN_ASSERT(container < checkpoint->container_count);
     if (offset_bytes > checkpoint->containers[container].bytes ||
         bytes > checkpoint->containers[container].bytes - offset_bytes)
         return cairn_complain(checkpoint->complaint, CAIRN_CORRUPT,
@@ -358,16 +386,7 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
                               "; it is truncated, take another copy",
                               cairn_checkpoint_container_name(checkpoint, container),
                               checkpoint->containers[container].bytes, offset_bytes + bytes);
-    if (!cairn_array_grow(&checkpoint->sums, checkpoint->sum_count, sizeof(*checkpoint->sums)))
-        return CAIRN_NOMEM;
-    sum.count = bytes / block_bytes + (bytes % block_bytes != 0);
-    sum.values = malloc((size_t)sum.count * sizeof(*sum.values) + 1);
-    if (!sum.values)
-        return CAIRN_NOMEM;
-    if (sum.count > 0)
-        memcpy(sum.values, values, (size_t)sum.count * sizeof(*sum.values));
-    checkpoint->sums[checkpoint->sum_count++] = sum;
-    return CAIRN_OK;
+    return cairn_sum_append(&checkpoint->sums, &checkpoint->sum_count, &sum, values);
 }
 
 cairn_err

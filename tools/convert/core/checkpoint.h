@@ -80,17 +80,27 @@ struct cairn_container {
     struct cairn_file_mark mark; /* when metadata was read; the file is refused if it changes */
 };
 
-/* Checksums that a checkpoint has of its own bytes: CAIRN_CRC_ECMA, or CAIRN_CRC_ZIP. If one does
- * not match what was read, the checkpoint is damaged. */
-struct cairn_source_sum {
+/* Checksums of a range of a container, CAIRN_CRC_ECMA or CAIRN_CRC_ZIP: those that a checkpoint has
+ * of its own bytes (if one does not match what was read, it is damaged), or those that a writer
+ * needs of what is written. */
+struct cairn_sum {
     uint32_t container;
     enum cairn_crc_kind kind;
     uint64_t offset_bytes;
     uint64_t bytes;
-    uint64_t block_bytes; /* one value for each; the last may be shorter */
-    uint64_t count;
-    uint64_t *values; /* [count], owned */
+    uint64_t block_bytes; /* one value for each (the last may be shorter); >= bytes: one of all */
+    uint64_t count;       /* ceil(bytes / block_bytes) */
+    uint64_t *values;     /* [count], owned */
 };
+
+/* Appends a sum to sums[*count], with values[sum->count], which are copied, or zeroes (NULL); its
+ * `count` is calculated. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_sum_append(struct cairn_sum **sums, uint32_t *count,
+                                            const struct cairn_sum *sum, const uint64_t *values);
+
+/* Where a block of a sum begins and ends in its container. */
+uint64_t cairn_sum_block_begin(const struct cairn_sum *sum, uint64_t block);
+uint64_t cairn_sum_block_end(const struct cairn_sum *sum, uint64_t block);
 
 struct cairn_alias {
     uint32_t tensor; /* has no pieces: its elements are those of `of` */
@@ -116,7 +126,7 @@ struct cairn_checkpoint {
     uint32_t container_count;
     struct cairn_alias *aliases; /* sorted by tensor */
     uint32_t alias_count;
-    struct cairn_source_sum *sums;
+    struct cairn_sum *sums;
     uint32_t sum_count;
     uint64_t unsummed_count; /* storages and objects written without checksums */
     uint32_t unsummed_first; /* the container of the first of them */

@@ -79,24 +79,11 @@ cairn_err
 cairn_output_add_sum(struct cairn_output *output, uint32_t file, enum cairn_crc_kind kind,
                      uint64_t offset_bytes, uint64_t bytes, uint64_t block_bytes, uint32_t *sum)
 {
-    struct cairn_output_sum added = {.file = file,
-                                     .kind = kind,
-                                     .offset_bytes = offset_bytes,
-                                     .bytes = bytes,
-                                     .block_bytes = block_bytes};
-    cairn_err err;
+    struct cairn_sum added = {file, kind, offset_bytes, bytes, block_bytes, 0, NULL};
 
-    CAIRN_ASSERT(file < output->file_count && block_bytes > 0);
-    err = grow(&output->sums, output->sum_count, sizeof(*output->sums));
-    if (err)
-        return err;
-    added.count = bytes / block_bytes + (bytes % block_bytes != 0);
-    added.values = calloc((size_t)added.count + 1, sizeof(*added.values));
-    if (!added.values)
-        return CAIRN_NOMEM;
-    *sum = output->sum_count++;
-    output->sums[*sum] = added;
-    return CAIRN_OK;
+    CAIRN_ASSERT(file < output->file_count);
+    *sum = output->sum_count;
+    return cairn_sum_append(&output->sums, &output->sum_count, &added, NULL);
 }
 
 cairn_err

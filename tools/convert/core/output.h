@@ -52,18 +52,6 @@ struct cairn_output_literal {
     uint8_t *bytes; /* owned */
 };
 
-/* Checksums that the executor takes of what it writes: of each block of block_bytes (the last may
- * be shorter) of the range. Ranges of a file do not overlap, and hold no literal of `finish`. */
-struct cairn_output_sum {
-    uint32_t file;
-    enum cairn_crc_kind kind;
-    uint64_t offset_bytes;
-    uint64_t bytes;
-    uint64_t block_bytes; /* >= bytes: one sum of all */
-    uint64_t count;       /* ceil(bytes / block_bytes); 0 if bytes is 0 */
-    uint64_t *values;     /* [count], owned; set when `finish` is called */
-};
-
 /* A file that is written as one unit, atomically, after all others. */
 struct cairn_output_small {
     char *path;
@@ -84,7 +72,9 @@ struct cairn_output {
     uint32_t file_count;
     struct cairn_output_literal *literals;
     uint32_t literal_count;
-    struct cairn_output_sum *sums;
+    /* What the executor takes of what it writes, and sets before `finish` is called. Ranges of a file
+     * do not overlap, and hold no literal of `finish`. */
+    struct cairn_sum *sums;
     uint32_t sum_count;
     struct cairn_output_small *smalls; /* in the order of writing; the last is the marker */
     uint32_t small_count;

@@ -34,7 +34,7 @@ struct range {
     uint64_t begin, end;
     union {
         const struct cairn_output_literal *literal;
-        struct cairn_output_sum *sum;
+        struct cairn_sum *sum;
     };
 };
 
@@ -97,11 +97,11 @@ find_ranges(struct writing *writing, const struct cairn_output *output)
                            {.literal = literal}};
     }
     for (uint32_t i = 0; i < output->sum_count; i++) {
-        struct cairn_output_sum *sum = &output->sums[i];
+        struct cairn_sum *sum = &output->sums[i];
 
         memset(sum->values, 0, (size_t)sum->count * sizeof(*sum->values));
         sums->ranges[sums->count++] = (struct range){
-            sum->file, sum->offset_bytes, sum->offset_bytes + sum->bytes, {.sum = sum}};
+            sum->container, sum->offset_bytes, sum->offset_bytes + sum->bytes, {.sum = sum}};
     }
     err = sort_ranges(output->files, literals);
     return err ? err : sort_ranges(output->files, sums);
@@ -169,21 +169,6 @@ put_literals(const struct writing *writing, const struct span *span)
     }
 }
 
-/* Adds what the span has of one block of a sum. */
-static void
-add_to_block(struct cairn_output_sum *sum, uint64_t block, uint64_t begin, uint64_t end,
-             const uint8_t *bytes)
-{
-    uint64_t block_end = (block + 1) * sum->block_bytes;
-    uint64_t after =
-        (block_end > sum->bytes || block_end < sum->block_bytes ? sum->bytes : block_end) +
-        sum->offset_bytes - end;
-    uint64_t crc =
-        cairn_crc_shift(sum->kind, cairn_crc_of(sum->kind, 0, bytes, (size_t)(end - begin)), after);
-
-    (void)__atomic_fetch_xor(&sum->values[block], crc, __ATOMIC_RELAXED);
-}
-
 static void
 add_sums(const struct writing *writing, const struct span *span)
 {
@@ -191,16 +176,17 @@ add_sums(const struct writing *writing, const struct span *span)
 
     for (uint32_t i = first_range(&writing->sums, span);
          clip_range(&writing->sums, i, span, &begin, &end); i++) {
-        struct cairn_output_sum *sum = writing->sums.ranges[i].sum;
+        struct cairn_sum *sum = writing->sums.ranges[i].sum;
 
         while (begin < end) {
             uint64_t block = (begin - sum->offset_bytes) / sum->block_bytes;
-            uint64_t in_block = (begin - sum->offset_bytes) % sum->block_bytes;
-            uint64_t part_end = end - begin > sum->block_bytes - in_block
-                                    ? begin + (sum->block_bytes - in_block)
-                                    : end;
+            uint64_t block_end = cairn_sum_block_end(sum, block);
+            uint64_t part_end = end < block_end ? end : block_end;
+            uint64_t crc = cairn_crc_of(sum->kind, 0, span->bytes + (begin - span->begin),
+                                        (size_t)(part_end - begin));
 
-            add_to_block(sum, block, begin, part_end, span->bytes + (begin - span->begin));
+            crc = cairn_crc_shift(sum->kind, crc, block_end - part_end);
+            (void)__atomic_fetch_xor(&sum->values[block], crc, __ATOMIC_RELAXED);
             begin = part_end;
         }
     }

@@ -27,7 +27,7 @@ struct cairn_source_sums {
 static int
 compare_sums(const void *left, const void *right)
 {
-    const struct cairn_source_sum *a = left, *b = right;
+    const struct cairn_sum *a = left, *b = right;
     int order = CAIRN_COMPARE(a->container, b->container);
 
     return order ? order : CAIRN_COMPARE(a->offset_bytes, b->offset_bytes);
@@ -71,19 +71,6 @@ cairn_source_sums_destroy(struct cairn_source_sums *sums)
     free(sums);
 }
 
-/* Where a block of a sum begins and ends in its container. */
-static uint64_t
-block_begin(const struct cairn_source_sum *sum, uint64_t block)
-{
-    return sum->offset_bytes + block * sum->block_bytes;
-}
-
-static uint64_t
-block_end(const struct cairn_source_sum *sum, uint64_t block)
-{
-    return block + 1 < sum->count ? block_begin(sum, block + 1) : sum->offset_bytes + sum->bytes;
-}
-
 /* A number that stands for an offset. */
 static uint64_t
 mark(uint64_t offset)
@@ -96,10 +83,11 @@ mark(uint64_t offset)
 /* Whether a block's parts are all of it, each byte once: then, and only then, begins and ends
  * cancel but for the block's own. */
 static bool
-is_read_once(const struct cairn_source_sum *sum, uint64_t index, const struct block *block)
+is_read_once(const struct cairn_sum *sum, uint64_t index, const struct block *block)
 {
-    return block->bytes == block_end(sum, index) - block_begin(sum, index) &&
-           block->ends == mark(block_begin(sum, index)) - mark(block_end(sum, index));
+    return block->bytes == cairn_sum_block_end(sum, index) - cairn_sum_block_begin(sum, index) &&
+           block->ends ==
+               mark(cairn_sum_block_begin(sum, index)) - mark(cairn_sum_block_end(sum, index));
 }
 
 /* The part of a block that is being read: runs that follow one another are one. */
@@ -114,7 +102,7 @@ struct open_part {
 static void
 close_part(struct cairn_source_sums *sums, struct open_part *part)
 {
-    const struct cairn_source_sum *sum;
+    const struct cairn_sum *sum;
     struct block *block;
     uint64_t crc;
 
@@ -122,7 +110,7 @@ close_part(struct cairn_source_sums *sums, struct open_part *part)
         return;
     sum = &sums->checkpoint->sums[part->sum];
     block = &sums->blocks[sums->first[part->sum] + part->block];
-    crc = cairn_crc_shift(sum->kind, part->crc, block_end(sum, part->block) - part->end);
+    crc = cairn_crc_shift(sum->kind, part->crc, cairn_sum_block_end(sum, part->block) - part->end);
     (void)__atomic_fetch_xor(&block->crc, crc, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&block->bytes, part->bytes, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&block->ends, mark(part->end - part->bytes) - mark(part->end),
@@ -153,13 +141,14 @@ add_run(struct cairn_source_sums *sums, struct open_part *part, uint32_t contain
 
     for (uint32_t i = first_sum(checkpoint, container, offset);
          i < checkpoint->sum_count && checkpoint->sums[i].container == container; i++) {
-        const struct cairn_source_sum *sum = &checkpoint->sums[i];
+        const struct cairn_sum *sum = &checkpoint->sums[i];
 
         if (sum->offset_bytes > at)
             at = sum->offset_bytes;
         while (at < end && at < sum->offset_bytes + sum->bytes) {
             uint64_t block = (at - sum->offset_bytes) / sum->block_bytes;
-            uint64_t to = block_end(sum, block) < end ? block_end(sum, block) : end;
+            uint64_t to =
+                cairn_sum_block_end(sum, block) < end ? cairn_sum_block_end(sum, block) : end;
 
             if (part->sum != i || part->block != block || part->end != at) {
                 close_part(sums, part);
@@ -197,8 +186,8 @@ cairn_source_sums_add(struct cairn_source_sums *sums, const struct cairn_move *m
 /* The checksum of a range of a sum's container, by reading it. */
 static cairn_err
 read_range(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
-           const struct cairn_source_sum *sum, uint64_t at, uint64_t end, uint8_t *buffer,
-           uint64_t *crc, struct cairn_complaint *complaint)
+           const struct cairn_sum *sum, uint64_t at, uint64_t end, uint8_t *buffer, uint64_t *crc,
+           struct cairn_complaint *complaint)
 {
     cairn_err err = CAIRN_OK;
 
@@ -299,11 +288,11 @@ first_span(const struct span *spans, size_t count, uint32_t container, uint64_t 
  * is read. */
 static void
 add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
-         const struct cairn_source_sum *sum, uint64_t index, const struct span *spans, size_t count,
+         const struct cairn_sum *sum, uint64_t index, const struct span *spans, size_t count,
          uint8_t *buffer, struct block *block)
 {
     struct cairn_complaint unheard = {""};
-    uint64_t at = block_begin(sum, index), end = block_end(sum, index);
+    uint64_t at = cairn_sum_block_begin(sum, index), end = cairn_sum_block_end(sum, index);
 
     for (size_t i = first_span(spans, count, sum->container, at); at < end; i++) {
         bool piece = i < count && spans[i].container == sum->container && spans[i].begin < end;
@@ -324,7 +313,7 @@ add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handle
 
 /* The path of a sum's file below the place; NULL: it is the place itself. */
 static const char *
-path_of(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum)
+path_of(const struct cairn_checkpoint *checkpoint, const struct cairn_sum *sum)
 {
     const char *path = checkpoint->containers[sum->container].path;
 
@@ -332,10 +321,10 @@ path_of(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum
 }
 
 static cairn_err
-complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum,
+complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_sum *sum,
                   uint64_t block)
 {
-    uint64_t begin = block_begin(sum, block), end = block_end(sum, block);
+    uint64_t begin = cairn_sum_block_begin(sum, block), end = cairn_sum_block_end(sum, block);
     char holds[HOLDS_BYTES];
 
     say_tensors(checkpoint, sum->container, begin, end, holds);
@@ -351,14 +340,14 @@ complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_
 
 /* The file is right, and was not when it was read, now or by the run that is gone on with. */
 static cairn_err
-complain_of_reading(const struct cairn_checkpoint *checkpoint, const struct cairn_source_sum *sum,
+complain_of_reading(const struct cairn_checkpoint *checkpoint, const struct cairn_sum *sum,
                     uint64_t block)
 {
     return cairn_refuse_file(checkpoint, path_of(checkpoint, sum), CAIRN_CORRUPT,
                              "does not fit its checksum between byte %" PRIu64 " and %" PRIu64
                              " as it was read before, and does now: it was changed, or read "
                              "wrongly; run the same command again",
-                             block_begin(sum, block), block_end(sum, block));
+                             cairn_sum_block_begin(sum, block), cairn_sum_block_end(sum, block));
 }
 
 /* Where the pieces are, for blocks that were read in part; made when first needed. */
@@ -372,14 +361,14 @@ static cairn_err
 check_block(const struct cairn_source_sums *sums, const struct cairn_checkpoint *checkpoint,
             struct cairn_handles *handles, uint32_t index, uint64_t b, struct gaps *gaps)
 {
-    const struct cairn_source_sum *sum = &checkpoint->sums[index];
+    const struct cairn_sum *sum = &checkpoint->sums[index];
     struct block block = sums->blocks[sums->first[index] + b];
     uint64_t crc;
     cairn_err err;
 
     if (block.bytes == 0)
         return CAIRN_OK;
-    if (block.bytes < block_end(sum, b) - block_begin(sum, b)) {
+    if (block.bytes < cairn_sum_block_end(sum, b) - cairn_sum_block_begin(sum, b)) {
         if (!gaps->spans)
             gaps->spans = sort_pieces(checkpoint->layout, &gaps->count);
         if (gaps->spans)
@@ -387,8 +376,8 @@ check_block(const struct cairn_source_sums *sums, const struct cairn_checkpoint 
     }
     if (block.crc == sum->values[b] && is_read_once(sum, b, &block))
         return CAIRN_OK;
-    err = read_range(checkpoint, handles, sum, block_begin(sum, b), block_end(sum, b), gaps->buffer,
-                     &crc, checkpoint->complaint);
+    err = read_range(checkpoint, handles, sum, cairn_sum_block_begin(sum, b),
+                     cairn_sum_block_end(sum, b), gaps->buffer, &crc, checkpoint->complaint);
     if (err)
         return err;
     if (crc != sum->values[b])
