@@ -47,8 +47,8 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_output_finish(struct cairn_output *output
 
 void cairn_torch_output_fini(struct cairn_torch_output *added); /* zeroes are allowed */
 
-/* One more file of an output that has such files alone, for cairn_torch_output_add; they are
- * output->state, which ends them. CAIRN_NOMEM. */
+/* One more file of an output that has such files alone; they are output->state, which ends them.
+ * CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_next(struct cairn_output *output,
                                                    struct cairn_torch_output **next);
 
