@@ -127,5 +127,7 @@ CAIRN_MUST_CHECK cairn_err cairn_json_reader_done(struct cairn_json_reader *read
 
 /* True where the bytes are UTF-8 without overlong forms and surrogates. */
 bool cairn_utf8_valid(const char *text, size_t bytes_len);
+/* Puts a code point, at most 0x10ffff, in UTF-8; returns its bytes. */
+size_t cairn_utf8_put(char out[4], uint32_t value);
 
 #endif

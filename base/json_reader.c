@@ -139,6 +139,31 @@ read_hex4(struct cairn_json_reader *reader)
     return value;
 }
 
+size_t
+cairn_utf8_put(char out[4], uint32_t value)
+{
+    if (value < 0x80) {
+        out[0] = (char)value;
+        return 1;
+    }
+    if (value < 0x800) {
+        out[0] = (char)(0xc0 | value >> 6);
+        out[1] = (char)(0x80 | (value & 63));
+        return 2;
+    }
+    if (value < 0x10000) {
+        out[0] = (char)(0xe0 | value >> 12);
+        out[1] = (char)(0x80 | (value >> 6 & 63));
+        out[2] = (char)(0x80 | (value & 63));
+        return 3;
+    }
+    out[0] = (char)(0xf0 | value >> 18);
+    out[1] = (char)(0x80 | (value >> 12 & 63));
+    out[2] = (char)(0x80 | (value >> 6 & 63));
+    out[3] = (char)(0x80 | (value & 63));
+    return 4;
+}
+
 /* Encodes the character of an escape, whose backslash was read; returns its bytes, 0 on failure. */
 static size_t
 read_escape(struct cairn_json_reader *reader, char out[4])
@@ -171,26 +196,7 @@ read_escape(struct cairn_json_reader *reader, char out[4])
     }
     if (reader->why)
         return 0;
-    if (value < 0x80) {
-        out[0] = (char)value;
-        return 1;
-    }
-    if (value < 0x800) {
-        out[0] = (char)(0xc0 | value >> 6);
-        out[1] = (char)(0x80 | (value & 63));
-        return 2;
-    }
-    if (value < 0x10000) {
-        out[0] = (char)(0xe0 | value >> 12);
-        out[1] = (char)(0x80 | (value >> 6 & 63));
-        out[2] = (char)(0x80 | (value & 63));
-        return 3;
-    }
-    out[0] = (char)(0xf0 | value >> 18);
-    out[1] = (char)(0x80 | (value >> 12 & 63));
-    out[2] = (char)(0x80 | (value >> 6 & 63));
-    out[3] = (char)(0x80 | (value & 63));
-    return 4;
+    return cairn_utf8_put(out, value);
 }
 
 void

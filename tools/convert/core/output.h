@@ -72,8 +72,8 @@ struct cairn_output {
     uint32_t file_count;
     struct cairn_output_literal *literals;
     uint32_t literal_count;
-    /* What the executor takes of what it writes, and sets before `finish` is called. Ranges of a file
-     * do not overlap, and hold no literal of `finish`. */
+    /* What the executor takes of what it writes, and sets before `finish` is called. Ranges of a
+     * file do not overlap, and hold no literal of `finish`. */
     struct cairn_sum *sums;
     uint32_t sum_count;
     struct cairn_output_small *smalls; /* in the order of writing; the last is the marker */

@@ -259,8 +259,8 @@ make_target(struct cairn_map_instance *instance, uint32_t index, uint32_t *ordin
     return add_target(instance, target, ordinal, target->dims, shape);
 }
 
-/* Names alone change: the pieces stay what they are. A scalar goes to every target; those of several
- * parts are replicas of one. */
+/* Names alone change: the pieces stay what they are. A scalar goes to every target; those of
+ * several parts are replicas of one. */
 static cairn_err
 make_copy(struct cairn_map_instance *instance, uint32_t index, uint32_t *ordinal)
 {

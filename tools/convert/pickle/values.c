@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
+
 enum { DIGITS_MAX = 640, DIGITS_AT_ONCE = 9, FLOAT_BYTES_MAX = 64 };
 
 static int
@@ -188,36 +190,11 @@ read_string(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes,
     return cairn_pickle_borrow(pickle, CAIRN_PICKLE_TEXT8, out, out_bytes);
 }
 
-static size_t
-put_utf8(uint8_t *out, uint32_t c)
-{
-    if (c < 0x80) {
-        out[0] = (uint8_t)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        out[0] = (uint8_t)(0xc0 | c >> 6);
-        out[1] = (uint8_t)(0x80 | (c & 0x3f));
-        return 2;
-    }
-    if (c < 0x10000) {
-        out[0] = (uint8_t)(0xe0 | c >> 12);
-        out[1] = (uint8_t)(0x80 | (c >> 6 & 0x3f));
-        out[2] = (uint8_t)(0x80 | (c & 0x3f));
-        return 3;
-    }
-    out[0] = (uint8_t)(0xf0 | c >> 18);
-    out[1] = (uint8_t)(0x80 | (c >> 12 & 0x3f));
-    out[2] = (uint8_t)(0x80 | (c >> 6 & 0x3f));
-    out[3] = (uint8_t)(0x80 | (c & 0x3f));
-    return 4;
-}
-
 /* UNICODE: Latin-1 with \uXXXX and \UXXXXXXXX; gives TEXT in UTF-8. */
 static struct cairn_pickle_node *
 read_unicode(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes, const char **why)
 {
-    uint8_t *out = cairn_pickle_alloc(pickle, 2 * (uint64_t)line_bytes + 1);
+    char *out = cairn_pickle_alloc(pickle, 2 * (uint64_t)line_bytes + 1);
     size_t out_bytes = 0;
 
     if (!out)
@@ -234,7 +211,7 @@ read_unicode(struct cairn_pickle *pickle, const uint8_t *line, size_t line_bytes
             *why = "a string with a broken escape";
             return NULL;
         }
-        out_bytes += put_utf8(out + out_bytes, (uint32_t)c);
+        out_bytes += cairn_utf8_put(out + out_bytes, (uint32_t)c);
         at += escape ? 2 + digits : 1;
     }
     return cairn_pickle_borrow(pickle, CAIRN_PICKLE_TEXT, out, out_bytes);

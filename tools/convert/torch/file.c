@@ -277,7 +277,6 @@ place_storage(const struct cairn_torch_opening *opening, struct cairn_torch_stor
 {
     uint64_t element_bytes = stored->dtype ? stored->dtype->element_bytes : 1, count;
     uint8_t bytes[COUNT_BYTES];
-    struct cairn_reader reader;
     size_t got = 0;
     cairn_err err;
 
@@ -289,8 +288,7 @@ place_storage(const struct cairn_torch_opening *opening, struct cairn_torch_stor
     if (got != sizeof(bytes))
         return refuse_storage(opening, stored->key, "is missing: the file is truncated");
     *at += COUNT_BYTES;
-    cairn_reader_init(&reader, bytes, sizeof(bytes));
-    count = cairn_read_u64(&reader);
+    count = cairn_little_get(bytes, sizeof(bytes));
     if (count > (opening->bytes - *at) / element_bytes)
         return refuse_storage(opening, stored->key, "reaches past the end: the file is truncated");
     if (count * element_bytes < stored->bytes)
