@@ -343,7 +343,7 @@ load_header(const struct cairn_checkpoint *checkpoint, uint32_t container,
 
 /* Which file the index gives a tensor; files by their place in a list. */
 struct map_entry {
-    char name[CAIRN_NAME_BYTES_MAX];
+    char name[CAIRN_NAME_BYTES_MAX]; /* first, for compare_entries */
     uint32_t file;
 };
 
@@ -399,10 +399,11 @@ map_add(struct map *map, const char *name, const char *file)
     return err;
 }
 
+/* Of entries, or of a name and an entry. */
 static int
 compare_entries(const void *left, const void *right)
 {
-    return strcmp(((const struct map_entry *)left)->name, ((const struct map_entry *)right)->name);
+    return strcmp(left, right);
 }
 
 static cairn_err
@@ -458,17 +459,11 @@ load_index(const struct cairn_checkpoint *checkpoint, const char *name, struct m
     return err;
 }
 
-static int
-compare_name(const void *name, const void *entry)
-{
-    return strcmp(name, ((const struct map_entry *)entry)->name);
-}
-
 static const struct map_entry *
 map_find(const struct map *map, const char *name)
 {
     return map->count > 0
-               ? bsearch(name, map->entries, map->count, sizeof(*map->entries), compare_name)
+               ? bsearch(name, map->entries, map->count, sizeof(*map->entries), compare_entries)
                : NULL;
 }
 

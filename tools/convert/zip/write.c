@@ -69,30 +69,19 @@ cairn_zip_plan_fini(struct cairn_zip_plan *plan)
     memset(plan, 0, sizeof(*plan));
 }
 
-static cairn_err
-make_room(struct cairn_zip_plan *plan)
-{
-    if (plan->entry_count >= CAIRN_ZIP_ENTRIES_MAX)
-        return CAIRN_INVAL;
-    return cairn_array_grow(&plan->entries, plan->entry_count, sizeof(*plan->entries))
-               ? CAIRN_OK
-               : CAIRN_NOMEM;
-}
-
 cairn_err
 cairn_zip_plan_add(struct cairn_zip_plan *plan, const char *name, uint64_t bytes, uint32_t *index)
 {
     struct cairn_zip_planned entry = {.header_at = plan->end_at, .bytes = bytes};
     char whole[CAIRN_ZIP_NAME_BYTES_MAX];
     int name_bytes = snprintf(whole, sizeof(whole), "%s/%s", plan->folder, name);
-    cairn_err err;
 
     if (name_bytes < 0 || (size_t)name_bytes >= sizeof(whole) ||
-        bytes > (uint64_t)INT64_MAX / 2 - plan->end_at)
+        bytes > (uint64_t)INT64_MAX / 2 - plan->end_at ||
+        plan->entry_count >= CAIRN_ZIP_ENTRIES_MAX)
         return CAIRN_INVAL;
-    err = make_room(plan);
-    if (err)
-        return err;
+    if (!cairn_array_grow(&plan->entries, plan->entry_count, sizeof(*plan->entries)))
+        return CAIRN_NOMEM;
     entry.name = strdup(whole);
     if (!entry.name)
         return CAIRN_NOMEM;
