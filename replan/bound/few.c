@@ -25,17 +25,22 @@ enum {
     PLACES_MAX = 20, /* of stages with a price, from the last stage on; then the rest */
     BOXES_MAX = 8000,
     LIMITS_MAX = 40, /* on numbers of groups, of one box */
-    ROUNDS = 80,     /* of prices, for one box */
+    ROUNDS = 160,    /* of prices, for one box */
     ROUNDS_NARROW = 300,
     ROUNDS_ROOT = 300,
+    DEPTH_MAX = 16, /* micro-batches: of more in flight, hardly any layers are on such stages */
     CRITICAL_MAX = 1 << 18,
     PATIENCE = 8 /* rounds without a better bound before steps get shorter */
 };
 #define ENOUGH 1.0002 /* how near the plan a bound need not be raised */
 #define ROUNDING 1e-9
-#define NARROW 1.02       /* where a box that is not refused is priced from the beginning, too */
+#define NARROW 1.02 /* where a box that is not refused is priced from the beginning, too */
+#define DEPTH_WEIGHT 0.25
 #define SINGLE (1 + 1e-6) /* above it, times cut a box better than numbers of groups */
 #define STEP_MIN 0.005
+#define IDLE 0.2 /* micro-batches: from there on a pipeline's time gets less weight */
+#define LIGHTER 0.3f
+#define WEIGHT_MIN 0.01f
 #define WIDE 1.05   /* above it prices need not be as good */
 #define SCALE 32.0  /* of the price of layers to that of places: the stages of two pipelines */
 #define MIXED 0.03f /* of a round into the mean of the rounds before */
@@ -61,7 +66,9 @@ struct box {
     uint32_t cut_at; /* at most that many on one side */
     uint32_t pipelines;
     double low_ms[PIPELINES_MAX], high_ms[PIPELINES_MAX]; /* of the longest stages, ascending */
+    uint32_t least[PIPELINES_MAX], most[PIPELINES_MAX];   /* micro-batches */
     double priced_ms[PIPELINES_MAX];                      /* low_ms that the prices are for */
+    float weight[PIPELINES_MAX];                          /* of its time, times low_ms */
     float layers_price[PIPELINES_MAX];                    /* of all layers of a pipeline */
     float place_price[PIPELINES_MAX][PLACES_MAX];
 };
@@ -70,6 +77,22 @@ struct box {
 struct best_place {
     uint8_t pipeline, place;
     uint32_t layers;
+};
+
+/* The most layers that a group holds, by place: fewer and fewer from the second-last stage on. */
+struct holds {
+    uint32_t last; /* in the last stage */
+    uint32_t step_count;
+    struct {
+        uint16_t layers;
+        uint8_t end; /* the last place with that many */
+    } steps[PLACES_MAX];
+};
+
+/* What follows from a box's limits, for the first of each pipelines that are alike. */
+struct shape {
+    uint32_t alike[PIPELINES_MAX];  /* as many from this on */
+    uint32_t places[PIPELINES_MAX]; /* with a price */
 };
 
 struct cairn_few {
@@ -82,9 +105,10 @@ struct cairn_few {
     struct box *boxes; /* a heap, the least bound on top */
     uint32_t box_count;
     uint32_t kind_count;
-    uint32_t *layers; /* [kinds][PIPELINES_MAX][PLACES_MAX]: what a group holds there at most */
-    uint32_t *caps;   /* [kinds][PLACES_MAX]: the same by memory, with as many in flight */
-    double *gain;     /* [kinds] */
+    struct holds *holds;        /* [PIPELINES_MAX][kinds] */
+    uint32_t *caps;             /* [kinds][PLACES_MAX]: by memory, with as many in flight */
+    double *gain;               /* [kinds] */
+    double idle[PIPELINES_MAX]; /* micro-batches that they would have time for, of the last box */
     struct best_place *best;
     uint32_t *used;       /* [kinds] */
     uint32_t which_count; /* sorts of nodes * sizes */
@@ -98,19 +122,29 @@ struct cairn_few {
 
 /* ---- one box ---- */
 
-/* The fewest micro-batches of a pipeline in a plan of the box that is faster than the best. */
-static uint32_t
-least_microbatches(const struct cairn_few *few, const struct box *box, uint32_t pipeline)
+/* Counts the micro-batches that pipelines of a plan in the box do, if it is faster than the best;
+ * false: there is none. */
+static bool
+count_microbatches(const struct cairn_few *few, struct box *box)
 {
-    double others = 0;
+    double room_ms = few->plan_ms - few->work_layers * few->fastest_ms, sum = 0;
 
-    for (uint32_t i = 0; i < box->pipelines; i++)
-        if (i != pipeline)
-            others +=
-                1 + floor((few->plan_ms - few->work_layers * few->fastest_ms) / box->low_ms[i] +
-                          ROUNDING);
-    return others + 1 >= few->problem->microbatches ? 1
-                                                    : few->problem->microbatches - (uint32_t)others;
+    for (uint32_t i = 0; i < box->pipelines; i++) {
+        double most = 1 + floor(room_ms / box->low_ms[i] + ROUNDING);
+
+        if (most < box->most[i])
+            box->most[i] = (uint32_t)most;
+        sum += box->most[i];
+    }
+    for (uint32_t i = 0; i < box->pipelines; i++) {
+        double least = few->problem->microbatches - (sum - box->most[i]);
+
+        if (least > box->least[i])
+            box->least[i] = (uint32_t)least;
+        if (box->least[i] > box->most[i])
+            return false;
+    }
+    return true;
 }
 
 /* The longest stage takes one of few times; false where none is between these. */
@@ -147,14 +181,11 @@ shrink(const struct cairn_few *few, struct box *box)
     double room_ms = few->plan_ms - few->work_layers * few->fastest_ms;
     uint32_t count = box->pipelines;
 
-    if (room_ms <= 0)
+    if (room_ms <= 0 || !count_microbatches(few, box))
         return false;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t least = least_microbatches(few, box, i);
-
-        if (least > 1 && box->high_ms[i] > room_ms / (least - 1) * (1 + ROUNDING))
-            box->high_ms[i] = room_ms / (least - 1) * (1 + ROUNDING);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        if (box->least[i] > 1)
+            box->high_ms[i] = fmin(box->high_ms[i], room_ms / (box->least[i] - 1) * (1 + ROUNDING));
     for (uint32_t i = count - 1; i-- > 0;)
         box->high_ms[i] = fmin(box->high_ms[i], box->high_ms[i + 1]);
     for (uint32_t i = 1; i < count; i++)
@@ -165,7 +196,7 @@ shrink(const struct cairn_few *few, struct box *box)
         if (!snap(few, &box->low_ms[i], &box->high_ms[i]))
             return false;
     }
-    return true;
+    return count_microbatches(few, box);
 }
 
 /* The number of places with a price: stages before those hold as few layers as each other. */
@@ -192,74 +223,113 @@ alike_from(const struct box *box, uint32_t pipeline)
     uint32_t end = pipeline + 1;
 
     while (end < box->pipelines && box->low_ms[end] <= box->low_ms[pipeline] &&
-           box->high_ms[end] <= box->high_ms[pipeline])
+           box->high_ms[end] <= box->high_ms[pipeline] && box->least[end] == box->least[pipeline] &&
+           box->most[end] == box->most[pipeline])
         end++;
     return end - pipeline;
 }
 
+/* What a group of a kind holds in a pipeline with `least` micro-batches. */
 static void
-list_layers(struct cairn_few *few, const struct box *box, uint32_t *places)
+list_layers(struct cairn_few *few, uint32_t kind, double high_ms, uint32_t least, uint32_t places,
+            struct holds *into)
 {
-    for (uint32_t i = 0; i < box->pipelines; i++) {
-        uint32_t least = least_microbatches(few, box, i);
+    double free = high_ms / few->groupings->kinds[kind].layer_ms + ROUNDING;
+    double free_last = fmax(0, free - few->problem->head_layers);
+    uint32_t cap_least =
+        cairn_cost_layers_max(few->problem, few->groupings->kinds[kind].bytes, least);
 
-        places[i] = place_count(least);
-        for (uint32_t k = 0; k < few->kind_count; k++) {
-            double ms = few->groupings->kinds[k].layer_ms, most = box->high_ms[i] / ms;
-            uint32_t *into = &few->layers[(k * PIPELINES_MAX + i) * PLACES_MAX];
+    into->last = few->caps[kind * PLACES_MAX];
+    if (into->last > free_last)
+        into->last = (uint32_t)free_last;
+    into->step_count = 0;
+    for (uint32_t d = 1; d <= places; d++) {
+        uint32_t cap = place_first[d] + 1u > least ? cap_least : few->caps[kind * PLACES_MAX + d];
 
-            for (uint32_t d = 0; d <= places[i]; d++) {
-                double free = floor((d == 0 ? most - few->problem->head_layers : most) + ROUNDING);
-                uint32_t cap = few->caps[k * PLACES_MAX + d];
+        if (cap > free)
+            cap = (uint32_t)free;
+        if (cap == 0)
+            break;
+        if (into->step_count == 0 || into->steps[into->step_count - 1].layers > cap)
+            into->steps[into->step_count++].layers = (uint16_t)cap;
+        into->steps[into->step_count - 1].end = (uint8_t)d;
+    }
+}
 
-                if (place_first[d] + 1u > least)
-                    cap =
-                        cairn_cost_layers_max(few->problem, few->groupings->kinds[k].bytes, least);
-                if (cap > free)
-                    cap = free < 1 ? 0 : (uint32_t)free;
-                into[d] = cap;
+/* The places and holds of all pipelines of a box. */
+static void
+list_holds(struct cairn_few *few, const struct box *box, struct shape *shape)
+{
+    for (uint32_t i = 0; i < box->pipelines; i += shape->alike[i]) {
+        shape->alike[i] = alike_from(box, i);
+        shape->places[i] = place_count(box->least[i]);
+        for (uint32_t k = 0; k < few->kind_count; k++)
+            list_layers(few, k, box->high_ms[i], box->least[i], shape->places[i],
+                        &few->holds[i * few->kind_count + k]);
+    }
+}
+
+/* What groups gain at the prices in one pipeline, and where, if no earlier one offers as much. */
+static void
+price_pipeline(struct cairn_few *few, const struct box *box, uint32_t pipeline, uint32_t places)
+{
+    double head_layers = few->problem->head_layers, weight = box->weight[pipeline];
+    double layer_price = (double)box->layers_price[pipeline] / few->problem->layers;
+    const float *price = box->place_price[pipeline];
+    uint8_t cheapest[PLACES_MAX]; /* of the places up to one, without the last stage's */
+
+    cheapest[1] = 1;
+    for (uint32_t d = 2; d < places; d++)
+        cheapest[d] = price[d] < price[cheapest[d - 1]] ? (uint8_t)d : cheapest[d - 1];
+    for (uint32_t k = 0; k < few->kind_count; k++) {
+        const struct holds *holds = &few->holds[pipeline * few->kind_count + k];
+        double ms = few->groupings->kinds[k].layer_ms * weight / box->low_ms[pipeline];
+        double each = layer_price - ms, most = few->gain[k], gain;
+        struct best_place best = {(uint8_t)pipeline, PLACES_MAX, 0};
+
+        /* more layers come first */
+        for (uint32_t i = 0; i < holds->step_count && each * holds->steps[i].layers > most; i++) {
+            uint32_t end = holds->steps[i].end, place = end < places ? cheapest[end] : places;
+
+            gain = each * holds->steps[i].layers - (place < places ? price[place] : 0);
+            if (gain > most) {
+                most = gain;
+                best.place = (uint8_t)place;
+                best.layers = holds->steps[i].layers;
             }
+        }
+        if (holds->last > 0) {
+            uint32_t layers = each > 0 ? holds->last : 1;
+
+            gain = each * layers - price[0] - head_layers * ms;
+            if (gain > most) {
+                most = gain;
+                best.place = 0;
+                best.layers = layers;
+            }
+        }
+        if (most > few->gain[k]) {
+            few->gain[k] = most;
+            few->best[k] = best;
         }
     }
 }
 
 /* What groups gain at the prices, and where. */
 static void
-price_kinds(struct cairn_few *few, const struct box *box, const uint32_t *places)
+price_kinds(struct cairn_few *few, const struct box *box, const struct shape *shape)
 {
-    const struct cairn_problem *problem = few->problem;
-
     for (uint32_t k = 0; k < few->kind_count; k++) {
-        double most = 0, ms = few->groupings->kinds[k].layer_ms;
-        struct best_place best = {0, PLACES_MAX, 0}; /* in none */
-
-        for (uint32_t i = 0; i < box->pipelines; i += alike_from(box, i)) {
-            const uint32_t *layers = &few->layers[(k * PIPELINES_MAX + i) * PLACES_MAX];
-            double each = (double)box->layers_price[i] / problem->layers - ms / box->low_ms[i];
-
-            for (uint32_t d = 0; d <= places[i]; d++) {
-                uint32_t taken = each > 0 ? layers[d] : 1;
-                double gain = each * taken;
-
-                if (layers[d] == 0 || (each <= 0 && d > 0))
-                    continue;
-                if (d < places[i])
-                    gain -= box->place_price[i][d];
-                if (d == 0)
-                    gain -= problem->head_layers * ms / box->low_ms[i];
-                if (gain > most || (gain >= most && d > 0)) {
-                    most = gain;
-                    best = (struct best_place){(uint8_t)i, (uint8_t)d, taken};
-                }
-            }
-        }
-        few->gain[k] = most;
-        few->best[k] = best;
+        few->gain[k] = 0;
+        few->best[k] = (struct best_place){0, PLACES_MAX, 0}; /* in none */
     }
+    for (uint32_t i = 0; i < box->pipelines; i += shape->alike[i])
+        price_pipeline(few, box, i, shape->places[i]);
 }
 
 /* By how much plans at some prices break what the prices are for. */
 struct way {
+    float sum_ms[PIPELINES_MAX]; /* of the stages of pipelines that are alike */
     float layers[PIPELINES_MAX];
     float places[PIPELINES_MAX][PLACES_MAX];
     float limits[LIMITS_MAX];
@@ -276,12 +346,12 @@ limit_way(const struct cairn_few *few, const struct limit *limit)
 
 /* The bound at a box's prices, and the direction in which they get better. */
 static double
-look(struct cairn_few *few, const struct box *box, const uint32_t *places, struct way *way)
+look(struct cairn_few *few, const struct box *box, const struct shape *shape, struct way *way)
 {
     const struct cairn_problem *problem = few->problem;
     double total = (double)problem->microbatches - box->pipelines, speed = 0;
 
-    price_kinds(few, box, places);
+    price_kinds(few, box, shape);
     memset(few->more, 0, few->which_count * sizeof(*few->more));
     for (uint32_t i = 0; i < box->limit_count; i++) {
         double price = box->limits[i].at_least ? box->limits[i].price : -box->limits[i].price;
@@ -291,12 +361,15 @@ look(struct cairn_few *few, const struct box *box, const uint32_t *places, struc
     }
     total -= cairn_groupings_best(few->groupings, few->gain, few->more, few->used, few->formed);
     for (uint32_t i = 0, alike; i < box->pipelines; i += alike) {
-        alike = alike_from(box, i);
-        total += alike *
-                 (box->layers_price[i] + problem->embed_layers * few->fastest_ms / box->low_ms[i]);
-        speed += alike / box->low_ms[i];
+        double weight = box->weight[i], embed_ms = problem->embed_layers * few->fastest_ms;
+
+        alike = shape->alike[i];
+        total += alike * (box->layers_price[i] + embed_ms * weight / box->low_ms[i] -
+                          (1 - weight) * (box->most[i] - 1.0));
+        speed += alike * weight / box->low_ms[i];
+        way->sum_ms[i] = (float)(alike * embed_ms);
         way->layers[i] = (float)(1.0 * alike);
-        for (uint32_t d = 0; d < places[i]; d++) {
+        for (uint32_t d = 0; d < shape->places[i]; d++) {
             total -= (double)box->place_price[i][d] * alike * place_width(d);
             way->places[i][d] = (float)(-1.0 * alike * place_width(d));
         }
@@ -306,9 +379,12 @@ look(struct cairn_few *few, const struct box *box, const uint32_t *places, struc
 
         if (few->used[k] == 0 || best->place == PLACES_MAX)
             continue;
+        way->sum_ms[best->pipeline] +=
+            (float)(few->used[k] * few->groupings->kinds[k].layer_ms *
+                    (best->layers + (best->place == 0 ? problem->head_layers : 0)));
         way->layers[best->pipeline] -=
             (float)few->used[k] * (float)best->layers / (float)problem->layers;
-        if (best->place < places[best->pipeline])
+        if (best->place < shape->places[best->pipeline])
             way->places[best->pipeline][best->place] += (float)few->used[k];
     }
     for (uint32_t i = 0; i < box->limit_count; i++)
@@ -339,7 +415,7 @@ choose_cut(const struct cairn_few *few, struct box *box)
 /* Mixes `part` of a way into another; the square of that, where prices can follow it. */
 static double
 mix(struct way *into, const struct way *way, float part, const struct box *box,
-    const uint32_t *places)
+    const struct shape *shape)
 {
     double square = 0;
 
@@ -348,10 +424,11 @@ mix(struct way *into, const struct way *way, float part, const struct box *box,
         if (into->limits[i] > 0 || box->limits[i].price > 0)
             square += into->limits[i] * into->limits[i];
     }
-    for (uint32_t i = 0; i < box->pipelines; i += alike_from(box, i)) {
+    for (uint32_t i = 0; i < box->pipelines; i += shape->alike[i]) {
+        into->sum_ms[i] += part * (way->sum_ms[i] - into->sum_ms[i]);
         into->layers[i] += part * (way->layers[i] - into->layers[i]);
         square += SCALE * SCALE * into->layers[i] * into->layers[i];
-        for (uint32_t d = 0; d < places[i]; d++) {
+        for (uint32_t d = 0; d < shape->places[i]; d++) {
             into->places[i][d] += part * (way->places[i][d] - into->places[i][d]);
             if (d == 0 || into->places[i][d] > 0 || box->place_price[i][d] > 0)
                 square += into->places[i][d] * into->places[i][d];
@@ -362,14 +439,14 @@ mix(struct way *into, const struct way *way, float part, const struct box *box,
 
 /* Prices so far along a way. */
 static void
-go(struct box *box, const struct way *way, float far, const uint32_t *places)
+go(struct box *box, const struct way *way, float far, const struct shape *shape)
 {
     for (uint32_t i = 0; i < box->limit_count; i++)
         box->limits[i].price = fmaxf(0, box->limits[i].price + far * way->limits[i]);
-    for (uint32_t i = 0; i < box->pipelines; i += alike_from(box, i)) {
+    for (uint32_t i = 0; i < box->pipelines; i += shape->alike[i]) {
         box->layers_price[i] =
             fmaxf(0, box->layers_price[i] + far * (float)(SCALE * SCALE) * way->layers[i]);
-        for (uint32_t d = 0; d < places[i]; d++) {
+        for (uint32_t d = 0; d < shape->places[i]; d++) {
             box->place_price[i][d] += far * way->places[i][d];
             if (d > 0 && box->place_price[i][d] < 0)
                 box->place_price[i][d] = 0;
@@ -403,6 +480,7 @@ begin_prices(const struct cairn_few *few, struct box *box)
 {
     memset(box->place_price, 0, sizeof(box->place_price));
     for (uint32_t i = 0; i < box->pipelines; i++) {
+        box->weight[i] = 1;
         box->layers_price[i] = (float)few->problem->microbatches / (float)box->pipelines;
         box->priced_ms[i] = box->low_ms[i];
     }
@@ -415,16 +493,17 @@ begin_prices(const struct cairn_few *few, struct box *box)
 static void
 raise_box(struct cairn_few *few, struct box *box, uint32_t rounds)
 {
-    uint32_t places[PIPELINES_MAX], idle = 0;
+    struct shape shape;
+    uint32_t idle = 0;
     double step = 1, best_ms, speed = 0, square;
     struct way way = {.layers = {0}}, mean = way;
 
-    list_layers(few, box, places);
+    list_holds(few, box, &shape);
     scale_prices(box);
     for (uint32_t i = 0; i < box->pipelines; i++)
         speed += 1 / box->low_ms[i];
-    best_ms = look(few, box, places, &mean);
-    square = mix(&mean, &mean, 0, box, places);
+    best_ms = look(few, box, &shape, &mean);
+    square = mix(&mean, &mean, 0, box, &shape);
     for (uint32_t i = 0; i < few->which_count; i++)
         few->mean[i] = few->formed[i], few->square[i] = few->mean[i] * few->mean[i];
     for (uint32_t round = 0; round < rounds && step > STEP_MIN && best_ms < few->plan_ms; round++) {
@@ -433,8 +512,8 @@ raise_box(struct cairn_few *few, struct box *box, uint32_t rounds)
 
         if (square < 1e-12)
             break; /* these are the best */
-        go(&tried, &mean, (float)(step * (few->plan_ms - best_ms) * speed / square), places);
-        bound_ms = look(few, &tried, places, &way);
+        go(&tried, &mean, (float)(step * (few->plan_ms - best_ms) * speed / square), &shape);
+        bound_ms = look(few, &tried, &shape, &way);
         for (uint32_t i = 0; i < few->which_count; i++) {
             double formed = few->formed[i];
 
@@ -450,18 +529,30 @@ raise_box(struct cairn_few *few, struct box *box, uint32_t rounds)
             step *= 0.66;
             idle = 0;
         }
-        square = mix(&mean, &way, MIXED, box, places);
+        square = mix(&mean, &way, MIXED, box, &shape);
     }
     box->bound_ms = fmax(box->bound_ms, best_ms);
+    for (uint32_t i = 0; i < box->pipelines; i += shape.alike[i]) {
+        double sum_ms = (double)mean.sum_ms[i] / shape.alike[i];
+
+        few->idle[i] = (best_ms - sum_ms) / box->low_ms[i] - (box->most[i] - 1.0);
+        for (uint32_t j = i + 1; j < i + shape.alike[i]; j++) { /* they may be cut apart */
+            few->idle[j] = few->idle[i];
+            box->weight[j] = box->weight[i];
+            box->layers_price[j] = box->layers_price[i];
+            memcpy(box->place_price[j], box->place_price[i], sizeof(box->place_price[i]));
+        }
+    }
     choose_cut(few, box);
 }
 
-/* Prices that stalled may be far from the best: narrow boxes get a second chance. */
+/* Prices that stalled may be far from the best: narrow boxes get a second chance. So do boxes with
+ * pipelines that would have time for more micro-batches than they may do. */
 static void
 price_box(struct cairn_few *few, struct box *box, uint32_t rounds)
 {
     struct box again = *box;
-    bool narrow = true;
+    bool narrow = true, idle = false;
 
     raise_box(few, box, rounds);
     for (uint32_t i = 0; i < box->pipelines; i++)
@@ -469,6 +560,17 @@ price_box(struct cairn_few *few, struct box *box, uint32_t rounds)
     if (!narrow || box->bound_ms >= few->plan_ms)
         return;
     begin_prices(few, &again);
+    raise_box(few, &again, rounds);
+    if (again.bound_ms > box->bound_ms)
+        *box = again;
+    again = *box;
+    for (uint32_t i = 0; i < box->pipelines; i++)
+        if (few->idle[i] > IDLE) {
+            again.weight[i] = fmaxf(WEIGHT_MIN, box->weight[i] * LIGHTER);
+            idle = true;
+        }
+    if (!idle || box->bound_ms >= few->plan_ms)
+        return;
     raise_box(few, &again, rounds);
     if (again.bound_ms > box->bound_ms)
         *box = again;
@@ -537,30 +639,55 @@ width(const struct box *box, uint32_t pipeline)
     return 1 / box->low_ms[pipeline] - 1 / box->high_ms[pipeline];
 }
 
+/* How many micro-batches decide how much memory a pipeline has. */
+static uint32_t
+depth_width(const struct box *box, uint32_t pipeline)
+{
+    uint32_t least = box->least[pipeline], most = box->most[pipeline];
+
+    if (most > DEPTH_MAX)
+        most = DEPTH_MAX;
+    return most > least ? most - least : 0;
+}
+
 /* Cuts a box in two; false: nothing cuts it. */
 static bool
 cut(struct cairn_few *few, const struct box *box)
 {
-    uint32_t widest = 0;
-    double middle_ms, ratio;
+    uint32_t widest = 0, deepest = 0;
+    double ratio;
 
-    for (uint32_t i = 1; i < box->pipelines; i++)
+    for (uint32_t i = 1; i < box->pipelines; i++) {
         if (width(box, i) > width(box, widest))
             widest = i;
+        if (depth_width(box, i) > depth_width(box, deepest))
+            deepest = i;
+    }
     ratio = box->high_ms[widest] / box->low_ms[widest];
-    if (ratio <= SINGLE && box->cut_by == UINT32_MAX)
+    if (ratio <= SINGLE && box->cut_by == UINT32_MAX && depth_width(box, deepest) == 0)
         return look_again(few, box);
-    middle_ms = sqrt(box->low_ms[widest] * box->high_ms[widest]);
     for (int side = 0; side < 2; side++) {
         struct box half = *box;
 
-        if (ratio <= SINGLE && box->cut_by != UINT32_MAX)
+        if (DEPTH_WEIGHT * depth_width(box, deepest) >
+            (ratio <= SINGLE ? 0 : few->plan_ms * width(box, widest))) {
+            uint32_t at = (uint32_t)sqrt((double)box->least[deepest] * box->most[deepest]);
+
+            if (side == 0)
+                half.most[deepest] = at;
+            else
+                half.least[deepest] = at + 1;
+        } else if (ratio <= SINGLE) {
             half.limits[half.limit_count++] = (struct limit){
                 (uint16_t)box->cut_by, (uint16_t)(box->cut_at + (side == 1)), side == 1, 0};
-        else if (side == 0)
-            half.high_ms[widest] = middle_ms;
-        else
-            half.low_ms[widest] = middle_ms;
+        } else {
+            double middle_ms = sqrt(box->low_ms[widest] * box->high_ms[widest]);
+
+            if (side == 0)
+                half.high_ms[widest] = middle_ms;
+            else
+                half.low_ms[widest] = middle_ms;
+        }
         consider(few, &half, ratio <= WIDE ? ROUNDS_NARROW : ROUNDS);
     }
     return true;
@@ -578,6 +705,8 @@ begin(struct cairn_few *few, double bound_ms)
         for (uint32_t i = 0; i < count; i++) {
             box.low_ms[i] = few->fastest_ms;
             box.high_ms[i] = few->plan_ms;
+            box.least[i] = 1;
+            box.most[i] = few->problem->microbatches;
         }
         begin_prices(few, &box);
         consider(few, &box, ROUNDS_ROOT);
@@ -641,7 +770,7 @@ init(struct cairn_few *few, const struct cairn_fleet *fleet)
     few->work_layers = cairn_problem_work_layers(fleet->problem);
     few->kind_count = few->groupings->kind_count;
     kinds = (size_t)few->kind_count + 1;
-    few->layers = calloc(kinds * PIPELINES_MAX * PLACES_MAX, sizeof(*few->layers));
+    few->holds = calloc(kinds * PIPELINES_MAX, sizeof(*few->holds));
     few->caps = calloc(kinds * PLACES_MAX, sizeof(*few->caps));
     few->gain = calloc(kinds, sizeof(*few->gain));
     few->best = calloc(kinds, sizeof(*few->best));
@@ -654,7 +783,7 @@ init(struct cairn_few *few, const struct cairn_fleet *fleet)
     few->formed = calloc((size_t)few->which_count + 1, sizeof(*few->formed));
     if (!few->more || !few->mean || !few->square || !few->formed || few->which_count > UINT16_MAX)
         return CAIRN_NOMEM;
-    if (!few->layers || !few->caps || !few->gain || !few->best || !few->used || !few->boxes)
+    if (!few->holds || !few->caps || !few->gain || !few->best || !few->used || !few->boxes)
         return CAIRN_NOMEM;
     few->fastest_ms = INFINITY;
     for (uint32_t k = 0; k < few->kind_count; k++) {
@@ -715,7 +844,7 @@ cairn_few_destroy(struct cairn_few *few)
     if (!few)
         return;
     cairn_groupings_destroy(few->groupings);
-    free(few->layers);
+    free(few->holds);
     free(few->caps);
     free(few->gain);
     free(few->best);
