@@ -521,17 +521,48 @@ cairn_checkpoint_add_opaque(struct cairn_checkpoint *checkpoint, const char *nam
 
 /* ---- for writers ---- */
 
+uint32_t *
+cairn_checkpoint_sorted(const struct cairn_layout *layout)
+{
+    uint32_t count = cairn_layout_tensor_count(layout);
+    uint32_t *order = calloc((size_t)count + 1, sizeof(*order));
+
+    for (uint32_t i = 0; order && i < count; i++)
+        order[i] = i;
+    if (order)
+        cairn_checkpoint_sort(layout, order, count);
+    return order;
+}
+
+cairn_err
+cairn_checkpoint_load_piece(const struct cairn_checkpoint *checkpoint,
+                            const struct cairn_piece *piece, void *bytes, size_t bytes_len)
+{
+    const struct cairn_container *container = &checkpoint->containers[piece->container];
+    size_t got = 0;
+    int fd = -1;
+    cairn_err err;
+
+    if (!container->path) {
+        memcpy(bytes, container->literal + piece->offset_bytes, bytes_len);
+        return CAIRN_OK;
+    }
+    err = cairn_place_open_file(&checkpoint->place, container->path, &fd, checkpoint->complaint);
+    if (!err)
+        err = cairn_file_read_at(fd, piece->offset_bytes, bytes, bytes_len, &got);
+    (void)cairn_file_close(fd); /* only read; -1 is allowed */
+    return !err && got < bytes_len ? CAIRN_CORRUPT : err;
+}
+
 cairn_err
 cairn_checkpoint_load_opaque(const struct cairn_checkpoint *checkpoint, const char *name,
                              size_t bytes_max, uint8_t **bytes, size_t *bytes_len)
 {
     uint32_t index = cairn_layout_tensor_find(checkpoint->layout, name);
-    const struct cairn_container *container;
     const struct cairn_tensor *tensor;
     const struct cairn_piece *piece;
     uint8_t *buffer = NULL;
-    size_t got = 0, size;
-    int fd = -1;
+    size_t size;
     cairn_err err = CAIRN_OK;
 
     if (index == UINT32_MAX)
@@ -547,21 +578,8 @@ cairn_checkpoint_load_opaque(const struct cairn_checkpoint *checkpoint, const ch
     buffer = malloc(size + 1);
     if (!buffer)
         return CAIRN_NOMEM;
-    if (size > 0) {
-        container = &checkpoint->containers[piece->container];
-        if (container->path) {
-            err = cairn_place_open_file(&checkpoint->place, container->path, &fd,
-                                        checkpoint->complaint);
-            if (!err)
-                err = cairn_file_read_at(fd, piece->offset_bytes, buffer, size, &got);
-            (void)cairn_file_close(fd); /* only read; -1 is allowed */
-        } else {
-            memcpy(buffer, container->literal + piece->offset_bytes, size);
-            got = size;
-        }
-    }
-    if (!err && got < size)
-        err = CAIRN_CORRUPT;
+    if (size > 0)
+        err = cairn_checkpoint_load_piece(checkpoint, piece, buffer, size);
     if (err) {
         free(buffer);
         return cairn_complain_failed(checkpoint->complaint, err,

@@ -233,6 +233,11 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_warn(struct cairn_checkpoint *checkp
 
 /* For writers and the stages between. */
 
+/* Reads the first bytes of a piece, from memory or its file. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_load_piece(const struct cairn_checkpoint *checkpoint,
+                                                       const struct cairn_piece *piece, void *bytes,
+                                                       size_t bytes_len);
+
 /* Reads small opaque state, from memory or its file, for a writer that must look into it. It must
  * be one row-major piece of at most bytes_max bytes. The caller frees *bytes. CAIRN_NOT_FOUND (not
  * complained about): no such tensor. */
@@ -242,6 +247,8 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_load_opaque(const struct cairn_check
 
 /* Sorts tensors (their indexes) by name. */
 void cairn_checkpoint_sort(const struct cairn_layout *layout, uint32_t *tensors, size_t count);
+/* All tensors, sorted so; the caller frees them. NULL: no memory. */
+uint32_t *cairn_checkpoint_sorted(const struct cairn_layout *layout);
 
 /* The parameter that an optimizer tensor belongs to, and the length of the key in its name;
  * UINT32_MAX if there is none. "exp_avg.layers.0.weight" -> index of "layers.0.weight", 7. */

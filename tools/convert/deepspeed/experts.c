@@ -409,30 +409,18 @@ cairn_deepspeed_names_spread(struct cairn_pickle *tree, struct cairn_pickle_node
 {
     const struct cairn_pickle_node *known = cairn_pickle_get(dict, key);
     struct cairn_deepspeed_groups names = {0}, made = {0};
-    struct cairn_deepspeed_group group = {.spread = 1};
-    uint32_t count = cairn_pickle_is_list(known) ? known->count : 0;
-    struct cairn_pickle_node *list;
+    struct cairn_pickle_node *list = cairn_pickle_list(tree), *shapes = cairn_pickle_dict(tree);
+    struct cairn_pickle_node *size = cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, NULL, 0);
+    char name[CAIRN_NAME_BYTES_MAX]; /* others are of no tensor here */
     cairn_err err;
 
-    names.parameters = calloc((size_t)count + 1, sizeof(*names.parameters));
-    if (!names.parameters)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < count; i++) {
-        char name[CAIRN_NAME_BYTES_MAX];
-
-        if (!cairn_pickle_copy_text(known->items[i], name, sizeof(name)))
-            continue; /* then it names no tensor of ours */
-        names.parameters[group.count].name = strdup(name);
-        names.parameters[group.count++].path = strdup(name);
-    }
-    names.parameter_count = group.count;
-    names.groups = malloc(sizeof(group));
-    if (names.groups)
-        names.groups[0] = group;
-    names.group_count = names.groups ? 1 : 0;
-    err = names.groups ? CAIRN_OK : CAIRN_NOMEM;
-    for (uint32_t i = 0; i < names.parameter_count; i++)
-        err = names.parameters[i].name && names.parameters[i].path ? err : CAIRN_NOMEM;
+    for (uint32_t i = 0; cairn_pickle_is_list(known) && i < known->count; i++)
+        if (cairn_pickle_copy_text(known->items[i], name, sizeof(name)) && name[0])
+            cairn_pickle_put(tree, shapes, known->items[i], size);
+    cairn_pickle_append(tree, list, shapes);
+    err = cairn_pickle_done(tree);
+    if (!err)
+        err = cairn_deepspeed_groups_read(list, &names, why);
     if (!err)
         err = cairn_deepspeed_experts_spread(&names, layers, spread, &made, why);
     list = err ? NULL : cairn_pickle_list(tree);

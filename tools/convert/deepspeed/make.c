@@ -371,7 +371,7 @@ count_added(struct cairn_deepspeed_make *make)
     make->roles = grown;
     memset(grown + make->tensor_count, CAIRN_DEEPSPEED_BESIDE, count - make->tensor_count);
     make->tensor_count = count;
-    make->order = cairn_deepspeed_sorted(make->checkpoint);
+    make->order = cairn_checkpoint_sorted(make->checkpoint->layout);
     return make->order ? CAIRN_OK : CAIRN_NOMEM;
 }
 

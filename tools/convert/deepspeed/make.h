@@ -67,9 +67,6 @@ struct cairn_deepspeed_make {
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
                                                    const struct cairn_output_options *options);
 
-/* All tensors, sorted by name, freed by the caller; NULL: no memory. */
-uint32_t *cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint);
-
 /* Whether opaque state belongs to these formats, which then write or refuse it themselves. */
 bool cairn_deepspeed_is_own(const char *name);
 

@@ -30,19 +30,6 @@ cairn_deepspeed_is_own(const char *name)
     return strncmp(name, CAIRN_DEEPSPEED_SCOPE, strlen(CAIRN_DEEPSPEED_SCOPE)) == 0;
 }
 
-uint32_t *
-cairn_deepspeed_sorted(const struct cairn_checkpoint *checkpoint)
-{
-    uint32_t count = cairn_layout_tensor_count(checkpoint->layout);
-    uint32_t *order = calloc((size_t)count + 1, sizeof(*order));
-
-    for (uint32_t i = 0; order && i < count; i++)
-        order[i] = i;
-    if (order)
-        cairn_checkpoint_sort(checkpoint->layout, order, count);
-    return order;
-}
-
 /* What was carried already, other than opaque state, as far as it is still there. */
 static void
 keep_carried(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
@@ -73,7 +60,7 @@ cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct ca
 {
     const struct cairn_pickle_node *known = cairn_pickle_get(root, CAIRN_DEEPSPEED_CARRIED);
     struct cairn_pickle_node *carried = NULL;
-    uint32_t *order = cairn_deepspeed_sorted(checkpoint);
+    uint32_t *order = cairn_checkpoint_sorted(checkpoint->layout);
 
     if (!order)
         return CAIRN_NOMEM;

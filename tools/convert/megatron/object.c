@@ -21,9 +21,8 @@
 #define RNG_KEY "rng_state"
 
 /* In the order in which Megatron-LM puts them; others follow by name. */
-static const char *const first_keys[] = {"args", "checkpoint_version", "iteration", "optimizer",
-                                         "opt_param_scheduler"};
-enum { FIRST_KEY_COUNT = sizeof(first_keys) / sizeof(first_keys[0]) };
+static const char *const first_keys[] = {"args",      "checkpoint_version",  "iteration",
+                                         "optimizer", "opt_param_scheduler", NULL};
 
 static cairn_err
 refuse(const struct cairn_megatron_target *target, cairn_err err, const char *name)
@@ -64,88 +63,54 @@ take(struct cairn_megatron_target *target, uint32_t tensor, struct cairn_pickle 
     return refuse(target, err, name);
 }
 
-static bool
-is_first_key(const char *key, size_t bytes)
-{
-    for (size_t i = 0; i < FIRST_KEY_COUNT; i++)
-        if (strlen(first_keys[i]) == bytes && memcmp(first_keys[i], key, bytes) == 0)
-            return true;
-    return false;
-}
-
-/* The values of common.pt, in the order in which they shall be; the caller frees *tensors. */
-static cairn_err
-list_values(const struct cairn_megatron_target *target, uint32_t **tensors, uint32_t *count)
-{
-    const struct cairn_layout *layout = target->checkpoint->layout;
-    uint32_t all = cairn_layout_tensor_count(layout), first;
-    char name[CAIRN_NAME_BYTES_MAX];
-
-    *count = 0;
-    *tensors = calloc((size_t)all + 1, sizeof(**tensors));
-    if (!*tensors)
-        return CAIRN_NOMEM;
-    for (size_t i = 0; i < FIRST_KEY_COUNT; i++) {
-        uint32_t found;
-
-        (void)snprintf(name, sizeof(name), "%s" ENDING, first_keys[i]);
-        found = cairn_layout_tensor_find(layout, name);
-        if (found != UINT32_MAX && cairn_layout_tensor(layout, found)->kind == CAIRN_OPAQUE)
-            (*tensors)[(*count)++] = found;
-    }
-    first = *count;
-    for (uint32_t i = 0; i < all; i++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
-        size_t bytes = strcspn(tensor->name, "./");
-
-        if (tensor->kind == CAIRN_OPAQUE && bytes > 0 &&
-            strcmp(tensor->name + bytes, ENDING) == 0 && !is_first_key(tensor->name, bytes))
-            (*tensors)[(*count)++] = i;
-    }
-    cairn_checkpoint_sort(target->checkpoint->layout, *tensors + first, *count - first);
-    return CAIRN_OK;
-}
-
 cairn_err
 cairn_megatron_join(struct cairn_megatron_target *target)
 {
     const struct cairn_layout *layout = target->checkpoint->layout;
-    struct cairn_pickle_node *root, *value = NULL;
+    struct cairn_pickle_node *all, *root, *value = NULL;
     struct cairn_pickle tree;
-    uint32_t *tensors = NULL, count = 0;
+    uint32_t *order;
     cairn_err err;
 
     if (cairn_layout_tensor_find(layout, "args" ENDING) == UINT32_MAX &&
         cairn_layout_tensor_find(layout, CAIRN_MEGATRON_CONTENT ENDING) == UINT32_MAX)
         return CAIRN_OK;
-    err = list_values(target, &tensors, &count);
+    order = cairn_checkpoint_sorted(layout);
+    err = order ? CAIRN_OK : CAIRN_NOMEM;
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    all = cairn_pickle_dict(&tree);
     root = cairn_pickle_dict(&tree);
-    for (uint32_t i = 0; i < count && !err; i++) {
+    for (uint32_t i = 0; i < cairn_layout_tensor_count(layout) && !err; i++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(layout, order[i]);
+        size_t bytes = strcspn(tensor->name, "./");
         char key[CAIRN_NAME_BYTES_MAX];
 
-        (void)snprintf(key, sizeof(key), "%s", cairn_layout_tensor(layout, tensors[i])->name);
-        key[strlen(key) - strlen(ENDING)] = '\0';
-        err = take(target, tensors[i], &tree, &value);
-        if (err)
-            break;
-        if (strcmp(key, "optimizer") == 0)
+        if (tensor->kind != CAIRN_OPAQUE || bytes == 0 || strcmp(tensor->name + bytes, ENDING) != 0)
+            continue;
+        (void)snprintf(key, sizeof(key), "%.*s", (int)bytes, tensor->name);
+        err = take(target, order[i], &tree, &value);
+        if (!err && strcmp(key, "optimizer") == 0)
             value = cairn_megatron_settings_plain(&tree, value);
-        cairn_pickle_set(&tree, root, key, value);
-        if (strcmp(key, "iteration") == 0) /* the model follows, and is put there later */
+        if (!err)
+            cairn_pickle_set(&tree, all, key, value);
+    }
+    for (size_t i = 0; first_keys[i]; i++) {
+        value = cairn_pickle_get(all, first_keys[i]);
+        if (value)
+            cairn_pickle_set(&tree, root, first_keys[i], value);
+        if (value && strcmp(first_keys[i], "iteration") == 0) /* put there later */
             cairn_pickle_set(&tree, root, "model", cairn_pickle_none(&tree));
     }
-    /* without it, Megatron-LM reorders qkv */
-    if (!err && !cairn_pickle_get(root, "checkpoint_version"))
+    cairn_pickle_put_all(&tree, root, all, first_keys);
+    if (!cairn_pickle_get(root, "checkpoint_version")) /* without it, Megatron-LM reorders qkv */
         cairn_pickle_set(&tree, root, "checkpoint_version", cairn_pickle_float(&tree, 3.0));
-    if (!err) /* each rank's own is put there later */
-        cairn_pickle_set(&tree, root, RNG_KEY, cairn_pickle_none(&tree));
+    cairn_pickle_set(&tree, root, RNG_KEY, cairn_pickle_none(&tree)); /* each rank's own, later */
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
         err = cairn_pickle_write(&tree, root, &target->common, &target->common_bytes, NULL);
     cairn_pickle_fini(&tree);
-    free(tensors);
+    free(order);
     target->joined = true;
     return err;
 }

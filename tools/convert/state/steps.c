@@ -4,40 +4,27 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "snapshot/box.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/state/names.h"
 
+/* The count that a piece of a tensor of one element is. */
 static bool
-load_bytes(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
-           uint8_t *bytes, size_t bytes_len)
+load_count(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
+           uint64_t *count)
 {
-    const struct cairn_container *container = &checkpoint->containers[piece->container];
-    size_t got = 0;
-    int fd = -1;
-
-    if (!container->path) {
-        memcpy(bytes, container->literal + piece->offset_bytes, bytes_len);
-        return true;
-    }
-    if (cairn_place_open_file(&checkpoint->place, container->path, &fd, NULL) != CAIRN_OK)
-        return false;
-    if (cairn_file_read_at(fd, piece->offset_bytes, bytes, bytes_len, &got) != CAIRN_OK)
-        got = 0;
-    (void)cairn_file_close(fd); /* only read */
-    return got == bytes_len;
-}
-
-static bool
-is_count(enum cairn_dtype dtype, const uint8_t *bytes, uint64_t *count)
-{
+    const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
+    size_t bytes_len = cairn_dtype_bytes(tensor->dtype);
+    uint8_t bytes[16];
     float real = -1;
     int64_t whole = -1;
 
-    if (dtype == CAIRN_F32)
+    if (bytes_len > sizeof(bytes) || cairn_tensor_bytes(tensor) != bytes_len ||
+        cairn_checkpoint_load_piece(checkpoint, piece, bytes, bytes_len) != CAIRN_OK)
+        return false;
+    if (tensor->dtype == CAIRN_F32)
         memcpy(&real, bytes, sizeof(real));
-    if (dtype == CAIRN_I64)
+    if (tensor->dtype == CAIRN_I64)
         memcpy(&whole, bytes, sizeof(whole));
     if (real >= 0 && real < 16777216.0f && (float)(int64_t)real == real)
         whole = (int64_t)real;
@@ -49,20 +36,11 @@ bool
 cairn_steps_load(const struct cairn_checkpoint *checkpoint, uint32_t tensor, uint64_t *count)
 {
     const struct cairn_layout *layout = checkpoint->layout;
-    uint8_t bytes[16];
-    size_t bytes_len;
 
     tensor = cairn_checkpoint_past_alias(checkpoint, tensor);
-    bytes_len = cairn_dtype_bytes(cairn_layout_tensor(layout, tensor)->dtype);
-    if (bytes_len > sizeof(bytes))
-        return false;
-    for (size_t i = 0; i < cairn_layout_piece_count(layout); i++) {
-        const struct cairn_piece *piece = cairn_layout_piece(layout, i);
-
-        if (piece->tensor == tensor)
-            return load_bytes(checkpoint, piece, bytes, bytes_len) &&
-                   is_count(cairn_layout_tensor(layout, tensor)->dtype, bytes, count);
-    }
+    for (size_t i = 0; i < cairn_layout_piece_count(layout); i++)
+        if (cairn_layout_piece(layout, i)->tensor == tensor)
+            return load_count(checkpoint, cairn_layout_piece(layout, i), count);
     return false;
 }
 
@@ -219,16 +197,12 @@ cairn_steps_common(const struct cairn_checkpoint *checkpoint, bool *known, uint6
     for (size_t i = 0; i < cairn_layout_piece_count(layout) && !err; i++) {
         const struct cairn_piece *piece = cairn_layout_piece(layout, i);
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, piece->tensor);
-        uint8_t bytes[16];
         uint64_t found = 0;
         bool readable;
 
         if (tensor->kind != CAIRN_OPTIMIZER || strncmp(tensor->name, "step.", 5) != 0)
             continue;
-        readable = cairn_tensor_bytes(tensor) == cairn_dtype_bytes(tensor->dtype) &&
-                   cairn_tensor_bytes(tensor) <= sizeof(bytes) &&
-                   load_bytes(checkpoint, piece, bytes, (size_t)cairn_tensor_bytes(tensor)) &&
-                   is_count(tensor->dtype, bytes, &found);
+        readable = load_count(checkpoint, piece, &found);
         err = see(&seen, tensor->name, readable, found);
     }
     if (!err)
