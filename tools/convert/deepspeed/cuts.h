@@ -60,8 +60,7 @@ struct cairn_deepspeed_cut {
     uint64_t padded_rows; /* of an embedding with padding, in all parts; else 0 */
 };
 
-/* Elements [begin, end) of a rank's part, which is `part`, lie at `at` of a container that is read
- * (`output` NULL), or of a file that is written. The errors of adding pieces. */
+/* Elements [begin, end) of a rank's `part` lie at `at` of a container, or of a file of `output`. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_cut_add(struct cairn_checkpoint *checkpoint,
                                                    struct cairn_output *output, uint32_t tensor,
                                                    uint32_t container,
@@ -83,9 +82,8 @@ const char *cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *p
                                 const uint64_t *shape, uint32_t ranks, uint32_t rank,
                                 struct cairn_deepspeed_cut *out);
 
-/* The other way around: a rank's part of what has the shape `whole`, and the part's shape.
- * `padded_rows`: of an embedding in all parts, 0 for no padding. NULL, or why it cannot be cut so
- * (static). */
+/* The other way around: the part of what has the shape `whole`. `padded_rows`: of an embedding in
+ * all parts, 0 for no padding. NULL, or why it cannot be cut so (static). */
 const char *cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path,
                                       uint32_t dims, const uint64_t *whole, uint64_t padded_rows,
                                       uint32_t ranks, uint32_t rank, uint64_t part[CAIRN_DIMS_MAX],

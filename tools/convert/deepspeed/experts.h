@@ -44,11 +44,10 @@ struct cairn_deepspeed_expert {
 /* False where the name is of no expert. */
 bool cairn_deepspeed_expert_in(const char *name, struct cairn_deepspeed_expert *expert);
 
-/* The layer of `bytes` of a prefix; NULL. */
 const struct cairn_deepspeed_layer *
 cairn_deepspeed_layer_find(const struct cairn_deepspeed_layers *layers, const char *prefix,
                            size_t bytes);
-/* CAIRN_NOMEM, CAIRN_VERSION for more layers than any model has. */
+/* CAIRN_VERSION for more layers than any model has. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layer_add(struct cairn_deepspeed_layers *layers,
                                                      const char *prefix, size_t bytes,
                                                      uint32_t experts);
@@ -88,7 +87,7 @@ cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_paramet
 /* The largest spread of any group, and whether groups differ in it. */
 uint32_t cairn_deepspeed_spread(const struct cairn_deepspeed_groups *groups, bool *mixed);
 
-/* `param_shapes` as a rank with these groups has them. Failures are the tree's. */
+/* `param_shapes` of these groups. Failures are the tree's. */
 struct cairn_pickle_node *cairn_deepspeed_shapes_node(const struct cairn_deepspeed_groups *groups,
                                                       struct cairn_pickle *tree);
 
@@ -99,8 +98,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_names_spread(struct cairn_pickle *tre
                                                         const struct cairn_deepspeed_layers *layers,
                                                         uint32_t spread, const char **why);
 
-/* For groups of experts of an optimizer_state_dict: no gaps behind their parameters, and their
- * names say how they are spread. Failures are the tree's. */
+/* Groups of experts have no gaps, and names that say how they are spread. Failures are the tree's.
+ */
 void cairn_deepspeed_optim_spread(struct cairn_pickle *tree, struct cairn_pickle_node *optimizer,
                                   const struct cairn_deepspeed_groups *groups);
 

@@ -61,8 +61,7 @@ const char *cairn_deepspeed_canonical(const char *path);
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_groups_read(const struct cairn_pickle_node *shapes,
                                                        struct cairn_deepspeed_groups *out,
                                                        const char **why);
-/* Sets the elements left free behind each parameter of a group, one of `param_alignment_paddings`;
- * false where the list does not fit the group. */
+/* Takes a group's `param_alignment_paddings`; false where the list does not fit the group. */
 bool cairn_deepspeed_groups_set_gaps(struct cairn_deepspeed_groups *groups, uint32_t group,
                                      const struct cairn_pickle_node *gaps);
 void cairn_deepspeed_groups_fini(struct cairn_deepspeed_groups *groups);

@@ -85,7 +85,7 @@ is_counted_alike(const struct cairn_job_file *job)
 static cairn_err
 make_names(struct cairn_deepspeed_make *make)
 {
-    uint32_t count = make->tensor_count;
+    uint32_t count = make->options->job ? make->tensor_count : 0;
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; i < count && !err; i++) {
@@ -230,6 +230,19 @@ make_master(struct cairn_deepspeed_make *make, uint32_t member)
                                          cairn_checkpoint_past_alias(make->checkpoint, member));
 }
 
+static cairn_err
+make_members(struct cairn_deepspeed_make *make)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < make->groups.parameter_count && !err; i++) {
+        err = make_moments(make, make->members[i]);
+        if (!err)
+            err = make_master(make, make->members[i]);
+    }
+    return err;
+}
+
 /* ---- the step ---- */
 
 /* The step that the groups have, as optimizers that count for all parameters at once. */
@@ -267,7 +280,9 @@ make_step(struct cairn_deepspeed_make *make)
         make->job.step = make->step;
     if (!known)
         make->step = make->job.step;
-    if (known || make->job.step_known)
+    make->checkpoint->step = make->job.step;
+    make->checkpoint->step_known = known || make->job.step_known;
+    if (make->checkpoint->step_known)
         return CAIRN_OK;
     return cairn_refuse(
         make->checkpoint, CAIRN_INVAL,
@@ -314,6 +329,12 @@ add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn
     memcpy(parameter->shape, known->shape, sizeof(parameter->shape));
     parameter->elements = cairn_shape_elements(known->dims, known->shape);
     return parameter->name && parameter->path ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+static cairn_err
+open_job(struct cairn_deepspeed_make *make)
+{
+    return cairn_job_file_open(make->checkpoint, make->options->job, &make->job);
 }
 
 static cairn_err
@@ -431,7 +452,7 @@ tell_roles(struct cairn_deepspeed_make *make)
 
 /* A tied parameter's first name is of one that is saved: else the files could not be read again. */
 static cairn_err
-check_shared(const struct cairn_deepspeed_make *make)
+check_shared(struct cairn_deepspeed_make *make)
 {
     const struct cairn_pickle_node *shared = make->job.shared;
 
@@ -491,7 +512,9 @@ check_request(struct cairn_deepspeed_make *make)
     make->ranks = wanted->dp ? wanted->dp : make->checkpoint->parallelism.dp;
     if (make->ranks == 0)
         make->ranks = 1;
-    return CAIRN_OK;
+    make->tensor_count = cairn_layout_tensor_count(make->checkpoint->layout);
+    make->roles = calloc((size_t)make->tensor_count + 1, sizeof(*make->roles));
+    return make->roles ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 /* Objects of single ranks and parts would be taken for parts of what is made here. */
@@ -515,7 +538,7 @@ check_left(const struct cairn_checkpoint *checkpoint)
 
 /* Experts have files and groups of their own, which nothing here describes. */
 static cairn_err
-check_experts(const struct cairn_deepspeed_make *make)
+check_experts(struct cairn_deepspeed_make *make)
 {
     for (uint32_t i = 0; i < make->tensor_count; i++) {
         const struct cairn_tensor *tensor = tensor_at(make, i);
@@ -533,7 +556,7 @@ check_experts(const struct cairn_deepspeed_make *make)
 
 /* Where ZeRO 3 begins a new buffer, ranks have unknown parts of parameters. */
 static cairn_err
-check_slabs(const struct cairn_deepspeed_make *make)
+check_slabs(struct cairn_deepspeed_make *make)
 {
     uint32_t wanted = make->options->parallelism.tp;
     uint32_t ranks = wanted           ? wanted /* as cairn_deepspeed_tensor_plan has it */
@@ -549,53 +572,25 @@ check_slabs(const struct cairn_deepspeed_make *make)
                         CAIRN_DEEPSPEED_SUB_GROUP_ELEMENTS);
 }
 
-static cairn_err
-prepare(struct cairn_deepspeed_make *make)
-{
-    cairn_err err = check_request(make);
-
-    make->tensor_count = cairn_layout_tensor_count(make->checkpoint->layout);
-    make->roles = calloc((size_t)make->tensor_count + 1, sizeof(*make->roles));
-    if (!err && !make->roles)
-        err = CAIRN_NOMEM;
-    if (!err)
-        err = check_experts(make);
-    if (!err)
-        err = cairn_job_file_open(make->checkpoint, make->options->job, &make->job);
-    if (!err)
-        err = read_groups(make);
-    if (!err)
-        err = check_slabs(make);
-    if (!err && make->options->job)
-        err = make_names(make);
-    if (!err)
-        err = count_added(make);
-    if (!err)
-        err = make_keys(make);
-    for (uint32_t i = 0; i < make->groups.parameter_count && !err; i++) {
-        err = make_moments(make, make->members[i]);
-        if (!err)
-            err = make_master(make, make->members[i]);
-    }
-    if (!err)
-        err = make_step(make);
-    if (!err)
-        err = tell_roles(make);
-    if (!err)
-        err = check_shared(make);
-    if (!err) {
-        make->checkpoint->step = make->job.step;
-        make->checkpoint->step_known = true;
-    }
-    if (!err)
-        err = cairn_deepspeed_make_objects(make);
-    return err ? err : tell_order(make);
-}
-
 cairn_err
 cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
                         const struct cairn_output_options *options)
 {
+    static cairn_err (*const steps[])(struct cairn_deepspeed_make *
+                                      make) = {check_request,
+                                               check_experts,
+                                               open_job,
+                                               read_groups,
+                                               check_slabs,
+                                               make_names,
+                                               count_added,
+                                               make_keys,
+                                               make_members,
+                                               make_step,
+                                               tell_roles,
+                                               check_shared,
+                                               cairn_deepspeed_make_objects,
+                                               tell_order};
     struct cairn_deepspeed_make make = {.checkpoint = checkpoint, .options = options};
     cairn_err err;
 
@@ -608,8 +603,8 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
             "--job, or drop what DeepSpeed stored: --drop '*deepspeed/*'");
     }
     err = check_left(checkpoint);
-    if (!err)
-        err = prepare(&make);
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && !err; i++)
+        err = steps[i](&make);
     cairn_job_file_fini(&make.job);
     free(make.roles);
     free(make.order);

@@ -33,18 +33,16 @@
 
 #define CAIRN_DEEPSPEED_MODEL "deepspeed/model_states.pickle"
 #define CAIRN_DEEPSPEED_OPTIM "deepspeed/optim_states.pickle"
-/* The rows of an embedding with the padding that it had in all tensor-parallel parts, text; not
- * there without padding. */
+/* The following are numbers as text. Rows of an embedding with the padding of all tensor-parallel
+ * parts; not there without padding. */
 #define CAIRN_DEEPSPEED_VOCABULARY_ROWS "deepspeed/vocabulary_rows"
-/* Text: the only number of ranks whose groups of experts these are; "0" for several numbers. */
+/* The only number of ranks whose groups of experts these are; 0: several numbers. */
 #define CAIRN_DEEPSPEED_EXPERT_RANKS "deepspeed/expert_ranks"
-/* Text: the only number of ranks that the order of parameters holds for (round_robin_gradients). */
+/* The only number of ranks that the order of parameters holds for (round_robin_gradients). */
 #define CAIRN_DEEPSPEED_ORDER_RANKS "deepspeed/order_ranks"
-/* With ZeRO 3, the elements of a rank at which a group of the optimizer is split into buffers,
- * where they are split so: text. */
+/* ZeRO 3: at how many elements of a rank groups are split into buffers, if they are split so. */
 #define CAIRN_DEEPSPEED_SUB_GROUP_SIZE "deepspeed/sub_group_size"
-/* The data-parallel and the tensor-parallel ranks that the buffers hold for, where they are not:
- * text, two numbers. */
+/* Else the data-parallel and the tensor-parallel ranks that the buffers hold for. */
 #define CAIRN_DEEPSPEED_SUB_GROUP_RANKS "deepspeed/sub_group_ranks"
 #define CAIRN_DEEPSPEED_SCOPE "deepspeed/"
 
@@ -55,7 +53,7 @@ struct cairn_deepspeed_spreading {
     bool split;     /* a group is so large that DeepSpeed splits it by this number */
 };
 
-/* What all ranks must agree on; a value of at most 16 bytes. */
+/* What all ranks must agree on. */
 struct cairn_deepspeed_scalar {
     char key[CAIRN_DEEPSPEED_KEY_BYTES_MAX];
     uint32_t group;
@@ -92,7 +90,7 @@ struct cairn_deepspeed_state {
 
 void cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state);
 
-/* The name under which `what` of a rank of a part is carried. */
+/* The name under which `what` of a rank is carried. */
 void cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
                             char name[CAIRN_NAME_BYTES_MAX]);
 
@@ -104,17 +102,16 @@ struct cairn_pickle_node *cairn_deepspeed_masters(struct cairn_pickle *tree, uin
 
 struct cairn_deepspeed_files;
 
-/* Reads a pipeline's layers and a module's experts, after all parts: each tensor under its name in
- * the module. CAIRN_CORRUPT also if the optimizer has state of what is in no file. */
+/* Reads a pipeline's layers and a module's experts, after all parts. CAIRN_CORRUPT also if the
+ * optimizer has state of what is in no file. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_deepspeed_files *files);
 
-/* Finds the state's groups of experts in a model_states object, and compares their number. */
+/* Finds the groups of experts in a model_states object. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_model(
     const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
     const struct cairn_pickle_node *root, const char *where);
-/* The model_states object becomes that of a job whose experts are not spread, and *state->spreading
- * says how they were. */
+/* The object becomes that of a job whose experts are not spread; *state->spreading says how. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
                                                           struct cairn_deepspeed_state *state,
                                                           struct cairn_pickle *tree,
@@ -139,8 +136,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_state_end(struct cairn_checkpoint *ch
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_buffer_names(const struct cairn_pickle_node *model,
                                                         struct cairn_name_set *names);
 
-/* What a dict has under a key, a number or a list of them, becomes the count of ranks. Values of a
- * tree may be shared, so their places are given new ones. */
+/* What a dict has under a key, a number or a list of them, becomes the count of ranks. */
 void cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
                                const char *key, uint32_t ranks);
 
@@ -150,14 +146,12 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carry(struct cairn_checkpoint *checkp
                                                  struct cairn_torch_source *source, int which,
                                                  uint32_t rank);
 
-/* The stage of `zero_stage`: a number, or ZeroStageEnum in either of its pickled forms; false where
- * it is none of them. */
+/* The stage of `zero_stage`: a number, or ZeroStageEnum in either of its pickled forms. */
 bool cairn_deepspeed_stage(const struct cairn_pickle_node *node, uint32_t *stage);
 /* Whether a model_states object is of a job with round_robin_gradients. */
 bool cairn_deepspeed_takes_turns(const struct cairn_pickle_node *model);
 
-/* Adds a tensor of one element as `name`: the first that it is, where *first is UINT32_MAX, and an
- * alias of that one later. */
+/* Adds a tensor of one element: if *first is UINT32_MAX itself, else an alias of that one. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_add_scalar(struct cairn_checkpoint *checkpoint,
                                                       const struct cairn_torch_source *source,
                                                       const struct cairn_torch_tensor *tensor,

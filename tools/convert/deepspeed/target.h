@@ -44,9 +44,9 @@ struct cairn_deepspeed_target {
     bool *left_out;                             /* [tensors]: as equal to one that is written */
 };
 
-/* Reads what the checkpoint carries of one part (0: the first). CAIRN_INVAL where it carries
- * nothing of DeepSpeed, or where `flat` buffers cannot be made for this number of ranks; complained
- * about, as all here. The caller ends *target in any case. */
+/* Reads what the checkpoint carries of one part. CAIRN_INVAL if it carries nothing of DeepSpeed, or
+ * `flat` buffers cannot be made for these ranks; complained about, as all here. The caller ends
+ * *target in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                                                        const struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_output_options *options,
@@ -59,7 +59,7 @@ void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_load(struct cairn_deepspeed_target *target,
                                                        int which, uint32_t rank,
                                                        struct cairn_opaque_tree *object);
-/* The object that is carried under a name of its own. The caller ends *object in any case. */
+/* The object that is carried under a name. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_named(struct cairn_deepspeed_target *target,
                                                         const char *name,
                                                         struct cairn_opaque_tree *object);
@@ -91,8 +91,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_tar
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target,
                                                           const char *name);
 
-/* The numbers that are carried under a name, which then has its place; *said (may be NULL): they
- * are there. Otherwise `numbers` stay what they are. */
+/* The numbers that are carried under a name; else they stay what they are. *said may be NULL. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_numbers(struct cairn_deepspeed_target *target,
                                                           const char *name, uint64_t max,
                                                           uint64_t *numbers, size_t count,
@@ -104,7 +103,7 @@ bool cairn_deepspeed_target_writes(const struct cairn_deepspeed_target *target, 
 /* After the last file: carries tied tensors with those that they are tied to. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target);
 
-/* What a tensor of the source is an alias of and written with; else itself. */
+/* What a tensor is an alias of and written with; else itself. */
 uint32_t cairn_deepspeed_target_past_alias(const struct cairn_deepspeed_target *target,
                                            uint32_t tensor);
 /* A tensor of the source by name, past an alias; UINT32_MAX. */

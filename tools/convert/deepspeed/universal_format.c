@@ -510,24 +510,20 @@ static cairn_err
 see_key(struct reading *reading, const char *directory, const char *name)
 {
     size_t bytes = strlen(name);
-    uint32_t found;
 
     if (bytes <= 3 || strcmp(name + bytes - 3, ".pt") != 0)
         return CAIRN_OK;
     bytes -= 3;
-    found = memchr(name, '.', bytes) || bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX
-                ? UINT32_MAX
-                : cairn_deepspeed_keys_index(&reading->keys, name, bytes, !reading->keys_known);
-    if (found != UINT32_MAX)
+    if (!memchr(name, '.', bytes) && bytes < CAIRN_DEEPSPEED_KEY_BYTES_MAX &&
+        cairn_deepspeed_keys_index(&reading->keys, name, bytes, !reading->keys_known) != UINT32_MAX)
         return CAIRN_OK;
     if (!reading->keys_known || memchr(name, '.', bytes) || bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX)
-        return cairn_complain(reading->checkpoint->complaint, CAIRN_CORRUPT,
-                              "%s/%s/%s: unknown name of optimizer state, or too many",
-                              reading->checkpoint->place.path, directory, name);
-    return cairn_complain(
-        reading->checkpoint->complaint, CAIRN_CORRUPT,
-        "%s/%s/%s: is there, and %s has no such file; take another copy of that folder",
-        reading->checkpoint->place.path, directory, name, reading->state.groups.parameters[0].path);
+        return cairn_refuse_file(reading->checkpoint, directory, CAIRN_CORRUPT,
+                                 "unknown name of optimizer state, or too many: %s", name);
+    return cairn_refuse_file(reading->checkpoint, directory, CAIRN_CORRUPT,
+                             "%s is there, and %s has no such file; take another copy of that "
+                             "folder",
+                             name, reading->state.groups.parameters[0].path);
 }
 
 static cairn_err

@@ -24,7 +24,6 @@ struct cairn_megatron_args {
     bool grouped_experts;
 };
 
-/* NULL for `args`: defaults. */
 void cairn_megatron_args_read(const struct cairn_pickle_node *args,
                               struct cairn_megatron_args *out);
 
@@ -35,7 +34,7 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_args_spec(const struct cairn_checkpoin
 /* Elements of a bucket on the first stage's first chunk; 0: one bucket. */
 uint64_t cairn_megatron_args_bucket(const struct cairn_megatron_args *args, uint32_t dp);
 
-/* Sets an attribute that the args have already. */
+/* Changes an attribute that is there. */
 void cairn_megatron_args_set(struct cairn_pickle_node *args, const char *name,
                              struct cairn_pickle_node *value);
 

@@ -35,7 +35,7 @@ struct cairn_megatron_box {
 bool cairn_megatron_part_join(struct cairn_megatron_part *part, uint64_t rows);
 bool cairn_megatron_part_cut(struct cairn_megatron_part *part, uint64_t multiple);
 
-/* The boxes; gives how many: 0 where the rank's array is all padding. */
+/* Gives how many; 0: the rank's array is all padding. */
 uint32_t cairn_megatron_part_boxes(const struct cairn_megatron_part *part,
                                    struct cairn_megatron_box boxes[2]);
 

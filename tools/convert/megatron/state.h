@@ -57,9 +57,7 @@ struct cairn_megatron_state {
 
 void cairn_megatron_state_fini(struct cairn_megatron_state *state);
 
-/* Under which key an object has the model of a chunk. */
 void cairn_megatron_chunk_key(uint32_t vpp, uint32_t chunk, char key[16]);
-/* The model of a chunk; NULL where the object has none. */
 struct cairn_pickle_node *cairn_megatron_chunk(const struct cairn_megatron_state *state,
                                                const struct cairn_pickle_node *root,
                                                uint32_t chunk);

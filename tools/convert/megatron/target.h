@@ -59,7 +59,7 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_target_init(struct cairn_megatron_targ
                                                       struct cairn_output *output);
 void cairn_megatron_target_fini(struct cairn_megatron_target *target);
 
-/* Fills in target->keys, once its sizes are known: megatron/keys.c. Complained about. */
+/* Fills in target->keys, once its sizes are known. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_keys(struct cairn_megatron_target *target);
 
 /* A tensor of the source by name; of an expert's parameter, also where it has the spelling of
@@ -68,7 +68,6 @@ uint32_t cairn_megatron_target_named(const struct cairn_megatron_target *target,
 /* The same, past an alias. */
 uint32_t cairn_megatron_target_find(const struct cairn_megatron_target *target, const char *name);
 
-/* Notes that a tensor has its place, in literals. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_carry(struct cairn_megatron_target *target,
                                                        uint32_t tensor);
 

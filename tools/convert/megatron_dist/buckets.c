@@ -28,14 +28,14 @@
 #include "tools/convert/torch/dtype.h"
 #include "tools/convert/megatron_dist/mdist.h"
 
-struct cairn_mdist_parameter {
+struct parameter {
     uint32_t entry;                          /* of the model's array */
     uint64_t numbers[CAIRN_MDIST_STARS_MAX]; /* which of the tensors in it */
     bool tied; /* the output layer of a last stage that shares the embedding */
 };
 
 /* Where numbers stand in an array's name: as one of its dimensions, or as themselves. */
-struct cairn_mdist_place {
+struct place {
     uint32_t dimension[2]; /* of layer and expert; UINT32_MAX: none */
     uint64_t number[2];    /* where there is no dimension; UINT64_MAX: it has none at all */
 };
@@ -44,16 +44,16 @@ struct finding {
     struct cairn_mdist_reading *reading;
     struct bucket *buckets;
     uint32_t bucket_count;
-    struct cairn_mdist_place *places; /* [entry_count] */
-    uint32_t *model;                  /* entries of parameters, in order */
+    struct place *places; /* [entry_count] */
+    uint32_t *model;      /* entries of parameters, in order */
     uint32_t model_count;
     uint64_t layers, experts;
-    struct cairn_mdist_parameter *parameters;
+    struct parameter *parameters;
     size_t parameter_count;
 };
 
 /* Where a rank stands, by its numbers in the groups. */
-struct cairn_mdist_rank {
+struct rank {
     uint64_t tensor_rank, tensor_ranks;
     uint64_t stage, stages;
     uint64_t expert_begin, expert_end; /* which experts it has */
@@ -72,13 +72,13 @@ refuse(const struct finding *finding, const char *why)
 }
 
 static bool
-find_place(const struct cairn_mdist_array *array, struct cairn_mdist_place *place)
+find_place(const struct cairn_mdist_array *array, struct place *place)
 {
     struct cairn_mdist_name full;
     uint64_t numbers[CAIRN_MDIST_STARS_MAX];
     uint32_t dimension = 0, star = 0;
 
-    *place = (struct cairn_mdist_place){{UINT32_MAX, UINT32_MAX}, {UINT64_MAX, UINT64_MAX}};
+    *place = (struct place){{UINT32_MAX, UINT32_MAX}, {UINT64_MAX, UINT64_MAX}};
     if (!cairn_mdist_pattern_of(array->name.pattern, 0, &full, numbers))
         return false;
     for (const char *at = strchr(full.pattern, '*'); at; at = strchr(at + 1, '*'), star++) {
@@ -133,7 +133,7 @@ order_model(struct finding *finding)
 static bool
 has_number(const struct finding *finding, uint32_t entry, int which, uint64_t number)
 {
-    const struct cairn_mdist_place *place = &finding->places[entry];
+    const struct place *place = &finding->places[entry];
 
     if (place->dimension[which] != UINT32_MAX)
         return number < finding->reading->arrays[entry].shape[place->dimension[which]];
@@ -150,14 +150,14 @@ is_numbered(const struct finding *finding, uint32_t entry, int which)
 static cairn_err
 add_parameter(struct finding *finding, uint32_t entry, uint64_t layer, uint64_t expert, bool tied)
 {
-    const struct cairn_mdist_place *place = &finding->places[entry];
-    struct cairn_mdist_parameter *parameter;
+    const struct place *place = &finding->places[entry];
+    struct parameter *parameter;
 
     if (!cairn_array_grow(&finding->parameters, finding->parameter_count,
                           sizeof(*finding->parameters)))
         return CAIRN_NOMEM;
     parameter = &finding->parameters[finding->parameter_count++];
-    *parameter = (struct cairn_mdist_parameter){.entry = entry, .tied = tied};
+    *parameter = (struct parameter){.entry = entry, .tied = tied};
     if (place->dimension[0] != UINT32_MAX)
         parameter->numbers[place->dimension[0]] = layer;
     if (place->dimension[1] != UINT32_MAX)
@@ -168,7 +168,7 @@ add_parameter(struct finding *finding, uint32_t entry, uint64_t layer, uint64_t 
 /* Experts one after the other; or, where they are multiplied together (moe_grouped_gemm), first
  * all of one weight and then all of the next. */
 static cairn_err
-add_experts(struct finding *finding, const struct cairn_mdist_rank *rank, uint64_t layer)
+add_experts(struct finding *finding, const struct rank *rank, uint64_t layer)
 {
     uint64_t experts = rank->expert_end - rank->expert_begin;
     uint64_t count = experts * finding->model_count;
@@ -188,7 +188,7 @@ add_experts(struct finding *finding, const struct cairn_mdist_rank *rank, uint64
 }
 
 static cairn_err
-add_layer(struct finding *finding, const struct cairn_mdist_rank *rank, uint64_t layer)
+add_layer(struct finding *finding, const struct rank *rank, uint64_t layer)
 {
     bool experts_added = false;
     cairn_err err = CAIRN_OK;
@@ -213,7 +213,7 @@ add_layer(struct finding *finding, const struct cairn_mdist_rank *rank, uint64_t
 
 /* Lists the parameters of a rank again. CAIRN_NOMEM. */
 static cairn_err
-order_rank(struct finding *finding, const struct cairn_mdist_rank *rank)
+order_rank(struct finding *finding, const struct rank *rank)
 {
     uint64_t layers = finding->layers / rank->stages;
     uint32_t embedding = UINT32_MAX;
@@ -326,8 +326,8 @@ compare_boxes(const void *left, const void *right)
 
 /* The chunks of an array in one of its tensors, by place; the caller frees *boxes. */
 static cairn_err
-list_boxes(const struct finding *finding, const struct cairn_mdist_parameter *parameter,
-           uint32_t entry, struct box **boxes, size_t *count)
+list_boxes(const struct finding *finding, const struct parameter *parameter, uint32_t entry,
+           struct box **boxes, size_t *count)
 {
     const struct cairn_mdist_array *array = &finding->reading->arrays[entry];
     const struct cairn_dcp_entry *said = &finding->reading->metadata.entries[entry];
@@ -357,8 +357,8 @@ list_boxes(const struct finding *finding, const struct cairn_mdist_parameter *pa
 
 /* What a tensor rank holds of a parameter: one box, or gates and ups. */
 static cairn_err
-find_parts(const struct finding *finding, const struct cairn_mdist_parameter *parameter,
-           const struct cairn_mdist_rank *rank, struct box parts[2], uint32_t *part_count)
+find_parts(const struct finding *finding, const struct parameter *parameter,
+           const struct rank *rank, struct box parts[2], uint32_t *part_count)
 {
     const struct cairn_mdist_array *array = &finding->reading->arrays[parameter->entry];
     uint64_t ranks = rank->tensor_ranks, at = rank->tensor_rank;
@@ -417,9 +417,8 @@ add_part(struct finding *finding, const struct bucket *bucket, uint32_t tensor, 
 }
 
 static cairn_err
-add_state(struct finding *finding, const struct bucket *bucket,
-          const struct cairn_mdist_parameter *parameter, const struct box *parts,
-          uint32_t part_count, uint64_t begin)
+add_state(struct finding *finding, const struct bucket *bucket, const struct parameter *parameter,
+          const struct box *parts, uint32_t part_count, uint64_t begin)
 {
     struct cairn_mdist_reading *reading = finding->reading;
     const struct cairn_mdist_array *array = &reading->arrays[parameter->entry];
@@ -461,7 +460,7 @@ add_state(struct finding *finding, const struct bucket *bucket,
 /* The buckets of one buffer and state: each parameter lies behind the one before it. */
 static cairn_err
 fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t count,
-            const struct cairn_mdist_rank *rank)
+            const struct rank *rank)
 {
     const struct cairn_mdist_reading *reading = finding->reading;
     uint64_t cursor = 0;
@@ -469,7 +468,7 @@ fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t coun
     cairn_err err = CAIRN_OK;
 
     for (size_t i = finding->parameter_count; i-- > 0 && !err;) {
-        const struct cairn_mdist_parameter *parameter = &finding->parameters[i];
+        const struct parameter *parameter = &finding->parameters[i];
         const struct cairn_torch_dtype *dtype =
             cairn_torch_dtype_of(reading->metadata.entries[parameter->entry].dtype);
         struct box parts[2];
@@ -503,14 +502,13 @@ fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t coun
 }
 
 static cairn_err
-place_rank(const struct finding *finding, const struct bucket *bucket,
-           struct cairn_mdist_rank *rank)
+place_rank(const struct finding *finding, const struct bucket *bucket, struct rank *rank)
 {
     const struct cairn_parallelism *parallel = &finding->reading->checkpoint->parallelism;
     uint64_t tp = parallel->tp ? parallel->tp : 1, pp = parallel->pp ? parallel->pp : 1;
     uint64_t ep = parallel->ep ? parallel->ep : 1, etp = parallel->etp ? parallel->etp : tp;
 
-    *rank = (struct cairn_mdist_rank){.stages = pp, .tensor_ranks = tp};
+    *rank = (struct rank){.stages = pp, .tensor_ranks = tp};
     if (parallel->vpp > 1)
         return refuse(finding, "virtual pipeline stages are not known here");
     if (bucket->chained > 1 && bucket->chained != UINT32_MAX)
@@ -582,7 +580,7 @@ cairn_mdist_buckets_add(struct cairn_mdist_reading *reading)
     if (!err)
         err = list_buckets(&finding);
     for (uint32_t from = 0, to; from < finding.bucket_count && !err; from = to) {
-        struct cairn_mdist_rank rank;
+        struct rank rank;
 
         for (to = from + 1; to < finding.bucket_count &&
                             same_buffer(&finding.buckets[from], &finding.buckets[to]);)

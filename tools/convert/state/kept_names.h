@@ -70,10 +70,8 @@ CAIRN_MUST_CHECK cairn_err cairn_kept_names_add(struct cairn_kept_names *names,
 void cairn_kept_names_sort(struct cairn_kept_names *names);
 void cairn_kept_names_fini(struct cairn_kept_names *names);
 
-/* The kept path. */
 struct cairn_state_path cairn_kept_name_path(const struct cairn_kept_name *kept);
 
-/* What was kept for a canonical name; NULL if nothing. */
 const struct cairn_kept_name *cairn_kept_names_find(const struct cairn_kept_names *names,
                                                     const char *canonical);
 
