@@ -32,7 +32,6 @@ enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20, FLIPS = 400, ARITHMETIC_SEEDS 
 static int
 set_up(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (root_make("deepspeed"))
         return -1;
@@ -55,7 +54,6 @@ convert(const char *source, const char *target, const char *format, uint32_t dp,
 static void
 reads_what_deepspeed_saved(void **state)
 {
-    (void)state;
     check_markers(FIXTURES "zero2", "deepspeed");
     check_markers(FIXTURES "zero3", "deepspeed");
     check_markers(FIXTURES "zero3/global_step2", "deepspeed"); /* the folder alone */
@@ -71,7 +69,6 @@ writes_any_number_of_ranks(void **state)
         file[PATH_BYTES];
     const char *const ways[] = {source, universal, other, file};
 
-    (void)state;
     for (size_t f = 0; f < 2; f++) {
         (void)snprintf(source, sizeof(source), FIXTURES "%s", fixtures[f]);
         (void)snprintf(universal, sizeof(universal), "%s/universal-%s", root, fixtures[f]);
@@ -109,7 +106,6 @@ refuses_a_size_that_is_no_number(void **state)
     size_t bytes_len = 0;
     int fd = -1;
 
-    (void)state;
     (void)snprintf(file, sizeof(file), "%s/noted.safetensors", root);
     (void)snprintf(target, sizeof(target), "%s/noted", root);
     if (convert(FIXTURES "zero3", file, "safetensors", 0, &complaint))
@@ -140,7 +136,6 @@ writes_pipelines(void **state)
     struct cairn_complaint complaint = {""};
     char source[PATH_BYTES] = FIXTURES "pipe", target[PATH_BYTES];
 
-    (void)state;
     for (size_t r = 0; r < sizeof(ranks) / sizeof(ranks[0]); r++) {
         (void)snprintf(target, sizeof(target), "%s/pipe-%u", root, ranks[r]);
         if (convert(source, target, "deepspeed", ranks[r], &complaint))
@@ -161,7 +156,6 @@ takes_all_files_of_a_tied_layer(void **state)
     struct cairn_checkpoint checkpoint;
     char source[PATH_BYTES], target[PATH_BYTES], command[4 * PATH_BYTES];
 
-    (void)state;
     (void)snprintf(source, sizeof(source), "%s/tied", root);
     (void)snprintf(target, sizeof(target), "%s/tied-three", root);
     (void)snprintf(command, sizeof(command),
@@ -192,7 +186,6 @@ refuses_names_outside(void **state)
     struct cairn_output output = {.format = format};
     struct cairn_complaint complaint = {""};
 
-    (void)state;
     assert_int_equal(cairn_checkpoint_open(FIXTURES "pipe", format, 0, &checkpoint, &complaint), 0);
     assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint,
                                                  "deepspeed/layer_0/../../../out.pickle",
@@ -216,7 +209,6 @@ refuses_objects_without_a_rank(void **state)
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
 
-    (void)state;
     assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, 0, &checkpoint, &complaint),
                      0);
     assert_int_equal(cairn_checkpoint_load_opaque(&checkpoint, own + strlen("rank1/"), 1 << 20,
@@ -249,7 +241,6 @@ refuses_objects_that_are_left(void **state)
     const struct cairn_output_options options = {.zero = CAIRN_ZERO_3};
     const char *const pattern = "deepspeed/*";
 
-    (void)state;
     for (size_t i = 0; i < sizeof(left) / sizeof(left[0]); i++) {
         struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
         struct cairn_complaint complaint = {""};
@@ -374,7 +365,6 @@ refuses_steps_that_differ(void **state)
     const float other = 77;
     uint32_t tensor;
 
-    (void)state;
     (void)snprintf(source, sizeof(source), "%s/steps", root);
     (void)snprintf(target, sizeof(target), "%s/steps-out", root);
     assert_int_equal(convert(FIXTURES "zero2", source, "dcp", 0, &complaint), CAIRN_OK);
@@ -409,7 +399,6 @@ refuses_steps_that_differ(void **state)
 static void
 parts_are_what_a_walk_gives(void **state)
 {
-    (void)state;
     for (uint64_t s = 1; s <= ARITHMETIC_SEEDS; s++) {
         uint64_t seed = s * 0x9e3779b97f4a7c15u, total = 0;
         uint32_t ranks = (uint32_t)(xorshift(&seed) % 12 + 1),
@@ -500,7 +489,6 @@ finds_parts_of_tensor_parallelism(void **state)
          {0, 2}},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct cairn_deepspeed_cuts cuts;
         struct cairn_deepspeed_cut cut;
@@ -536,7 +524,6 @@ refuses_patterns(void **state)
                                              "[a-z]+", "(a+)+", "\\-\\_"};
     struct cairn_deepspeed_cuts cuts;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         if (read_cuts("tp_replicated_parameter_patterns", refused[i], 0, &cuts) != CAIRN_VERSION)
             fail_msg("%s is understood", refused[i]);
@@ -605,7 +592,6 @@ refuses_what_does_not_fit_together(void **state)
 {
     char path[PATH_BYTES], from[2 * PATH_BYTES], to[2 * PATH_BYTES];
 
-    (void)state;
     copy_fixture("no-first", 2, path);
     expect_refusal(path, "deepspeed", CAIRN_CORRUPT, "rank 0's optim_states file is missing");
     copy_fixture("no-last", 3, path);
@@ -638,7 +624,6 @@ survives_changed_bytes(void **state)
 {
     char path[PATH_BYTES];
 
-    (void)state;
     copy_fixture("flipped", 4, path);
     check_changed_bytes(path, &files2[1], 3, "deepspeed", FLIPS);
 }

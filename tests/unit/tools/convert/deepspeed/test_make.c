@@ -36,7 +36,6 @@ set_up(void **state)
     char path[PATH_BYTES];
     FILE *file;
 
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (root_make("deepspeed-make"))
         return -1;
@@ -73,7 +72,6 @@ makes_every_stage_for_any_number_of_ranks(void **state)
     struct cairn_complaint complaint;
     char source[PATH_BYTES], target[PATH_BYTES];
 
-    (void)state;
     for (enum cairn_zero zero = CAIRN_ZERO_1; zero <= CAIRN_ZERO_BF16; zero++) {
         for (size_t way = 0; way < 2; way++) {
             (void)snprintf(source, sizeof(source), "%s/%s-%u", root, ways[way], (unsigned)zero);
@@ -99,7 +97,6 @@ loses_no_parameters(void **state)
     struct cairn_complaint complaint;
     char source[PATH_BYTES], target[PATH_BYTES];
 
-    (void)state;
     (void)snprintf(source, sizeof(source), "%s/apart", root);
     (void)snprintf(target, sizeof(target), "%s/apart-3", root);
     assert_int_equal(convert(FIXTURES "zero2", source, "universal", 0, 0, &complaint), CAIRN_OK);
@@ -122,7 +119,6 @@ counts_steps(void **state)
                  {{2.5f, 0}, 1, CAIRN_CORRUPT},
                  {{-1, 0}, 1, CAIRN_CORRUPT}};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct cairn_complaint complaint = {""};
         struct cairn_checkpoint checkpoint = {.place.dir_fd = -1, .complaint = &complaint};
@@ -241,7 +237,6 @@ reads_json(void **state)
     const char *why = NULL;
     size_t at = 0;
 
-    (void)state;
     cairn_pickle_init(&tree, 1 << 20);
     assert_int_equal(cairn_json_tree_read(&tree, text, strlen(text), &top, &why, &at), CAIRN_OK);
     list = cairn_pickle_get(top, "a");
@@ -317,7 +312,6 @@ cuts_as_the_patterns_say(void **state)
     struct cairn_pickle_node *info;
     const char *why = NULL;
 
-    (void)state;
     cairn_pickle_init(&tree, 1 << 20);
     info = cairn_pickle_dict(&tree);
     put_pattern(&tree, info, "tp_replicated_parameter_patterns", "\\d+\\.norm\\.weight");

@@ -59,7 +59,6 @@ parts_are_of_the_whole(void **state)
     struct cairn_deepspeed_cuts cuts;
     struct cairn_pickle tree;
 
-    (void)state;
     cairn_pickle_init(&tree, 1 << 20);
     read_some(&cuts, &tree);
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -98,7 +97,6 @@ refuses_uneven_parts(void **state)
     struct cairn_pickle tree;
     uint64_t part[CAIRN_DIMS_MAX];
 
-    (void)state;
     cairn_pickle_init(&tree, 1 << 20);
     read_some(&cuts, &tree);
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "up.weight", 2, whole, 0, 5, 0, part, &cut));
@@ -180,7 +178,6 @@ places_must_be_what_patterns_say(void **state)
     struct cairn_pickle tree;
     char name[CAIRN_NAME_BYTES_MAX];
 
-    (void)state;
     cairn_pickle_init(&tree, 1 << 20);
     read_some(&cuts, &tree);
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -202,7 +199,6 @@ many_patterns_are_looked_up(void **state)
     struct cairn_deepspeed_patterns patterns = {0};
     char text[64];
 
-    (void)state;
     for (uint32_t i = 0; i < MANY; i++) {
         (void)snprintf(text, sizeof(text), "^layers\\.%u\\.weight$", i);
         assert_int_equal(cairn_deepspeed_patterns_add(&patterns, i % 5, text), CAIRN_OK);
@@ -261,7 +257,6 @@ buffers_follow_from_ranks(void **state)
     struct cairn_pickle_node *settings, *fewer;
     struct cairn_deepspeed_splits splits;
 
-    (void)state;
     cairn_pickle_init(&tree, 1 << 20);
     settings = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
     fewer = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
@@ -338,7 +333,6 @@ experts_are_spread_and_gathered(void **state)
     char name[CAIRN_NAME_BYTES_MAX];
     bool mixed;
 
-    (void)state;
     cairn_pickle_init(&tree, 1 << 20);
     assert_int_equal(cairn_deepspeed_groups_read(build_shapes(&tree, 2, false), &local, &why),
                      CAIRN_OK);

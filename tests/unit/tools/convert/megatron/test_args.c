@@ -35,7 +35,6 @@ the_spec_is_said_or_not(void **state)
 {
     bool local = false;
 
-    (void)state;
     assert_int_equal(
         ask("cargparse\nNamespace\n(tR(dVtransformer_impl\nVlocal\nsb.", CAIRN_OPAQUE, &local),
         CAIRN_OK);

@@ -41,7 +41,6 @@ copy_fixture(const char *name, char path[PATH_BYTES])
 static int
 set_up(void **state)
 {
-    (void)state;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     if (root_make("megatron"))
         return -1;
@@ -119,7 +118,6 @@ convert(const char *source, const char *target, const char *format,
 static void
 reads_what_megatron_saved(void **state)
 {
-    (void)state;
     check_markers(FIXTURES "dense", DENSE_PARAMETERS);
     check_markers(FIXTURES "dense/iter_0000003", DENSE_PARAMETERS); /* the iteration alone */
     check_markers(FIXTURES "experts", EXPERTS_PARAMETERS);
@@ -143,7 +141,6 @@ writes_any_parallelism(void **state)
     struct cairn_complaint complaint = {""};
     char source[PATH_BYTES], target[PATH_BYTES], back[PATH_BYTES], way[PATH_BYTES];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct cairn_checkpoint original;
         struct cairn_parallelism home;
@@ -182,7 +179,6 @@ keeps_parallelism_without_args(void **state)
     struct cairn_checkpoint before, after;
     char bare[PATH_BYTES], target[PATH_BYTES];
 
-    (void)state;
     (void)snprintf(bare, sizeof(bare), "%s/bare", root);
     (void)snprintf(target, sizeof(target), "%s/bare-ranks", root);
     if (convert_without(FIXTURES "experts", bare, "universal", &(struct cairn_parallelism){0},
@@ -297,7 +293,6 @@ norms_are_where_each_spec_has_them(void **state)
     struct cairn_complaint complaint = {""};
     char source[PATH_BYTES], dist[PATH_BYTES], back[PATH_BYTES], again[PATH_BYTES];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         (void)snprintf(source, sizeof(source), FIXTURES "%s", cases[i].fixture);
         (void)snprintf(dist, sizeof(dist), "%s/dist-%zu", root, i);
@@ -338,7 +333,6 @@ names_come_back(void **state)
     struct cairn_megatron_name name;
     char text[CAIRN_NAME_BYTES_MAX];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         assert_true(cairn_megatron_name_parse(names[i].stored, &name));
         assert_true(cairn_megatron_name_print(&name, true, text));
@@ -374,7 +368,6 @@ names_come_back(void **state)
 static void
 parts_are_what_a_walk_gives(void **state)
 {
-    (void)state;
     for (uint64_t s = 1; s <= ARITHMETIC_SEEDS; s++) {
         uint64_t seed = s * 0x9e3779b97f4a7c15u;
         struct cairn_megatron_part part = {.count = (uint32_t)(xorshift(&seed) % 5 + 1), .dims = 2};
@@ -427,7 +420,6 @@ parts_are_what_a_walk_gives(void **state)
 static void
 buffers_are_what_a_walk_gives(void **state)
 {
-    (void)state;
     for (uint64_t s = 1; s <= ARITHMETIC_SEEDS; s++) {
         uint64_t seed = s * 0x9e3779b97f4a7c15u,
                  bucket = xorshift(&seed) % 2 ? xorshift(&seed) % 600 + 1 : 0;
@@ -486,7 +478,6 @@ refuses_what_does_not_fit_together(void **state)
     struct cairn_complaint complaint = {""};
     char path[PATH_BYTES], from[2 * PATH_BYTES], to[2 * PATH_BYTES];
 
-    (void)state;
     copy_fixture("missing", path);
     (void)snprintf(to, sizeof(to), "%s/%s", path, files[3]);
     assert_int_equal(unlink(to), 0);
@@ -520,7 +511,6 @@ survives_changed_bytes(void **state)
 {
     char path[PATH_BYTES];
 
-    (void)state;
     copy_fixture("flipped", path);
     check_changed_bytes(path, files, 4, "megatron", FLIPS);
 }

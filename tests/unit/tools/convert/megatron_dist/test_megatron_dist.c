@@ -87,21 +87,18 @@ finds_every_element(const char *fixture, const char *state)
 static void
 finds_stacked(void **unused)
 {
-    (void)unused;
     finds_every_element("stacked", "exp_avg.");
 }
 
 static void
 finds_apart(void **unused)
 {
-    (void)unused;
     finds_every_element("apart", "exp_avg.");
 }
 
 static void
 finds_flat(void **unused)
 {
-    (void)unused;
     finds_every_element("flat", "fp32.");
 }
 
@@ -112,7 +109,6 @@ joins_settings(void **unused)
     uint8_t *bytes[2] = {NULL, NULL};
     size_t bytes_len[2] = {0, 0};
 
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         struct cairn_checkpoint checkpoint;
 
@@ -173,7 +169,6 @@ keeps_words_of_other_tokenizers(void **unused)
     };
     char folder[] = "/tmp/cairn-mdist-XXXXXX", path[64], command[64];
 
-    (void)unused;
     assert_non_null(mkdtemp(folder));
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct cairn_complaint complaint = {{0}};
@@ -226,7 +221,6 @@ lays_out(void **unused)
         {"flat", "optimizer.state.param.decoder.layers.mlp.linear_fc1.weight", 2 * 5 + 2, 3}};
     char report[512] = "";
 
-    (void)unused;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
             struct cairn_checkpoint checkpoint;
@@ -259,7 +253,6 @@ cuts_experts_as_the_rest(void **unused)
     const char *const state = "exp_avg.*"; /* too little for an optimizer */
     uint32_t halves = 0, dropped = 0;
 
-    (void)unused;
     open_fixture("stacked", &checkpoint);
     checkpoint.complaint = &complaint;
     assert_int_equal(cairn_checkpoint_drop(&checkpoint, &state, 1, &dropped), CAIRN_OK);
@@ -287,7 +280,6 @@ cuts_by_bytes_and_not_by_ranks(void **unused)
     static const uint32_t ranks[] = {1, 1024, 65536};
     size_t pieces[3];
 
-    (void)unused;
     for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
         struct cairn_complaint complaint = {{0}};
         struct cairn_output output = {.format = &cairn_format_megatron_dist};
@@ -382,7 +374,6 @@ orders_buffers_by_spec(void **unused)
         {ATTENTION "linear_qkv.weight", ATTENTION "linear_proj.weight",
          ATTENTION "linear_qkv.layer_norm_weight"}};
 
-    (void)unused;
     for (int local = 0; local < 2; local++) {
         struct cairn_complaint complaint = {{0}};
         struct cairn_output output = {.format = &cairn_format_megatron};
@@ -408,7 +399,6 @@ refuses_unknown_order(void **unused)
     static const char *const others[] = {"decoder.layers.0.mixer.A_log",
                                          "mtp.layers.0.final_layernorm.weight"};
 
-    (void)unused;
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         struct cairn_complaint complaint = {{0}};
         struct cairn_output output = {.format = &cairn_format_megatron};
@@ -436,7 +426,6 @@ refuses_names_of_grouped_experts(void **unused)
     struct cairn_output_options options = {.parallelism = {.tp = 1, .pp = 1}};
     struct cairn_checkpoint checkpoint;
 
-    (void)unused;
     imagine_model("transformer_engine", other, &checkpoint);
     checkpoint.format = &cairn_format_universal;
     checkpoint.complaint = &complaint;
@@ -468,7 +457,6 @@ settles_what_it_knows(void **unused)
     };
     const struct cairn_output_options options = {.parallelism = {.ep = 2}};
 
-    (void)unused;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct cairn_checkpoint checkpoint = {.format = &cairn_format_megatron_dist,
                                               .place.dir_fd = -1};
@@ -518,7 +506,6 @@ knows_keys(void **unused)
     uint64_t numbers[CAIRN_MDIST_STARS_MAX] = {0};
     char key[CAIRN_MDIST_NAME_BYTES_MAX];
 
-    (void)unused;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_true(cairn_mdist_name_of_key(cases[i].key, &name));
         assert_string_equal(name.state, cases[i].state);
