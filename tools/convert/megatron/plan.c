@@ -29,10 +29,19 @@ struct flat {
     enum cairn_dtype dtype;
 };
 
+/* A file of a rank that is being made. */
 struct fill {
     struct cairn_megatron_target *target;
-    const struct flat *flats; /* ("flat", index) */
+    const struct cairn_megatron_rank *rank;
+    struct cairn_pickle *tree;
+    struct flat *flats; /* ("flat", index) */
     uint32_t flat_count;
+    /* of distrib_optim.pt */
+    struct cairn_torch_builder builder;
+    bool *taken;      /* [part_count] */
+    uint32_t *order;  /* [part_count]: each buffer has its own part of it */
+    uint64_t *begins; /* [part_count] */
+    uint32_t order_count;
 };
 
 /* Identities: parts, then flats, then whole tensors. */
@@ -180,18 +189,20 @@ is_first(const struct cairn_megatron_rank *rank)
     return rank->tp == 0 && rank->pp == 0 && rank->ep == 0;
 }
 
-/* Adds a file with a tree, and the pieces of the tensors in it. Complained about. */
+/* Adds a file with the tree, and the pieces of the tensors in it. Complained about. */
 static cairn_err
-fill_add(struct fill *fill, const char *path, struct cairn_pickle *tree,
-         struct cairn_pickle_node *root)
+fill_add(struct fill *fill, const char *file, struct cairn_pickle_node *root)
 {
     struct cairn_megatron_target *target = fill->target;
-    struct cairn_torch_fill carry = {.tree = tree,
+    struct cairn_torch_fill carry = {.tree = fill->tree,
                                      .root = root,
                                      .resolve = resolve,
                                      .context = fill,
-                                     .complaint = fill->target->checkpoint->complaint};
+                                     .complaint = target->checkpoint->complaint};
+    char path[CAIRN_NAME_BYTES_MAX];
 
+    if (!cairn_megatron_path(target->folder, &target->sizes, fill->rank, file, path))
+        return CAIRN_INTERNAL;
     carry.identity_count =
         tensors_begin(fill) + cairn_layout_tensor_count(target->checkpoint->layout);
     return cairn_torch_output_fill(target->output, path, &carry, add_storage);
@@ -243,9 +254,8 @@ static cairn_err
 plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank,
            struct cairn_pickle *tree, struct cairn_pickle_node *const chunks[])
 {
-    struct fill fill = {.target = target};
+    struct fill fill = {.target = target, .rank = rank, .tree = tree};
     struct cairn_pickle_node *root = NULL, *rest = NULL;
-    char path[CAIRN_NAME_BYTES_MAX];
     cairn_err err = cairn_megatron_target_object(target, rank, tree, chunks, &root);
 
     if (!err && is_first(rank))
@@ -254,46 +264,29 @@ plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_ran
         cairn_pickle_set(tree, root, CAIRN_MEGATRON_CARRIED, rest);
     if (!err)
         err = cairn_pickle_done(tree);
-    if (err)
-        return err;
-    return cairn_megatron_path(target->folder, &target->sizes, rank, CAIRN_MEGATRON_MODEL, path)
-               ? fill_add(&fill, path, tree, root)
-               : CAIRN_INTERNAL;
+    return err ? err : fill_add(&fill, CAIRN_MEGATRON_MODEL, root);
 }
 
 /* ---- distrib_optim.pt ---- */
 
-struct optimizer {
-    struct cairn_megatron_target *target;
-    const struct cairn_megatron_rank *rank;
-    struct cairn_pickle *tree;
-    struct cairn_torch_builder builder;
-    bool *taken;      /* [part_count] */
-    uint32_t *order;  /* [part_count]: each buffer has its own part of it */
-    uint64_t *begins; /* [part_count] */
-    uint32_t order_count;
-    struct flat *flats;
-    uint32_t flat_count;
-};
-
 static cairn_err
-add_flats(struct optimizer *optimizer, uint32_t first, uint32_t count, uint64_t elements,
+add_flats(struct fill *fill, uint32_t first, uint32_t count, uint64_t elements,
           struct cairn_pickle_node *dict)
 {
-    const struct cairn_megatron_target *target = optimizer->target;
-    struct cairn_pickle *tree = optimizer->tree;
+    const struct cairn_megatron_target *target = fill->target;
+    struct cairn_pickle *tree = fill->tree;
 
     for (size_t k = 0; k < KEY_COUNT; k++) {
-        uint32_t tensor = fill_state(target, keys[k], optimizer->order[first]);
+        uint32_t tensor = fill_state(target, keys[k], fill->order[first]);
         char number[16];
 
         if (tensor == UINT32_MAX)
             return CAIRN_INVAL;
-        (void)snprintf(number, sizeof(number), "%" PRIu32, optimizer->flat_count);
-        optimizer->flats[optimizer->flat_count++] = (struct flat){
+        (void)snprintf(number, sizeof(number), "%" PRIu32, fill->flat_count);
+        fill->flats[fill->flat_count++] = (struct flat){
             .key = keys[k],
-            .order = optimizer->order + first,
-            .begins = optimizer->begins + first,
+            .order = fill->order + first,
+            .begins = fill->begins + first,
             .count = count,
             .elements = elements,
             .dtype = cairn_output_dtype(target->options,
@@ -307,33 +300,32 @@ add_flats(struct optimizer *optimizer, uint32_t first, uint32_t count, uint64_t 
 
 /* The next buffer of a chunk: its parameters of one dtype; none: *dict is NULL. */
 static cairn_err
-add_buffer(struct optimizer *optimizer, uint32_t chunk, bool expert,
-           struct cairn_pickle_node **dict)
+add_buffer(struct fill *fill, uint32_t chunk, bool expert, struct cairn_pickle_node **dict)
 {
-    struct cairn_megatron_target *target = optimizer->target;
-    struct cairn_pickle *tree = optimizer->tree;
-    uint32_t first = optimizer->order_count, count;
+    struct cairn_megatron_target *target = fill->target;
+    struct cairn_pickle *tree = fill->tree;
+    uint32_t first = fill->order_count, count;
     struct cairn_pickle_node *dtypes[2], *tensors;
     enum cairn_dtype dtype;
     uint64_t elements, bucket = 0;
     cairn_err err;
 
     *dict = NULL;
-    count = cairn_megatron_collect(target->parts, target->part_count, chunk, expert,
-                                   optimizer->taken, optimizer->order + first);
+    count = cairn_megatron_collect(target->parts, target->part_count, chunk, expert, fill->taken,
+                                   fill->order + first);
     if (count == 0)
         return CAIRN_OK;
-    optimizer->order_count += count;
-    dtype = target->parts[optimizer->order[first]].dtype;
-    if (chunk == 0 && optimizer->rank->pp == 0)
+    fill->order_count += count;
+    dtype = target->parts[fill->order[first]].dtype;
+    if (chunk == 0 && fill->rank->pp == 0)
         bucket = cairn_megatron_args_bucket(&target->args, target->sizes.dp);
-    elements = cairn_megatron_buffer(target->parts, optimizer->order + first, count, bucket,
-                                     optimizer->begins + first);
+    elements = cairn_megatron_buffer(target->parts, fill->order + first, count, bucket,
+                                     fill->begins + first);
     tensors = cairn_pickle_dict(tree);
-    err = add_flats(optimizer, first, count, elements, tensors);
-    dtypes[0] = cairn_torch_dtype_node(&optimizer->builder, cairn_torch_dtype_of(dtype));
+    err = add_flats(fill, first, count, elements, tensors);
+    dtypes[0] = cairn_torch_dtype_node(&fill->builder, cairn_torch_dtype_of(dtype));
     dtypes[1] = cairn_torch_dtype_node(
-        &optimizer->builder, cairn_torch_dtype_of(target->args.fp32_gradients ? CAIRN_F32 : dtype));
+        &fill->builder, cairn_torch_dtype_of(target->args.fp32_gradients ? CAIRN_F32 : dtype));
     *dict = cairn_pickle_dict(tree);
     cairn_pickle_put(tree, *dict, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, dtypes, 2),
                      tensors);
@@ -341,18 +333,18 @@ add_buffer(struct optimizer *optimizer, uint32_t chunk, bool expert,
 }
 
 static cairn_err
-make_optimizer(struct optimizer *optimizer, bool expert, struct cairn_pickle_node **state)
+make_optimizer(struct fill *fill, bool expert, struct cairn_pickle_node **state)
 {
-    struct cairn_pickle *tree = optimizer->tree;
+    struct cairn_pickle *tree = fill->tree;
     uint32_t buffer = 0, chunk = 0;
     cairn_err err = CAIRN_OK;
 
     *state = cairn_pickle_dict(tree);
     cairn_pickle_set(tree, *state, "buckets_coalesced", cairn_pickle_bool(tree, true));
-    while (chunk < optimizer->target->sizes.vpp && !err) {
+    while (chunk < fill->target->sizes.vpp && !err) {
         struct cairn_pickle_node *dict;
 
-        err = add_buffer(optimizer, chunk, expert, &dict);
+        err = add_buffer(fill, chunk, expert, &dict);
         if (dict)
             cairn_pickle_put(tree, *state, cairn_pickle_int(tree, buffer++), dict);
         else
@@ -364,71 +356,54 @@ make_optimizer(struct optimizer *optimizer, bool expert, struct cairn_pickle_nod
 /* One dict; or with an optimizer for experts a list, in which the other is where data-parallel rank
  * 0 of the other parameters is. */
 static cairn_err
-make_state(struct optimizer *optimizer, struct cairn_pickle_node **root)
+make_state(struct fill *fill, struct cairn_pickle_node **root)
 {
-    const struct cairn_megatron_target *target = optimizer->target;
+    const struct cairn_megatron_target *target = fill->target;
     const struct cairn_parallelism *sizes = &target->sizes;
-    const struct cairn_megatron_rank *rank = optimizer->rank;
+    const struct cairn_megatron_rank *rank = fill->rank;
     struct cairn_pickle_node *items[2];
     cairn_err err = CAIRN_OK;
 
     if (sizes->ep == 1 || target->expert_count == 0)
-        return make_optimizer(optimizer, false, root);
-    items[0] = items[1] = cairn_pickle_none(optimizer->tree);
+        return make_optimizer(fill, false, root);
+    items[0] = items[1] = cairn_pickle_none(fill->tree);
     if (cairn_megatron_is_file(sizes, rank->tp, rank->ep, sizes->tp))
-        err = make_optimizer(optimizer, false, &items[0]);
+        err = make_optimizer(fill, false, &items[0]);
     if (!err && cairn_megatron_is_file(sizes, rank->tp, rank->ep, sizes->etp * sizes->ep))
-        err = make_optimizer(optimizer, true, &items[1]);
+        err = make_optimizer(fill, true, &items[1]);
     if (items[0]->kind == CAIRN_PICKLE_NONE && items[1]->kind == CAIRN_PICKLE_NONE)
         *root = NULL; /* Megatron-LM writes no such file */
     else
-        *root = cairn_pickle_sequence(optimizer->tree, CAIRN_PICKLE_LIST, items, 2);
+        *root = cairn_pickle_sequence(fill->tree, CAIRN_PICKLE_LIST, items, 2);
     return err;
-}
-
-static cairn_err
-fill_optim(struct optimizer *optimizer)
-{
-    struct cairn_megatron_target *target = optimizer->target;
-    struct fill fill = {.target = target};
-    struct cairn_pickle_node *root = NULL;
-    char path[CAIRN_NAME_BYTES_MAX];
-    cairn_err err = make_state(optimizer, &root);
-
-    if (!err)
-        err = cairn_pickle_done(optimizer->tree);
-    if (err || !root)
-        return err;
-    fill.flats = optimizer->flats;
-    fill.flat_count = optimizer->flat_count;
-    return cairn_megatron_path(target->folder, &target->sizes, optimizer->rank,
-                               CAIRN_MEGATRON_OPTIM, path)
-               ? fill_add(&fill, path, optimizer->tree, root)
-               : CAIRN_INTERNAL;
 }
 
 static cairn_err
 plan_optim(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank)
 {
     struct cairn_pickle tree;
-    struct optimizer optimizer = {.target = target, .rank = rank, .tree = &tree};
+    struct cairn_pickle_node *root = NULL;
+    struct fill fill = {.target = target, .rank = rank, .tree = &tree};
     size_t count = (size_t)target->part_count + 1;
     cairn_err err;
 
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    cairn_torch_builder_init(&optimizer.builder, &tree);
-    optimizer.taken = calloc(count, sizeof(*optimizer.taken));
-    optimizer.order = calloc(count, sizeof(*optimizer.order));
-    optimizer.begins = calloc(count, sizeof(*optimizer.begins));
-    optimizer.flats = calloc(KEY_COUNT * count, sizeof(*optimizer.flats));
-    err = optimizer.taken && optimizer.order && optimizer.begins && optimizer.flats
-              ? fill_optim(&optimizer)
-              : CAIRN_NOMEM;
+    cairn_torch_builder_init(&fill.builder, &tree);
+    fill.taken = calloc(count, sizeof(*fill.taken));
+    fill.order = calloc(count, sizeof(*fill.order));
+    fill.begins = calloc(count, sizeof(*fill.begins));
+    fill.flats = calloc(KEY_COUNT * count, sizeof(*fill.flats));
+    err = fill.taken && fill.order && fill.begins && fill.flats ? make_state(&fill, &root)
+                                                                : CAIRN_NOMEM;
+    if (!err)
+        err = cairn_pickle_done(&tree);
+    if (!err && root)
+        err = fill_add(&fill, CAIRN_MEGATRON_OPTIM, root);
     cairn_pickle_fini(&tree);
-    free(optimizer.taken);
-    free(optimizer.order);
-    free(optimizer.begins);
-    free(optimizer.flats);
+    free(fill.taken);
+    free(fill.order);
+    free(fill.begins);
+    free(fill.flats);
     return err;
 }
 

@@ -23,12 +23,6 @@ struct object {
     struct cairn_pickle_node *root;
 };
 
-struct taking {
-    const struct cairn_checkpoint *source;
-    const struct cairn_output_options *options;
-    struct cairn_mdist_megatron *out;
-};
-
 void
 cairn_mdist_megatron_fini(struct cairn_mdist_megatron *made)
 {
@@ -47,15 +41,15 @@ static cairn_err
 add_bytes(struct cairn_mdist_made **list, uint32_t *count, const char *name, uint8_t *bytes,
           size_t bytes_len)
 {
-    struct cairn_mdist_made *made;
+    struct cairn_mdist_made *added;
 
     if (!cairn_array_grow(list, *count, sizeof(**list))) {
         free(bytes);
         return CAIRN_NOMEM;
     }
-    made = &(*list)[(*count)++];
-    *made = (struct cairn_mdist_made){.bytes = bytes, .bytes_len = bytes_len};
-    (void)snprintf(made->name, sizeof(made->name), "%s", name);
+    added = &(*list)[(*count)++];
+    *added = (struct cairn_mdist_made){.bytes = bytes, .bytes_len = bytes_len};
+    (void)snprintf(added->name, sizeof(added->name), "%s", name);
     return CAIRN_OK;
 }
 
@@ -75,16 +69,16 @@ add_made(struct cairn_mdist_made **list, uint32_t *count, const char *name,
 /* ---- objects of ranks ---- */
 
 static cairn_err
-load_object(const struct taking *taking, struct object *object)
+load_object(const struct cairn_mdist_megatron *made, struct object *object)
 {
-    const char *name = cairn_layout_tensor(taking->source->layout, object->tensor)->name;
+    const char *name = cairn_layout_tensor(made->source->layout, object->tensor)->name;
     cairn_err err;
 
     cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_opaque_read(taking->source, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &object->tree,
+    err = cairn_opaque_read(made->source, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &object->tree,
                             &object->root);
     if (!err && !cairn_pickle_pairs(object->root))
-        err = cairn_refuse(taking->source, CAIRN_CORRUPT, "%s: expected a dict", name);
+        err = cairn_refuse(made->source, CAIRN_CORRUPT, "%s: expected a dict", name);
     return err;
 }
 
@@ -100,9 +94,9 @@ compare_objects(const void *left, const void *right)
 
 /* All carried objects, by stage, tensor- and expert-parallel rank; the caller frees *objects. */
 static cairn_err
-list_objects(const struct taking *taking, struct object **objects, uint32_t *count)
+list_objects(const struct cairn_mdist_megatron *made, struct object **objects, uint32_t *count)
 {
-    const struct cairn_layout *layout = taking->source->layout;
+    const struct cairn_layout *layout = made->source->layout;
     uint32_t tensors = cairn_layout_tensor_count(layout);
 
     *count = 0;
@@ -151,13 +145,14 @@ has_experts(const struct cairn_layout *layout)
 
 /* The optimizer's settings, for the expert parallelism that was asked for. */
 static struct cairn_pickle_node *
-settle(const struct taking *taking, struct cairn_pickle *tree, struct cairn_pickle_node *settings)
+settle(const struct cairn_mdist_megatron *made, struct cairn_pickle *tree,
+       struct cairn_pickle_node *settings)
 {
-    uint32_t ep = taking->options->parallelism.ep;
+    uint32_t ep = made->options->parallelism.ep;
 
     if (ep > 0)
         settings = cairn_megatron_settings_for(tree, settings,
-                                               ep > 1 && has_experts(taking->source->layout));
+                                               ep > 1 && has_experts(made->source->layout));
     return cairn_megatron_settings_reshardable(tree, settings);
 }
 
@@ -181,66 +176,63 @@ is_reshardable(const struct cairn_pickle_node *settings)
 
 /* Those of a distributed checkpoint, if expert parallelism changes. */
 static cairn_err
-retake_settings(struct taking *taking)
+retake_settings(struct cairn_mdist_megatron *made)
 {
-    struct object object = {
-        .tensor = cairn_layout_tensor_find(taking->source->layout, "optimizer.pickle")};
-    struct cairn_mdist_megatron *out = taking->out;
+    struct object object = {.tensor =
+                                cairn_layout_tensor_find(made->source->layout, "optimizer.pickle")};
     struct cairn_pickle_node *settings;
     cairn_err err;
 
-    if (object.tensor == UINT32_MAX || taking->options->parallelism.ep == 0)
+    if (object.tensor == UINT32_MAX || made->options->parallelism.ep == 0)
         return CAIRN_OK;
-    err = load_object(taking, &object);
+    err = load_object(made, &object);
     if (!err && is_reshardable(object.root)) {
         settings =
-            settle(taking, &object.tree, cairn_megatron_settings_plain(&object.tree, object.root));
-        err = add_made(&out->values, &out->value_count, "optimizer", &object.tree, settings);
-        out->dissolved[object.tensor] = true;
+            settle(made, &object.tree, cairn_megatron_settings_plain(&object.tree, object.root));
+        err = add_made(&made->values, &made->value_count, "optimizer", &object.tree, settings);
+        made->dissolved[object.tensor] = true;
     }
     cairn_pickle_fini(&object.tree);
     return err;
 }
 
 static cairn_err
-take_value(struct taking *taking, struct object *first, const char *key,
+take_value(struct cairn_mdist_megatron *made, struct object *first, const char *key,
            struct cairn_pickle_node *value)
 {
-    struct cairn_mdist_megatron *out = taking->out;
     char name[CAIRN_NAME_BYTES_MAX + sizeof(".pickle")];
 
     (void)snprintf(name, sizeof(name), "%s.pickle", key);
-    if (strchr(key, '/') || cairn_layout_tensor_find(taking->source->layout, name) != UINT32_MAX)
-        return cairn_refuse(taking->source, CAIRN_INVAL,
+    if (strchr(key, '/') || cairn_layout_tensor_find(made->source->layout, name) != UINT32_MAX)
+        return cairn_refuse(made->source, CAIRN_INVAL,
                             "%s of the first rank's object cannot be a value of " CAIRN_MDIST_COMMON
                             "; leave it out with --drop",
                             key);
     if (strcmp(key, "optimizer") == 0)
-        value = settle(taking, &first->tree, value);
-    return add_made(&out->values, &out->value_count, key, &first->tree, value);
+        value = settle(made, &first->tree, value);
+    return add_made(&made->values, &made->value_count, key, &first->tree, value);
 }
 
 static cairn_err
-take_values(struct taking *taking, struct object *first)
+take_values(struct cairn_mdist_megatron *made, struct object *first)
 {
     const struct cairn_pickle_node *pairs = cairn_pickle_pairs(first->root);
-    struct cairn_mdist_megatron *out = taking->out;
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; i < pairs->count && !err; i++) {
         char key[CAIRN_NAME_BYTES_MAX - sizeof(".pickle")];
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)))
-            return cairn_refuse(taking->source, CAIRN_CORRUPT,
+            return cairn_refuse(made->source, CAIRN_CORRUPT,
                                 "the first rank's object has a key that is not a text (a %s)",
                                 cairn_pickle_kind_name(pairs->items[2 * i]));
         if (!is_empty_key(key) && strcmp(key, RNG_KEY) != 0)
-            err = take_value(taking, first, key, pairs->items[2 * i + 1]);
+            err = take_value(made, first, key, pairs->items[2 * i + 1]);
     }
     if (!err && cairn_pickle_get(first->root, "optimizer") &&
         !cairn_megatron_plain(cairn_pickle_get(first->root, "optimizer")) &&
         !cairn_pickle_get(first->root, CAIRN_MEGATRON_CONTENT))
-        err = add_made(&out->values, &out->value_count, CAIRN_MEGATRON_CONTENT, &first->tree,
+        err = add_made(&made->values, &made->value_count, CAIRN_MEGATRON_CONTENT, &first->tree,
                        cairn_megatron_settings_content(&first->tree));
     return err;
 }
@@ -279,9 +271,9 @@ write_rest(struct object *object, uint8_t **bytes, size_t *bytes_len)
 
 /* The RNG states of a pair of stage and tensor-parallel rank, as Megatron-Core shards them. */
 static cairn_err
-take_states(struct taking *taking, struct object *object, const struct cairn_parallelism *sizes)
+take_states(struct cairn_mdist_megatron *made, struct object *object,
+            const struct cairn_parallelism *sizes)
 {
-    struct cairn_mdist_megatron *out = taking->out;
     struct cairn_pickle_node *states = cairn_pickle_get(object->root, RNG_KEY);
     char name[64];
 
@@ -290,15 +282,15 @@ take_states(struct taking *taking, struct object *object, const struct cairn_par
     (void)snprintf(name, sizeof(name),
                    RNG_KEY "/shard_%" PRIu32 ".%" PRIu32 "_%" PRIu32 ".%" PRIu32, object->rank.pp,
                    object->rank.tp, sizes->pp, sizes->tp);
-    return add_made(&out->objects, &out->object_count, name, &object->tree,
+    return add_made(&made->objects, &made->object_count, name, &object->tree,
                     cairn_pickle_sequence(&object->tree, CAIRN_PICKLE_LIST, &states, 1));
 }
 
 /* What a rank says beside its RNG states is written where the first does not say the same. */
 static cairn_err
-take_rest(struct taking *taking, struct object *object, const uint8_t *first, size_t first_bytes)
+take_rest(struct cairn_mdist_megatron *made, struct object *object, const uint8_t *first,
+          size_t first_bytes)
 {
-    struct cairn_mdist_megatron *out = taking->out;
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     char name[96];
@@ -311,11 +303,12 @@ take_rest(struct taking *taking, struct object *object, const uint8_t *first, si
     (void)snprintf(name, sizeof(name),
                    "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/megatron/common/shard_0_1",
                    object->rank.tp, object->rank.pp, object->rank.ep);
-    return add_bytes(&out->objects, &out->object_count, name, bytes, bytes_len);
+    return add_bytes(&made->objects, &made->object_count, name, bytes, bytes_len);
 }
 
 static cairn_err
-take_ranks(struct taking *taking, struct object *objects, uint32_t count, struct object *first)
+take_ranks(struct cairn_mdist_megatron *made, struct object *objects, uint32_t count,
+           struct object *first)
 {
     struct cairn_megatron_args args;
     struct cairn_parallelism sizes;
@@ -331,20 +324,20 @@ take_ranks(struct taking *taking, struct object *objects, uint32_t count, struct
         if (objects[i].rank.pp >= sizes.pp)
             sizes.pp = objects[i].rank.pp + 1;
     }
-    err = take_states(taking, first, &sizes);
+    err = take_states(made, first, &sizes);
     if (!err)
         err = write_rest(first, &rest, &rest_bytes);
     for (uint32_t i = 1; i < count && !err; i++) {
         if (objects[i].rank.pp == objects[i - 1].rank.pp &&
             objects[i].rank.tp == objects[i - 1].rank.tp)
             continue; /* of another expert-parallel rank, whose states have no place: carried */
-        err = load_object(taking, &objects[i]);
+        err = load_object(made, &objects[i]);
         if (!err)
-            err = take_states(taking, &objects[i], &sizes);
+            err = take_states(made, &objects[i], &sizes);
         if (!err)
-            err = take_rest(taking, &objects[i], rest, rest_bytes);
+            err = take_rest(made, &objects[i], rest, rest_bytes);
         cairn_pickle_fini(&objects[i].tree);
-        taking->out->dissolved[objects[i].tensor] = true;
+        made->dissolved[objects[i].tensor] = true;
     }
     free(rest);
     return err;
@@ -357,26 +350,25 @@ cairn_mdist_megatron_take(const struct cairn_checkpoint *source,
                           const struct cairn_output_options *options,
                           struct cairn_mdist_megatron *out)
 {
-    struct taking taking = {source, options, out};
     struct object *objects = NULL;
     uint32_t count = 0;
     cairn_err err;
 
-    memset(out, 0, sizeof(*out));
+    *out = (struct cairn_mdist_megatron){.source = source, .options = options};
     out->dissolved =
         calloc((size_t)cairn_layout_tensor_count(source->layout) + 1, sizeof(*out->dissolved));
     if (!out->dissolved)
         return CAIRN_NOMEM;
     if (cairn_layout_tensor_find(source->layout, CAIRN_MEGATRON_COMMON) == UINT32_MAX ||
         cairn_layout_tensor_find(source->layout, "args.pickle") != UINT32_MAX)
-        return retake_settings(&taking);
-    err = list_objects(&taking, &objects, &count);
+        return retake_settings(out);
+    err = list_objects(out, &objects, &count);
     if (!err)
-        err = load_object(&taking, &objects[0]); /* ranks (0, 0, 0) sort first */
+        err = load_object(out, &objects[0]); /* ranks (0, 0, 0) sort first */
     if (!err)
-        err = take_values(&taking, &objects[0]);
+        err = take_values(out, &objects[0]);
     if (!err)
-        err = take_ranks(&taking, objects, count, &objects[0]);
+        err = take_ranks(out, objects, count, &objects[0]);
     if (!err)
         out->dissolved[objects[0].tensor] = true;
     if (count > 0)

@@ -20,6 +20,8 @@ struct cairn_mdist_made {
 
 /* All zero is the empty value. */
 struct cairn_mdist_megatron {
+    const struct cairn_checkpoint *source;
+    const struct cairn_output_options *options;
     struct cairn_mdist_made *values;  /* of common.pt, by key */
     struct cairn_mdist_made *objects; /* by the key of .metadata */
     uint32_t value_count, object_count;
