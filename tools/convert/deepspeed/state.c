@@ -165,39 +165,15 @@ cairn_deepspeed_agree(struct cairn_deepspeed_state *state, const char *where, ui
     return CAIRN_OK;
 }
 
-/* Rank 0 alone knows which parameters are shared; where ranks are compared, that is left out. */
+/* What rank 0 alone knows; where objects are compared, that is left out. */
 static void
-leave_out_shared(struct cairn_torch_source *source)
+leave_out_own(struct cairn_torch_source *source)
 {
     struct cairn_pickle_node *shared = cairn_pickle_get(source->torch.root, "shared_params");
 
     if (shared && shared->kind == CAIRN_PICKLE_DICT)
         shared->count = 0;
-}
-
-/* What the others' objects are compared with. */
-static cairn_err
-keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *source, int which)
-{
-    leave_out_shared(source);
     cairn_torch_carry_replace(source->torch.root, CAIRN_DEEPSPEED_CARRIED, NULL);
-    return cairn_pickle_write(&source->torch.tree, source->torch.root, &state->carried[which],
-                              &state->carried_bytes[which], NULL);
-}
-
-/* A later part's first rank's object, which is carried where it differs from the first part's. */
-static cairn_err
-carry_part(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
-           struct cairn_torch_source *source, int which, const char *own)
-{
-    cairn_err err = keep_common(state, source, which);
-
-    if (err || (state->carried_bytes[which] == state->first->carried_bytes[which] &&
-                memcmp(state->carried[which], state->first->carried[which],
-                       state->carried_bytes[which]) == 0))
-        return err;
-    return cairn_checkpoint_add_opaque(checkpoint, own, state->carried[which],
-                                       state->carried_bytes[which]);
 }
 
 cairn_err
@@ -205,6 +181,8 @@ cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspee
                       struct cairn_torch_source *source, int which, uint32_t rank)
 {
     const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
+    /* an object is carried only if this part's first rank, or the first part, has another */
+    const struct cairn_deepspeed_state *like = rank > 0 ? state : state->cut ? state->first : NULL;
     char scope[CAIRN_NAME_BYTES_MAX], own[CAIRN_NAME_BYTES_MAX];
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
@@ -212,25 +190,18 @@ cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint, struct cairn_deepspee
 
     cairn_deepspeed_scoped(state->part, rank, CAIRN_DEEPSPEED_SCOPE, scope);
     cairn_deepspeed_scoped(state->part, rank, name, own);
-    if (rank > 0)
-        leave_out_shared(source);
+    if (like)
+        leave_out_own(source);
     err = cairn_torch_source_carry(checkpoint, source, scope, &bytes, &bytes_len);
-    if (err)
-        return err;
-    if (rank == 0 && state->first && state->cut) {
-        free(bytes);
-        return carry_part(checkpoint, state, source, which, own);
-    }
-    if (rank == 0) {
-        err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len);
-        free(bytes);
-        return err ? err : keep_common(state, source, which);
-    }
-    if (bytes_len != state->carried_bytes[which] ||
-        memcmp(bytes, state->carried[which], bytes_len) != 0)
+    if (!err && (!like || bytes_len != like->carried_bytes[which] ||
+                 memcmp(bytes, like->carried[which], bytes_len) != 0))
         err = cairn_checkpoint_add_opaque(checkpoint, own, bytes, bytes_len);
     free(bytes);
-    return err;
+    if (err || rank > 0)
+        return err;
+    leave_out_own(source);
+    return cairn_pickle_write(&source->torch.tree, source->torch.root, &state->carried[which],
+                              &state->carried_bytes[which], NULL);
 }
 
 /* ---- the end ---- */
