@@ -17,12 +17,14 @@
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/megatron/state.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/write.h"
+#include "tools/convert/pickle/compare.h"
 #include "tools/convert/state/steps.h"
 #include "tools/convert/state/opaque_tree.h"
 
 #define MOMENT "exp_avg."
 #define MASTER "fp32."
+
+enum { KEY_BYTES = 64 };
 
 enum decay { DECAYED, NOT_DECAYED, DECAYS };
 
@@ -94,34 +96,22 @@ copy_group(struct cairn_pickle *tree, const struct cairn_pickle_node *group)
     return copy;
 }
 
-/* Whether two groups differ in nothing but their parameters. */
+/* Whether two groups differ in nothing but their parameters; *key: the first difference. */
 static cairn_err
 compare_groups(struct cairn_pickle *tree, const struct cairn_pickle_node *left,
-               const struct cairn_pickle_node *right, bool *same)
+               const struct cairn_pickle_node *right, char key[KEY_BYTES], bool *same)
 {
-    const struct cairn_pickle_node *groups[2] = {left, right};
-    uint8_t *bytes[2] = {NULL, NULL};
-    size_t bytes_len[2] = {0, 0};
-    cairn_err err = CAIRN_OK;
+    const struct cairn_pickle_node *one = copy_group(tree, left), *other = copy_group(tree, right);
+    cairn_err err = cairn_pickle_done(tree);
 
-    for (size_t i = 0; i < 2 && !err; i++) {
-        const struct cairn_pickle_node *copy = copy_group(tree, groups[i]);
-
-        err = cairn_pickle_done(tree);
-        if (!err)
-            err = cairn_pickle_write(tree, copy, &bytes[i], &bytes_len[i], NULL);
-    }
-    *same = !err && bytes_len[0] == bytes_len[1] && memcmp(bytes[0], bytes[1], bytes_len[0]) == 0;
-    free(bytes[0]);
-    free(bytes[1]);
-    return err;
+    return err ? err : cairn_pickle_compare(tree, one, other, true, key, KEY_BYTES, same);
 }
 
 static cairn_err
 choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member)
 {
     const struct cairn_pickle_node *known = make->job.groups->items[group];
-    char name[CAIRN_NAME_BYTES_MAX];
+    char name[CAIRN_NAME_BYTES_MAX], key[KEY_BYTES];
     uint32_t tensor = UINT32_MAX;
     enum decay decay;
     bool same = true;
@@ -142,14 +132,14 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     if (!make->chosen[decay])
         make->chosen[decay] = known;
     if (make->chosen[decay] != known)
-        err = compare_groups(&make->job.tree, make->chosen[decay], known, &same);
+        err = compare_groups(&make->job.tree, make->chosen[decay], known, key, &same);
     if (!err && !same)
         err = cairn_refuse(
             make->checkpoint, CAIRN_INVAL,
             "group %" PRIu32
-            " of the optimizer, that of %s, has other hyperparameters than one before it, and "
+            " of the optimizer, that of %s, has other hyperparameters (%s) than one before it, and "
             "Megatron-LM has one group of matrices and one of vectors; give these with --job FILE",
-            group, name);
+            group, name, key);
     return err;
 }
 

@@ -10,6 +10,7 @@
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/megatron/plain.h"
 #include "tools/convert/core/numbers.h"
+#include "tools/convert/pickle/compare.h"
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/state/opaque_tree.h"
 
@@ -36,34 +37,21 @@ cairn_mdist_megatron_fini(struct cairn_mdist_megatron *made)
     memset(made, 0, sizeof(*made));
 }
 
-/* Takes over `bytes`, also on failure. */
-static cairn_err
-add_bytes(struct cairn_mdist_made **list, uint32_t *count, const char *name, uint8_t *bytes,
-          size_t bytes_len)
-{
-    struct cairn_mdist_made *added;
-
-    if (!cairn_array_grow(list, *count, sizeof(**list))) {
-        free(bytes);
-        return CAIRN_NOMEM;
-    }
-    added = &(*list)[(*count)++];
-    *added = (struct cairn_mdist_made){.bytes = bytes, .bytes_len = bytes_len};
-    (void)snprintf(added->name, sizeof(added->name), "%s", name);
-    return CAIRN_OK;
-}
-
 static cairn_err
 add_made(struct cairn_mdist_made **list, uint32_t *count, const char *name,
          const struct cairn_pickle *tree, const struct cairn_pickle_node *node)
 {
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
+    struct cairn_mdist_made *added;
     cairn_err err = cairn_pickle_done(tree);
 
-    if (!err)
-        err = cairn_pickle_write(tree, node, &bytes, &bytes_len, NULL);
-    return err ? err : add_bytes(list, count, name, bytes, bytes_len);
+    if (err)
+        return err;
+    if (!cairn_array_grow(list, *count, sizeof(**list)))
+        return CAIRN_NOMEM;
+    added = &(*list)[(*count)++];
+    memset(added, 0, sizeof(*added));
+    (void)snprintf(added->name, sizeof(added->name), "%s", name);
+    return cairn_pickle_write(tree, node, &added->bytes, &added->bytes_len, NULL);
 }
 
 /* ---- objects of ranks ---- */
@@ -260,15 +248,6 @@ rest_of(struct object *object)
     return copy;
 }
 
-static cairn_err
-write_rest(struct object *object, uint8_t **bytes, size_t *bytes_len)
-{
-    struct cairn_pickle_node *rest = rest_of(object);
-    cairn_err err = cairn_pickle_done(&object->tree);
-
-    return err ? err : cairn_pickle_write(&object->tree, rest, bytes, bytes_len, NULL);
-}
-
 /* The RNG states of a pair of stage and tensor-parallel rank, as Megatron-Core shards them. */
 static cairn_err
 take_states(struct cairn_mdist_megatron *made, struct object *object,
@@ -288,22 +267,22 @@ take_states(struct cairn_mdist_megatron *made, struct object *object,
 
 /* What a rank says beside its RNG states is written where the first does not say the same. */
 static cairn_err
-take_rest(struct cairn_mdist_megatron *made, struct object *object, const uint8_t *first,
-          size_t first_bytes)
+take_rest(struct cairn_mdist_megatron *made, struct object *object,
+          const struct cairn_pickle_node *first)
 {
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
-    char name[96];
-    cairn_err err = write_rest(object, &bytes, &bytes_len);
+    struct cairn_pickle_node *rest = rest_of(object);
+    char name[96], path[1];
+    bool same = false;
+    cairn_err err = cairn_pickle_done(&object->tree);
 
-    if (err || (bytes_len == first_bytes && memcmp(bytes, first, bytes_len) == 0)) {
-        free(bytes);
+    if (!err)
+        err = cairn_pickle_compare(&object->tree, rest, first, true, path, sizeof(path), &same);
+    if (err || same)
         return err;
-    }
     (void)snprintf(name, sizeof(name),
                    "rank%" PRIu32 "_%" PRIu32 "_%" PRIu32 "/megatron/common/shard_0_1",
                    object->rank.tp, object->rank.pp, object->rank.ep);
-    return add_bytes(&made->objects, &made->object_count, name, bytes, bytes_len);
+    return add_made(&made->objects, &made->object_count, name, &object->tree, rest);
 }
 
 static cairn_err
@@ -312,8 +291,7 @@ take_ranks(struct cairn_mdist_megatron *made, struct object *objects, uint32_t c
 {
     struct cairn_megatron_args args;
     struct cairn_parallelism sizes;
-    uint8_t *rest = NULL;
-    size_t rest_bytes = 0;
+    struct cairn_pickle_node *rest;
     cairn_err err;
 
     cairn_megatron_args_read(cairn_pickle_get(first->root, "args"), &args);
@@ -325,8 +303,9 @@ take_ranks(struct cairn_mdist_megatron *made, struct object *objects, uint32_t c
             sizes.pp = objects[i].rank.pp + 1;
     }
     err = take_states(made, first, &sizes);
+    rest = rest_of(first);
     if (!err)
-        err = write_rest(first, &rest, &rest_bytes);
+        err = cairn_pickle_done(&first->tree);
     for (uint32_t i = 1; i < count && !err; i++) {
         if (objects[i].rank.pp == objects[i - 1].rank.pp &&
             objects[i].rank.tp == objects[i - 1].rank.tp)
@@ -335,11 +314,10 @@ take_ranks(struct cairn_mdist_megatron *made, struct object *objects, uint32_t c
         if (!err)
             err = take_states(made, &objects[i], &sizes);
         if (!err)
-            err = take_rest(made, &objects[i], rest, rest_bytes);
+            err = take_rest(made, &objects[i], rest);
         cairn_pickle_fini(&objects[i].tree);
         made->dissolved[objects[i].tensor] = true;
     }
-    free(rest);
     return err;
 }
 
