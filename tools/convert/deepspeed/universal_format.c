@@ -459,30 +459,29 @@ read_step(struct reading *reading, const struct cairn_torch_source *source, uint
     struct cairn_deepspeed_scalar scalar = {.key = "step", .group = group};
     char name[CAIRN_NAME_BYTES_MAX + 8];
     uint32_t index;
-    uint64_t number;
-    cairn_err err;
+    uint64_t number = 0;
+    cairn_err err = CAIRN_OK;
 
-    if (!tensor) {
-        if (!cairn_pickle_u64(source->torch.root, &number))
-            return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
-                                     "is neither a number nor a tensor of one element");
-        memcpy(scalar.value, &number, sizeof(number));
-        return cairn_deepspeed_agree(&reading->state, source->path, parameter == first ? 0 : 1,
-                                     &scalar, reading->checkpoint->complaint);
-    }
-    if (tensor->view.dims != 0 || tensor->view.dtype->dtype == 0)
+    if (!tensor && !cairn_pickle_u64(source->torch.root, &number))
+        return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
+                                 "is neither a number nor a tensor of one element");
+    if (tensor && (tensor->view.dims != 0 || tensor->view.dtype->dtype == 0))
         return cairn_refuse_file(reading->checkpoint, source->path, CAIRN_CORRUPT,
                                  "is not a tensor of one element");
-    err = cairn_torch_source_load(reading->checkpoint, source, tensor, scalar.value,
-                                  sizeof(scalar.value));
+    if (tensor)
+        err = cairn_torch_source_load(reading->checkpoint, source, tensor, scalar.value,
+                                      sizeof(scalar.value));
+    else
+        memcpy(scalar.value, &number, sizeof(number));
     if (!err)
         err = cairn_deepspeed_agree(&reading->state, source->path, parameter == first ? 0 : 1,
                                     &scalar, reading->checkpoint->complaint);
+    if (err || !tensor)
+        return err;
     (void)snprintf(name, sizeof(name), "step.%s", first->name);
     index = cairn_layout_tensor_find(reading->checkpoint->layout, name);
     (void)snprintf(name, sizeof(name), "step.%s", parameter->name);
-    return err ? err
-               : cairn_deepspeed_add_scalar(reading->checkpoint, source, tensor, name, &index);
+    return cairn_deepspeed_add_scalar(reading->checkpoint, source, tensor, name, &index);
 }
 
 static cairn_err

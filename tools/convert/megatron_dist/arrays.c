@@ -44,8 +44,9 @@ compare_members(const void *left, const void *right, void *bits)
     return 0;
 }
 
-static bool
-same_numbers(const struct cairn_mdist_member *a, const struct cairn_mdist_member *b, uint32_t bits)
+bool
+cairn_mdist_same_numbers(const struct cairn_mdist_member *a, const struct cairn_mdist_member *b,
+                         uint32_t bits)
 {
     for (uint32_t d = 0; d < CAIRN_MDIST_STARS_MAX; d++)
         if ((bits >> d & 1) && a->numbers[d] != b->numbers[d])
@@ -156,7 +157,7 @@ is_regular(struct cairn_mdist_member *members, size_t count, uint32_t stars, uin
 
     qsort_r(members, count, sizeof(*members), compare_members, &others);
     for (size_t i = 1; i < count; i++)
-        combinations += !same_numbers(&members[i - 1], &members[i], others);
+        combinations += !cairn_mdist_same_numbers(&members[i - 1], &members[i], others);
     return extent <= count && combinations * extent == count;
 }
 

@@ -46,4 +46,8 @@ CAIRN_MUST_CHECK cairn_err cairn_mdist_arrays_find(const struct cairn_checkpoint
                                                    struct cairn_mdist_arrays *out);
 void cairn_mdist_arrays_fini(struct cairn_mdist_arrays *arrays);
 
+/* Whether two members have the same numbers at the stars whose bits are set. */
+bool cairn_mdist_same_numbers(const struct cairn_mdist_member *a,
+                              const struct cairn_mdist_member *b, uint32_t bits);
+
 #endif

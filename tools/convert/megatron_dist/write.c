@@ -444,16 +444,6 @@ add_members(struct planning *planning, const struct cairn_mdist_pattern *pattern
     return err ? err : add_array(planning, half, pattern, members, count, rows, rows);
 }
 
-static bool
-same_array(const struct cairn_mdist_pattern *pattern, const struct cairn_mdist_member *a,
-           const struct cairn_mdist_member *b)
-{
-    for (uint32_t d = 0; d < pattern->name->stars; d++)
-        if (!(pattern->stacked >> d & 1) && a->numbers[d] != b->numbers[d])
-            return false;
-    return true;
-}
-
 /* Extra states of modules, for a source that Megatron-Core did not save. */
 static cairn_err
 add_extra_states(struct planning *planning, const struct cairn_mdist_pattern *pattern)
@@ -484,7 +474,8 @@ add_arrays(struct planning *planning, const bool *take)
         size_t from = 0;
 
         for (size_t to = 1; to <= pattern->count && !err; to++)
-            if (to == pattern->count || !same_array(pattern, &members[from], &members[to])) {
+            if (to == pattern->count ||
+                !cairn_mdist_same_numbers(&members[from], &members[to], ~pattern->stacked)) {
                 err = add_members(planning, pattern, members + from, to - from);
                 from = to;
             }
