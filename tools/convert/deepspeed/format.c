@@ -13,7 +13,6 @@
 #include "tools/convert/core/format.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/deepspeed/files.h"

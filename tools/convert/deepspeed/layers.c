@@ -15,14 +15,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "snapshot/box.h"
 #include "tools/convert/core/name_set.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/deepspeed/files.h"
-#include "tools/convert/core/numbers.h"
 
 cairn_err
 cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,

@@ -1,9 +1,7 @@
 /* tools/convert/deepspeed/objects.c - the objects of model_states and optim_states for a checkpoint
  * that did not come from DeepSpeed. Keys are in the order in which DeepSpeed writes them. */
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -11,8 +9,6 @@
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/torch/carry.h"
 #include "tools/convert/state/opaque_tree.h"
-#include "tools/convert/pickle/read.h"
-#include "tools/convert/pickle/write.h"
 #include "tools/convert/deepspeed/make.h"
 
 /* Whose files these are in form; DeepSpeed refuses what says no version. */

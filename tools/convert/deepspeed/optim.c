@@ -4,10 +4,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "snapshot/box.h"
 
 struct reading {

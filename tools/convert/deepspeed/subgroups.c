@@ -7,7 +7,6 @@
 #include "tools/convert/deepspeed/subgroups.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/pickle/read.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/deepspeed/files.h"

@@ -9,7 +9,6 @@
 
 #include "snapshot/box.h"
 #include "tools/convert/state/job_file.h"
-#include "tools/convert/core/numbers.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/deepspeed/state.h"
 #include "tools/convert/torch/carry.h"

@@ -3,9 +3,7 @@
 #include "tools/convert/core/format.h"
 #include "tools/convert/megatron/target.h"
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/state/param_groups.h"

@@ -9,13 +9,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/text.h"
 #include "tools/convert/state/job_file.h"
 #include "tools/convert/megatron/settings.h"
-#include "tools/convert/megatron/state.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/compare.h"
 #include "tools/convert/state/steps.h"

@@ -15,7 +15,6 @@
 #include "tools/convert/megatron/dist_names.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/write.h"
-#include "tools/convert/torch/refs.h"
 
 #define ENDING ".pickle"
 #define RNG_KEY "rng_state"

@@ -1,13 +1,11 @@
 /* tools/convert/megatron/plain.c - optimizers that are not distributed, read and written. */
 #include "tools/convert/megatron/plain.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "snapshot/box.h"
-#include "tools/convert/state/param_groups.h"
 
 #define MASTERS "fp32_from_fp16_params"
 

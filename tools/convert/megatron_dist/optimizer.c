@@ -4,7 +4,6 @@
  * encodings each group of data-parallel ranks saves its own as objects. Both become the former.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/megatron_dist/mdist.h"

@@ -1,7 +1,6 @@
 /* tools/convert/state/names.c - see state/names.h. */
 #include "tools/convert/state/names.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/core/numbers.h"

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "tools/convert/pickle/read.h"
-#include "tools/convert/pickle/write.h"
 #include "tools/convert/state/names.h"
 
 /* ---- ("tensor", name) ---- */
