@@ -384,10 +384,7 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
     if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
         return cairn_refuse(target->checkpoint, CAIRN_INVAL,
                             "\"%.200s\" is not a name of a file in a checkpoint; refused", path);
-    if (err)
-        return cairn_complain_failed(target->checkpoint->complaint, err, "%s: cannot be laid out",
-                                     path);
     fill.identity_count =
         scalars_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
-    return cairn_torch_output_fill(target->output, path, &fill, add_storage);
+    return err ? err : cairn_torch_output_fill(target->output, path, &fill, add_storage);
 }

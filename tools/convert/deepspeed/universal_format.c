@@ -236,10 +236,7 @@ universal_plan(const struct cairn_checkpoint *checkpoint,
     }
     cairn_opaque_tree_close(&writing.optim);
     cairn_deepspeed_target_fini(&writing.target);
-    if (err)
-        return cairn_complain_failed(checkpoint->complaint, err, "%s: cannot be laid out",
-                                     checkpoint->place.path);
-    return cairn_output_add_text(output, "latest_universal", writing.folder);
+    return err ? err : cairn_output_add_text(output, "latest_universal", writing.folder);
 }
 
 /* A folder that is being read. */

@@ -51,22 +51,6 @@ part_bytes(const char *text)
 
 /* ---- keys ---- */
 
-static const char *
-skip_prefixes(const char *key)
-{
-    size_t digits;
-
-    if (begins(key, "chained_") && (digits = number_bytes(key + 8)) > 0 && key[8 + digits] == '.')
-        key += 8 + digits + 1;
-    return key;
-}
-
-static const char *
-skip_wrapper(const char *key)
-{
-    return begins(key, "module.") ? key + strlen("module.") : key;
-}
-
 bool
 cairn_mdist_name_of_key(const char *key, struct cairn_mdist_name *out)
 {
@@ -75,7 +59,8 @@ cairn_mdist_name_of_key(const char *key, struct cairn_mdist_name *out)
     memset(out, 0, sizeof(*out));
     if (strchr(key, '*'))
         return false; /* it stands for numbers in out->pattern */
-    key = skip_prefixes(key);
+    if (begins(key, "chained_") && (bytes = number_bytes(key + 8)) > 0 && key[8 + bytes] == '.')
+        key += 8 + bytes + 1;
     if (begins(key, STATE_PREFIX)) {
         key += strlen(STATE_PREFIX);
         bytes = part_bytes(key);
@@ -86,7 +71,7 @@ cairn_mdist_name_of_key(const char *key, struct cairn_mdist_name *out)
             (void)snprintf(out->state, sizeof(out->state), "fp32");
         key += bytes;
     }
-    key = skip_wrapper(key);
+    key += begins(key, "module.") ? strlen("module.") : 0;
     while (*key) {
         bool expert = begins(key, EXPERT_KEY), layer = begins(key, "layers.");
 

@@ -50,13 +50,9 @@ cairn_megatron_settings_plain(struct cairn_pickle *tree, struct cairn_pickle_nod
     return several;
 }
 
-/* ---- experts ---- */
-
-/* A copy of a dict with another value under a text key that it has. Nodes may be shared, so none is
- * changed. */
-static struct cairn_pickle_node *
-with(struct cairn_pickle *tree, const struct cairn_pickle_node *dict, const char *key,
-     struct cairn_pickle_node *value)
+struct cairn_pickle_node *
+cairn_megatron_settings_with(struct cairn_pickle *tree, const struct cairn_pickle_node *dict,
+                             const char *key, struct cairn_pickle_node *value)
 {
     struct cairn_pickle_node *copy = cairn_pickle_dict(tree);
 
@@ -64,6 +60,8 @@ with(struct cairn_pickle *tree, const struct cairn_pickle_node *dict, const char
     cairn_torch_carry_replace(copy, key, value);
     return copy;
 }
+
+/* ---- experts ---- */
 
 /* The optimizer of experts, as that of the other parameters, which is all that a job without expert
  * parallelism had: the same groups, called is_expert_parallel. */
@@ -75,10 +73,12 @@ for_experts(struct cairn_pickle *tree, const struct cairn_pickle_node *dense)
     struct cairn_pickle_node *list = cairn_pickle_list(tree);
 
     for (uint32_t i = 0; cairn_pickle_is_list(groups) && i < groups->count; i++)
-        cairn_pickle_append(
-            tree, list,
-            with(tree, groups->items[i], "is_expert_parallel", cairn_pickle_bool(tree, true)));
-    return with(tree, dense, "optimizer", with(tree, inner, "param_groups", list));
+        cairn_pickle_append(tree, list,
+                            cairn_megatron_settings_with(tree, groups->items[i],
+                                                         "is_expert_parallel",
+                                                         cairn_pickle_bool(tree, true)));
+    return cairn_megatron_settings_with(
+        tree, dense, "optimizer", cairn_megatron_settings_with(tree, inner, "param_groups", list));
 }
 
 struct cairn_pickle_node *
@@ -100,15 +100,11 @@ cairn_megatron_settings_for(struct cairn_pickle *tree, struct cairn_pickle_node 
 struct cairn_pickle_node *
 cairn_megatron_settings_content(struct cairn_pickle *tree)
 {
-    static const struct {
-        const char *key;
-        bool truth;
-    } marks[] = {{"singleton_local_shards", false}, {"chained_optim_avoid_prefix", true}};
     struct cairn_pickle_node *content = cairn_pickle_dict(tree);
 
     cairn_pickle_set(tree, content, CAIRN_MEGATRON_CONTENT_TYPE,
                      cairn_pickle_text(tree, CAIRN_MEGATRON_RESHARDABLE));
-    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
-        cairn_pickle_set(tree, content, marks[i].key, cairn_pickle_bool(tree, marks[i].truth));
+    cairn_pickle_set(tree, content, "singleton_local_shards", cairn_pickle_bool(tree, false));
+    cairn_pickle_set(tree, content, "chained_optim_avoid_prefix", cairn_pickle_bool(tree, true));
     return content;
 }

@@ -30,6 +30,13 @@ struct cairn_pickle_node *cairn_megatron_settings_plain(struct cairn_pickle *tre
 struct cairn_pickle_node *cairn_megatron_settings_for(struct cairn_pickle *tree,
                                                       struct cairn_pickle_node *settings, bool two);
 
+/* A copy of a dict with another value under a text key that it has: nodes may be shared, so none is
+ * changed. */
+struct cairn_pickle_node *cairn_megatron_settings_with(struct cairn_pickle *tree,
+                                                       const struct cairn_pickle_node *dict,
+                                                       const char *key,
+                                                       struct cairn_pickle_node *value);
+
 /* What such a checkpoint says of its content, for Megatron-LM to find the optimizer's state. */
 struct cairn_pickle_node *cairn_megatron_settings_content(struct cairn_pickle *tree);
 

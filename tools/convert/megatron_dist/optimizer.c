@@ -129,19 +129,6 @@ join(const struct cairn_mdist_reading *reading, struct cairn_pickle *tree,
     return err;
 }
 
-static void
-describe(struct cairn_pickle *tree, struct cairn_pickle_node **root)
-{
-    struct cairn_pickle_node *joined;
-
-    if (!is_other_encoding(cairn_pickle_get(*root, CONTENT_KEY)))
-        return;
-    joined = cairn_pickle_dict(tree);
-    cairn_pickle_put_all(tree, joined, *root, NULL);
-    cairn_torch_carry_replace(joined, CONTENT_KEY, cairn_pickle_text(tree, RESHARDABLE));
-    *root = joined;
-}
-
 static cairn_err
 add(struct cairn_mdist_reading *reading, const char *name, const struct cairn_pickle_node *settings,
     cairn_err err)
@@ -190,7 +177,9 @@ cairn_mdist_add_optimizer(struct cairn_mdist_reading *reading)
         err = add(reading, "optimizer.pickle", optimizer, err);
     }
     if (!err && content) {
-        describe(tree, &content);
+        if (is_other_encoding(cairn_pickle_get(content, CONTENT_KEY)))
+            content = cairn_megatron_settings_with(tree, content, CONTENT_KEY,
+                                                   cairn_pickle_text(tree, RESHARDABLE));
         err = add(reading, CAIRN_MEGATRON_CONTENT ".pickle", content, CAIRN_OK);
     }
     return err ? err : add_others(reading);

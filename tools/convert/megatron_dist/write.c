@@ -613,9 +613,7 @@ cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
     cairn_opaque_tree_close(&planning.kept);
     free(planning.others);
     free(planning.apart);
-    return cairn_complain_failed(checkpoint->complaint, err,
-                                 "%s: cannot be laid out as a checkpoint of Megatron-Core",
-                                 checkpoint->place.path);
+    return err;
 }
 
 cairn_err
