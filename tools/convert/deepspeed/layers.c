@@ -35,23 +35,20 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
     char name[CAIRN_NAME_BYTES_MAX];
     struct cairn_deepspeed_expert expert;
     const char *why = NULL;
+    uint32_t layers = state->layers.count;
     uint64_t count;
+    bool fits;
     cairn_err err;
 
-    if (state->layers.count > 0 && !cairn_pickle_is_list(counts))
-        return cairn_refuse_file(checkpoint, where, CAIRN_CORRUPT,
-                                 "it has files of experts beside it and no num_experts");
-    if (cairn_pickle_is_list(counts) && counts->count != state->layers.count)
+    fits = layers == (cairn_pickle_is_list(counts) ? counts->count : 0);
+    for (uint32_t i = 0; fits && i < layers; i++)
+        fits =
+            cairn_pickle_u64(counts->items[i], &count) && count == state->layers.layers[i].experts;
+    if (!fits)
         return cairn_refuse_file(
             checkpoint, where, CAIRN_CORRUPT,
-            "it has another number of layers of experts than layer_…_expert_… files of; "
-            "copy those that are missing from the nodes that wrote them");
-    for (uint32_t i = 0; i < state->layers.count; i++)
-        if (!cairn_pickle_u64(counts->items[i], &count) || count != state->layers.layers[i].experts)
-            return cairn_refuse_file(
-                checkpoint, where, CAIRN_CORRUPT,
-                "its num_experts are not as many as there are layer_…_expert_… files of "
-                "each layer; copy those that are missing from the nodes that wrote them");
+            "it has another number of layers of experts, or of experts in one (num_experts), than "
+            "layer_…_expert_… files; copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; shared && i < shared->count; i++)
         if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
             cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &expert))

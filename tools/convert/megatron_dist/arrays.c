@@ -200,15 +200,18 @@ star_at(const struct cairn_mdist_pattern *pattern, uint32_t star)
 
 static struct root *
 find_root(struct root *roots, uint32_t *count, const struct cairn_mdist_pattern *pattern,
-          uint32_t star)
+          uint32_t star, const struct cairn_mdist_apart *apart)
 {
     const char *text = pattern->name->pattern;
-    size_t bytes = (size_t)(star_at(pattern, star) - text);
+    struct root made = {text, (size_t)(star_at(pattern, star) - text), 0, true};
 
     for (uint32_t i = 0; i < *count; i++)
-        if (roots[i].bytes == bytes && memcmp(roots[i].text, text, bytes) == 0)
+        if (roots[i].bytes == made.bytes && memcmp(roots[i].text, text, made.bytes) == 0)
             return &roots[i];
-    roots[*count] = (struct root){text, bytes, 0, true};
+    for (uint32_t a = 0; a < apart->count; a++)
+        if (strlen(apart->roots[a]) == made.bytes && memcmp(apart->roots[a], text, made.bytes) == 0)
+            made.stacked = false;
+    roots[*count] = made;
     return &roots[(*count)++];
 }
 
@@ -221,28 +224,20 @@ choose_stacks(struct cairn_mdist_arrays *arrays, const struct cairn_mdist_apart 
 
     if (!roots)
         return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < arrays->pattern_count; i++)
-        for (uint32_t d = 0; d < arrays->patterns[i].name->stars; d++) {
-            struct root *root = find_root(roots, &count, &arrays->patterns[i], d);
+    for (int round = 0; round < 3; round++) /* the extents of all, what can be stacked, what is */
+        for (uint32_t i = 0; i < arrays->pattern_count; i++)
+            for (uint32_t d = 0; d < arrays->patterns[i].name->stars; d++) {
+                struct cairn_mdist_pattern *pattern = &arrays->patterns[i];
+                struct root *root = find_root(roots, &count, pattern, d, apart);
 
-            if (arrays->patterns[i].extents[d] > root->extent)
-                root->extent = arrays->patterns[i].extents[d];
-        }
-    for (uint32_t i = 0; i < arrays->pattern_count; i++)
-        for (uint32_t d = 0; d < arrays->patterns[i].name->stars; d++) {
-            struct root *root = find_root(roots, &count, &arrays->patterns[i], d);
-
-            root->stacked = root->stacked && (arrays->patterns[i].regular >> d & 1) &&
-                            arrays->patterns[i].extents[d] == root->extent;
-            for (uint32_t a = 0; a < apart->count; a++)
-                if (strlen(apart->roots[a]) == root->bytes &&
-                    memcmp(apart->roots[a], root->text, root->bytes) == 0)
-                    root->stacked = false;
-        }
-    for (uint32_t i = 0; i < arrays->pattern_count; i++)
-        for (uint32_t d = 0; d < arrays->patterns[i].name->stars; d++)
-            if (find_root(roots, &count, &arrays->patterns[i], d)->stacked)
-                arrays->patterns[i].stacked |= 1U << d;
+                if (round == 0 && pattern->extents[d] > root->extent)
+                    root->extent = pattern->extents[d];
+                else if (round == 1)
+                    root->stacked = root->stacked && (pattern->regular >> d & 1) &&
+                                    pattern->extents[d] == root->extent;
+                else if (round == 2 && root->stacked)
+                    pattern->stacked |= 1U << d;
+            }
     free(roots);
     return CAIRN_OK;
 }
