@@ -246,7 +246,8 @@ def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
 
 def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
     """The first round takes a spare, since a regular node comes after the last call. An agent dies
-    while its node trains on; then a worker dies; then the job ends."""
+    while its node trains on; then a worker dies; then the job ends, also for a standby that does
+    not run under `cairn run`."""
     harness.build()
     cluster = harness.Cluster(3, 1, state="1MiB")
     for node in range(3):
@@ -265,13 +266,13 @@ def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
 
     def launch(node, *options):
         command = [*TORCHRUN, "--nnodes", "2:2", "--max-restarts", "9", *options]
-        settings = ("OMP_NUM_THREADS=1", "TRAINER_PAUSE_S=0.1", f"NODE={node}")
-        return harness.spawn(
-            [harness.CAIRN, "run", "--agent", cluster.socket(node), "--", *command]
-            + [TRAINER, str(STEPS), log],
-            outputs[node],
-            prefix=("env", *settings),
-        )
+        command += [TRAINER, str(STEPS), log]
+        if "--rdzv-endpoint" not in options:
+            command = [harness.CAIRN, "run", "--agent", cluster.socket(node), "--", *command]
+        # what installing bindings/python gives, too
+        path = f"PYTHONPATH={ROOT}/bindings/python:{ROOT}/bindings/python/cairn/autoload"
+        settings = ("OMP_NUM_THREADS=1", "TRAINER_PAUSE_S=0.1", f"NODE={node}", path)
+        return harness.spawn(command, outputs[node], prefix=("env", *settings))
 
     def nodes_with_parked():
         found = set()
@@ -289,7 +290,7 @@ def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
         launchers.append(launch(2))
         harness.wait_for("training", lambda: step() > 5 and cluster.committed() >= (1, 3), 60)
         assert "before spares" not in said()
-        launchers.append(launch(1))
+        launchers.append(launch(1, "--rdzv-endpoint", cluster.socket(1)))
         harness.wait_for("one is parked", lambda: 2 in nodes_with_parked())
         cluster.kill_agent(2)
         harness.wait_for("the death is known", lambda: not cluster.status(0)["nodes"][2]["alive"])
