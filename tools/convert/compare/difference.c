@@ -26,6 +26,7 @@ struct comparing {
     uint64_t *base;                       /* [count + 1] */
     uint32_t count;
     uint64_t total_bytes;
+    struct cairn_layout *target; /* the common container */
     struct cairn_feed feeds[2];
     pthread_mutex_t lock; /* guards differences' counts */
 };
@@ -171,9 +172,10 @@ match(struct comparing *comparing, struct cairn_difference *out, size_t *out_cou
 {
     const struct cairn_layout *left = comparing->sides[0].layout;
     const struct cairn_layout *right = comparing->sides[1].layout;
+    cairn_err err = cairn_layout_create(&comparing->target);
 
     comparing->base[0] = 0;
-    for (uint32_t t = 0; t < cairn_layout_tensor_count(left); t++) {
+    for (uint32_t t = 0; !err && t < cairn_layout_tensor_count(left); t++) {
         const struct cairn_tensor *a = cairn_layout_tensor(left, t), *b;
         uint32_t found = cairn_layout_tensor_find(right, a->name);
         struct cairn_difference difference = {.left = t, .right = found};
@@ -189,6 +191,7 @@ match(struct comparing *comparing, struct cairn_difference *out, size_t *out_cou
             out[(*out_count)++] = difference;
             continue;
         }
+        err = cairn_box_copy_whole(comparing->target, a, comparing->base[comparing->count]);
         end = comparing->base[comparing->count] + cairn_tensor_bytes(a);
         comparing->differences[comparing->count++] = difference;
         comparing->base[comparing->count] =
@@ -201,40 +204,22 @@ match(struct comparing *comparing, struct cairn_difference *out, size_t *out_cou
         if (cairn_layout_tensor_find(left, cairn_layout_tensor(right, t)->name) == UINT32_MAX)
             out[(*out_count)++] =
                 (struct cairn_difference){.kind = CAIRN_ONLY_RIGHT, .left = UINT32_MAX, .right = t};
-    return CAIRN_OK;
-}
-
-/* Plans one side into the common container. */
-static cairn_err
-plan_side(struct comparing *comparing, int side, struct cairn_complaint *complaint)
-{
-    struct cairn_layout *target = NULL;
-    cairn_err err;
-
-    err = cairn_layout_create(&target);
-    for (uint32_t i = 0; !err && i < comparing->count; i++) {
-        const struct cairn_tensor *tensor =
-            cairn_layout_tensor(comparing->sides[0].layout, comparing->differences[i].left);
-
-        err = cairn_box_copy_whole(target, tensor, comparing->base[i]);
-    }
-    if (!err)
-        err = cairn_feed_plan(&comparing->feeds[side], comparing->sides[side].layout, target,
-                              complaint);
-    cairn_layout_destroy(target);
     return err;
 }
 
+/* Plans one side into the common container, and opens what reads it. */
 static cairn_err
-open_side(struct comparing *comparing, int side)
+open_side(struct comparing *comparing, int side, struct cairn_complaint *complaint)
 {
     struct cairn_checkpoint *checkpoint = comparing->sides[side].checkpoint;
     struct cairn_feed *feed = &comparing->feeds[side];
     cairn_err err;
 
     feed->source = checkpoint;
-    err = cairn_handles_create(checkpoint->container_count, cairn_execute_open, checkpoint,
-                               &feed->handles);
+    err = cairn_feed_plan(feed, comparing->sides[side].layout, comparing->target, complaint);
+    if (!err)
+        err = cairn_handles_create(checkpoint->container_count, cairn_execute_open, checkpoint,
+                                   &feed->handles);
     return err ? err : cairn_source_sums_create(checkpoint, &feed->sums);
 }
 
@@ -272,6 +257,7 @@ comparing_fini(struct comparing *comparing)
         cairn_moves_fini(&comparing->feeds[side].moves);
     }
     (void)pthread_mutex_destroy(&comparing->lock);
+    cairn_layout_destroy(comparing->target);
     free(comparing->base);
     free(comparing->differences);
 }
@@ -308,9 +294,7 @@ cairn_difference_find(const struct cairn_difference_side sides[2],
             cairn_memory_limit_plan_bytes(cairn_layout_piece_count(sides[side].layout), left),
             "planning", complaint);
         if (!err)
-            err = plan_side(&comparing, side, complaint);
-        if (!err)
-            err = open_side(&comparing, side);
+            err = open_side(&comparing, side, complaint);
     }
     if (!err)
         err = compare(&comparing, complaint);

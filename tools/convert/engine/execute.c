@@ -174,21 +174,15 @@ sweep_next(const struct cairn_execution *execution, struct sweep *sweep, struct 
     return true;
 }
 
-/* The most moves of a feed that touch one tile, and one more: of those that begin in one tile, and
- * of earlier moves that reach into it. Found without a list, by counting begins and ends per tile.
- * NULL: 0. */
+/* The most moves of a feed that touch one tile, and one more. An upper bound: moves of a container
+ * are sorted by where they begin, and few end behind the tile in which the last one begins; so all
+ * moves of a window that spans the longest reach are counted. */
 static size_t
 count_active(const struct cairn_feed *feed, uint64_t tile_bytes)
 {
-    const struct cairn_move *moves = feed ? feed->moves.moves : NULL;
+    const struct cairn_move *moves = feed->moves.moves;
     size_t most = 0, first = 0;
 
-    if (!feed)
-        return 0;
-
-    /* Moves of one container are sorted by where they begin. Those whose end lies behind the tile
-     * in which the last one begins are few; an upper bound is enough, so all moves of a window that
-     * spans the longest reach are counted. */
     for (size_t i = 0; i < feed->moves.count; i++) {
         uint64_t tile_begin = moves[i].target_offset / tile_bytes * tile_bytes;
 
