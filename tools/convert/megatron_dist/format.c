@@ -502,27 +502,6 @@ read_items(struct cairn_mdist_reading *reading)
 
 /* ---- the whole ---- */
 
-/* Reads it, once checkpoint, metadata and complaint are set. The errors of `read` in format.h. */
-static cairn_err
-read_all(struct cairn_mdist_reading *reading)
-{
-    cairn_err err;
-
-    reading->arrays = calloc((size_t)reading->metadata.entry_count + 1, sizeof(*reading->arrays));
-    if (!reading->arrays)
-        return CAIRN_NOMEM;
-    err = cairn_mdist_read_common(reading);
-    if (!err)
-        err = note_arrays(reading);
-    if (!err)
-        err = read_items(reading);
-    if (!err)
-        err = cairn_mdist_buckets_add(reading);
-    if (!err)
-        err = cairn_mdist_add_optimizer(reading);
-    return err ? err : keep_keys(reading);
-}
-
 static bool
 probe(const struct cairn_place *place)
 {
@@ -540,7 +519,18 @@ read_checkpoint(struct cairn_checkpoint *checkpoint)
         return err;
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework),
                    "Megatron-Core (torch_dist)");
-    err = read_all(&reading);
+    reading.arrays = calloc((size_t)reading.metadata.entry_count + 1, sizeof(*reading.arrays));
+    err = reading.arrays ? cairn_mdist_read_common(&reading) : CAIRN_NOMEM;
+    if (!err)
+        err = note_arrays(&reading);
+    if (!err)
+        err = read_items(&reading);
+    if (!err)
+        err = cairn_mdist_buckets_add(&reading);
+    if (!err)
+        err = cairn_mdist_add_optimizer(&reading);
+    if (!err)
+        err = keep_keys(&reading);
     for (uint32_t i = 0; i < reading.object_count; i++)
         free(reading.objects[i].bytes);
     free(reading.objects);
@@ -550,22 +540,6 @@ read_checkpoint(struct cairn_checkpoint *checkpoint)
     cairn_torch_source_close(&reading.common);
     cairn_dcp_metadata_fini(&reading.metadata);
     return err;
-}
-
-/* Whether the source's ranks of Megatron-LM had an optimizer that is not distributed. */
-static cairn_err
-find_plain(const struct cairn_checkpoint *checkpoint, bool *plain)
-{
-    struct cairn_opaque_tree common;
-    cairn_err err = cairn_opaque_tree_open(checkpoint, CAIRN_MEGATRON_COMMON, &common);
-
-    *plain = !err && cairn_megatron_plain(cairn_pickle_get(common.root, "optimizer"));
-    cairn_opaque_tree_close(&common);
-    if (err == CAIRN_NOT_FOUND)
-        return CAIRN_OK;
-    return cairn_complain_failed(checkpoint->complaint, err,
-                                 "%s: the carried object " CAIRN_MEGATRON_COMMON " cannot be read",
-                                 checkpoint->place.path);
 }
 
 /* Whether any parameter has state of the optimizer, which may have been left out. */
@@ -581,18 +555,22 @@ has_moments(const struct cairn_layout *layout)
 static cairn_err
 prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options)
 {
-    bool plain = false;
+    struct cairn_opaque_tree common;
     cairn_err err = cairn_megatron_prepare(checkpoint, options);
 
-    if (!err)
-        err = find_plain(checkpoint, &plain);
-    if (!err && plain && has_moments(checkpoint->layout))
-        return cairn_refuse(
+    if (err || !has_moments(checkpoint->layout))
+        return err;
+    err = cairn_opaque_tree_open(checkpoint, CAIRN_MEGATRON_COMMON, &common);
+    if (!err && cairn_megatron_plain(cairn_pickle_get(common.root, "optimizer")))
+        err = cairn_refuse(
             checkpoint, CAIRN_INVAL,
             "has an optimizer that is not the distributed one, which Megatron-Core does not load "
             "as it is; make new settings: --drop 'megatron/*,rank*/megatron/*' with --job FILE; or "
             "take the weights alone: --drop 'fp32.*,exp_avg*,step.*'");
-    return err;
+    cairn_opaque_tree_close(&common);
+    return cairn_complain_failed(checkpoint->complaint, err == CAIRN_NOT_FOUND ? CAIRN_OK : err,
+                                 "%s: the carried object " CAIRN_MEGATRON_COMMON " cannot be read",
+                                 checkpoint->place.path);
 }
 
 const struct cairn_format cairn_format_megatron_dist = {
