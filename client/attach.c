@@ -155,6 +155,31 @@ client_slot_open(struct cairn_client *client, uint32_t slot)
     return err ? err : slot_prepare(client, opened, need.devices, need.device_count);
 }
 
+void
+client_slots_map_next(struct cairn_client *client)
+{
+    uint64_t region_bytes = 0;
+    bool on_device = false;
+
+    pthread_mutex_lock(&client->lock);
+    if (client->registration == CLIENT_REGISTER_DONE) { /* else the slots are of other tensors */
+        region_bytes = client->tensors->region_bytes;
+        on_device = client->tensors->device_count > 0;
+    }
+    pthread_mutex_unlock(&client->lock);
+    for (uint32_t i = 0; region_bytes && i < client->slot_count; i++) {
+        struct client_slot *slot = &client->slots[i];
+
+        if (slot->is_written)
+            continue;
+        if (!slot->map && !on_device) /* pinning would hold up this thread */
+            (void)!slot_map(client, slot, client->region_offset, region_bytes, false);
+        if (slot->map)
+            cairn_capture_map_next(client->capture, slot->region, region_bytes);
+        return;
+    }
+}
+
 cairn_err
 client_slots_map(struct cairn_client *client, const struct cairn_session_registered *value,
                  struct cairn_session_frame *frame)

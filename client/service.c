@@ -287,6 +287,7 @@ take_committed(struct cairn_client *client, const struct cairn_session_frame *fr
         client->snapshot.last && client->snapshot.step == committed.generation.step;
     pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->lock);
+    client_slots_map_next(client); /* the agent makes the pages of the next slot by then */
     return CAIRN_OK;
 }
 

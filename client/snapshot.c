@@ -300,6 +300,7 @@ client_take_grant(struct cairn_client *client, const struct cairn_session_grant 
     client->engine_started = true;
     pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->lock);
+    client_slots_map_next(client);
     return CAIRN_OK;
 }
 

@@ -284,6 +284,9 @@ void client_slots_unmap(struct cairn_client *client);
  * of ranks. Nothing if it is mapped. Service thread, lock not held, no copy running.
  */
 cairn_err client_slot_open(struct cairn_client *client, uint32_t slot);
+/* Has the engine map a slot that no capture was let into yet, if it has its pages. Service thread,
+ * lock not held. */
+void client_slots_map_next(struct cairn_client *client);
 /*
  * The page size of a file, also for huge pages (st_blksize). A mapping of huge pages is unmapped,
  * and kept from a fork, in whole pages: its length must be a multiple. Thread: any.

@@ -41,6 +41,9 @@ struct cairn_capture {
     char driver_path[256];
     uint32_t checksum_threads; /* wanted if there is a device */
     uint64_t start_ns;
+    pthread_mutex_t next_lock; /* guards the next region, which is mapped between captures */
+    uint8_t *next_region;
+    uint64_t next_bytes, next_mapped_bytes;
     struct cairn_walk walk; /* its devices and job belong to the thread while running */
 };
 
@@ -91,6 +94,21 @@ end_job(struct cairn_capture *capture, cairn_err result)
     pthread_mutex_unlock(&capture->lock);
 }
 
+/* Maps more of the next region. False: all of it is mapped. */
+static bool
+map_next(struct cairn_capture *capture)
+{
+    uint64_t at, left;
+
+    pthread_mutex_lock(&capture->next_lock);
+    at = capture->next_mapped_bytes;
+    left = capture->next_bytes - at;
+    if (left > 0)
+        capture->next_mapped_bytes += cairn_walk_map(capture->next_region + at, left);
+    pthread_mutex_unlock(&capture->next_lock);
+    return left > 0;
+}
+
 static void *
 capture_thread(void *argument)
 {
@@ -99,8 +117,15 @@ capture_thread(void *argument)
     (void)pthread_setname_np(pthread_self(), "cairn-capture");
     for (;;) {
         pthread_mutex_lock(&capture->lock);
-        while (!capture->running && !capture->stop)
-            pthread_cond_wait(&capture->work, &capture->lock);
+        while (!capture->running && !capture->stop) {
+            bool more;
+
+            pthread_mutex_unlock(&capture->lock);
+            more = map_next(capture);
+            pthread_mutex_lock(&capture->lock);
+            if (!more && !capture->running && !capture->stop)
+                pthread_cond_wait(&capture->work, &capture->lock);
+        }
         if (!capture->running) {
             pthread_mutex_unlock(&capture->lock);
             return NULL;
@@ -156,6 +181,7 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
     capture->walk.landed_context = capture;
     pthread_mutex_init(&capture->lock, NULL);
     pthread_mutex_init(&capture->devices_lock, NULL);
+    pthread_mutex_init(&capture->next_lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&capture->work, NULL);
@@ -210,6 +236,7 @@ cairn_capture_destroy(struct cairn_capture *capture)
     pthread_cond_destroy(&capture->progress);
     pthread_mutex_destroy(&capture->lock);
     pthread_mutex_destroy(&capture->devices_lock);
+    pthread_mutex_destroy(&capture->next_lock);
     free(capture);
 }
 
@@ -273,12 +300,27 @@ cairn_capture_prepare(struct cairn_capture *capture, int32_t device, void *memor
     return err;
 }
 
+void
+cairn_capture_map_next(struct cairn_capture *capture, uint8_t *region, uint64_t bytes)
+{
+    pthread_mutex_lock(&capture->next_lock);
+    if (capture->next_region != region || capture->next_bytes != bytes)
+        capture->next_mapped_bytes = 0;
+    capture->next_region = region;
+    capture->next_bytes = bytes;
+    pthread_mutex_unlock(&capture->next_lock);
+    pthread_mutex_lock(&capture->lock);
+    pthread_cond_signal(&capture->work);
+    pthread_mutex_unlock(&capture->lock);
+}
+
 bool
 cairn_capture_forget(struct cairn_capture *capture, void *memory)
 {
     bool rests;
 
     cairn_capture_cancel(capture);
+    cairn_capture_map_next(capture, NULL, 0);
     pthread_mutex_lock(&capture->devices_lock);
     rests = rest_devices(capture);
     for (uint32_t i = 0; rests && i < capture->walk.device_count; i++)
@@ -358,6 +400,10 @@ cairn_capture_start(struct cairn_capture *capture, const struct cairn_capture_jo
     if (err)
         return err;
     capture->walk.job = *job;
+    pthread_mutex_lock(&capture->next_lock);
+    capture->walk.mapped_bytes =
+        capture->next_region == job->region ? capture->next_mapped_bytes : 0;
+    pthread_mutex_unlock(&capture->next_lock);
     capture->start_ns = now_ns();
     atomic_store(&capture->walk.cancelled, false);
     atomic_store(&capture->watermark, 0);

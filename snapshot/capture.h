@@ -93,9 +93,15 @@ CAIRN_MUST_CHECK cairn_err cairn_capture_prepare(struct cairn_capture *capture, 
                                                  void *memory, uint64_t bytes);
 
 /*
- * Unpins memory on all devices, before it is unmapped. Cancels a running capture, and waits for the
- * devices' copies. False when that was given up: a device may still write there, so it must stay
- * mapped.
+ * Maps the region of a capture to come while no capture runs. It is new, as region_is_new says, and
+ * its pages exist. Replaces the one before; ends with forget. Thread: that of start.
+ */
+void cairn_capture_map_next(struct cairn_capture *capture, uint8_t *region, uint64_t bytes);
+
+/*
+ * Lets go of memory before it is unmapped, and unpins it on all devices. Cancels a running
+ * capture, and waits for the devices' copies. False when that was given up: a device may still
+ * write there, so it must stay mapped.
  */
 bool cairn_capture_forget(struct cairn_capture *capture, void *memory);
 

@@ -201,26 +201,25 @@ fetch_block(struct cairn_walk *walk, struct cairn_walk_span *span, uint64_t begi
     return CAIRN_OK;
 }
 
-/*
- * Maps the next part of a region that this process has not touched yet. Its pages exist. The kernel
- * maps pages that are read in groups, also for writing; a first write maps one page, and each costs
- * a fault. Without the advice (Linux before 5.14) that happens.
- */
+uint64_t
+cairn_walk_map(uint8_t *memory, uint64_t bytes)
+{
+    uintptr_t before = (uintptr_t)memory % (uintptr_t)sysconf(_SC_PAGESIZE);
+
+    if (bytes > MAP_AHEAD_BYTES)
+        bytes = MAP_AHEAD_BYTES;
+    (void)madvise(memory - before, bytes + before, MADV_POPULATE_READ);
+    return bytes;
+}
+
 static void
 map_ahead(struct cairn_walk *walk)
 {
     const struct cairn_capture_job *job = &walk->job;
-    uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uint64_t at = walk->next_block * CAIRN_BLOCK_BYTES, left = job->region_bytes - at;
-    uint8_t *begin = job->region + at;
-    uintptr_t before = (uintptr_t)begin % page_bytes;
+    uint64_t at = walk->next_block * CAIRN_BLOCK_BYTES;
 
-    if (!job->region_is_new || at < walk->mapped_bytes)
-        return;
-    if (left > MAP_AHEAD_BYTES)
-        left = MAP_AHEAD_BYTES;
-    (void)madvise(begin - before, left + before, MADV_POPULATE_READ);
-    walk->mapped_bytes = at + left;
+    if (job->region_is_new && at >= walk->mapped_bytes)
+        walk->mapped_bytes = at + cairn_walk_map(job->region + at, job->region_bytes - at);
 }
 
 /* Fetches the next span. */
@@ -459,7 +458,7 @@ cairn_walk_run(struct cairn_walk *walk)
     cairn_err err = CAIRN_OK;
 
     walk->run = 0;
-    walk->next_block = walk->open_first = walk->open_next = walk->mapped_bytes = 0;
+    walk->next_block = walk->open_first = walk->open_next = 0;
     walk->land_next = 0;
     walk->batch.count = 0;
     walk->batch.bytes = 0;

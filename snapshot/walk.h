@@ -83,8 +83,16 @@ CAIRN_MUST_CHECK cairn_err cairn_walk_rest(const struct cairn_walk *walk,
 void cairn_walk_sum_part(void *context, uint64_t item);
 
 /*
- * Captures walk->job, which was checked. Returns CAIRN_OK, CAIRN_AGAIN when cancelled,
- * CAIRN_DEVICE; then no source is read any more. A device that failed is closed. Does not allocate.
+ * Maps the next part of memory[bytes] that this process has not touched yet, and gives its length.
+ * Its pages exist. The kernel maps pages that are read in groups, also for writing; a first write
+ * maps one page, and each costs a fault. Without the advice (Linux before 5.14) that happens.
+ */
+uint64_t cairn_walk_map(uint8_t *memory, uint64_t bytes);
+
+/*
+ * Captures walk->job, which was checked. The first walk->mapped_bytes of its region are mapped.
+ * Returns CAIRN_OK, CAIRN_AGAIN when cancelled, CAIRN_DEVICE; then no source is read any more. A
+ * device that failed is closed. Does not allocate.
  */
 CAIRN_MUST_CHECK cairn_err cairn_walk_run(struct cairn_walk *walk);
 

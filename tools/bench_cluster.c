@@ -557,6 +557,7 @@ cairn_err
 cairn_bench_cluster_move(struct cairn_bench_cluster *cluster, uint64_t step,
                          struct cairn_bench_cpu *cpu)
 {
+    struct cairn_bench_answer moved[CAIRN_BENCH_NODES_MAX] = {{0}};
     struct cairn_bench_cpu before, after;
     cairn_err err = order_all(cluster, CAIRN_BENCH_ORDER_FILL, step, 0, "fill");
 
@@ -568,12 +569,18 @@ cairn_bench_cluster_move(struct cairn_bench_cluster *cluster, uint64_t step,
     read_cpu(cluster, &after);
     cpu->agents = after.agents - before.agents;
     cpu->trainers = after.trainers - before.trainers;
-    for (uint32_t i = 0; !err && i < cluster->options.nodes; i++)
+    for (uint32_t i = 0; i < cluster->options.nodes; i++)
+        moved[i] = cluster->nodes[i].answer;
+    if (!err)
+        err = order_all(cluster, CAIRN_BENCH_ORDER_SETTLE, step, 0, "settle");
+    for (uint32_t i = 0; !err && i < cluster->options.nodes; i++) {
         if (!cluster->nodes[i].answer.right) {
             (void)fprintf(stderr, "cairn bench: rank %" PRIu32 " has wrong bytes after a move\n",
                           i);
             err = CAIRN_CORRUPT;
         }
+        cluster->nodes[i].answer = moved[i];
+    }
     return err;
 }
 

@@ -161,9 +161,9 @@ make_room(const struct cairn_bench_trainer *trainer, const struct state *state, 
     return CAIRN_OK;
 }
 
-/* Moves as cairn/client.h says; the present tensors go only when the next tensors are here. */
+/* Moves as cairn/client.h says. */
 static cairn_err
-move(struct cairn_client *client, struct state *state, const struct state *next, uint64_t step,
+move(struct cairn_client *client, const struct state *next, uint64_t step,
      struct cairn_bench_answer *answer)
 {
     double begin = cairn_bench_now_s();
@@ -175,14 +175,18 @@ move(struct cairn_client *client, struct state *state, const struct state *next,
         err = cairn_placement_fill(client, step, next->slices, next->tensors, MOVE_TIMEOUT_MS,
                                    &answer->restored);
     answer->seconds = cairn_bench_now_s() - begin;
-    answer->right = !err && is_right(next, step);
-    if (!err) {
-        cairn_bench_unmap((uint8_t *)state->words, state->room_bytes);
-        *state = *next;
-        for (uint32_t t = 0; t < state->tensors; t++)
-            state->slices[t].name = state->names[t];
-    }
     return err;
+}
+
+/* The present tensors go when all ranks have their next tensors. */
+static bool
+settle(struct state *state, const struct state *next, uint64_t step)
+{
+    cairn_bench_unmap((uint8_t *)state->words, state->room_bytes);
+    *state = *next;
+    for (uint32_t t = 0; t < state->tensors; t++)
+        state->slices[t].name = state->names[t];
+    return is_right(state, step);
 }
 
 static void
@@ -207,8 +211,11 @@ obey(struct cairn_client *client, const struct cairn_bench_trainer *trainer, str
         answer->err = make_room(trainer, state, &next);
         break;
     case CAIRN_BENCH_ORDER_MOVE:
-        answer->err = move(client, state, &next, command->step, answer);
+        answer->err = move(client, &next, command->step, answer);
         return;
+    case CAIRN_BENCH_ORDER_SETTLE:
+        answer->right = settle(state, &next, command->step);
+        break;
     }
     answer->seconds = cairn_bench_now_s() - begin;
 }

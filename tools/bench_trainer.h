@@ -12,7 +12,8 @@ enum cairn_bench_order {
     CAIRN_BENCH_ORDER_STEP,     /* begin, train on for step_ns, fence */
     CAIRN_BENCH_ORDER_RESTORE,  /* restore and compare with the state of `step` */
     CAIRN_BENCH_ORDER_ROOM,     /* map the tensors of the next placement */
-    CAIRN_BENCH_ORDER_MOVE      /* move the tensors that can move there, and compare */
+    CAIRN_BENCH_ORDER_MOVE,     /* move the tensors that can move there */
+    CAIRN_BENCH_ORDER_SETTLE    /* compare what came, and let go of what was before */
 };
 
 struct cairn_bench_command {

@@ -67,6 +67,11 @@ cairn_capture_prepare(struct cairn_capture *capture, int32_t device, void *memor
     return CAIRN_OK;
 }
 
+void
+cairn_capture_map_next(struct cairn_capture *capture, uint8_t *region, uint64_t bytes)
+{
+}
+
 bool
 cairn_capture_forget(struct cairn_capture *capture, void *memory)
 {

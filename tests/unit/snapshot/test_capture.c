@@ -10,6 +10,7 @@
 #include "tests/support/fakecuda_load.h"
 #include "tests/support/random.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -845,10 +846,29 @@ test_stats(void **state)
     assert_true(stats.capture_ns > 0);
 }
 
+/* Waits until this process has mapped the page at an address; false: it does not within 10 s. */
+static bool
+is_mapped_soon(const uint8_t *address)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    uint64_t entry = 0, at = (uintptr_t)address / (uint64_t)sysconf(_SC_PAGESIZE) * sizeof entry;
+    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+
+    assert_true(fd >= 0);
+    for (int i = 0; i < 10000 && entry >> 63 == 0; i++) {
+        assert_int_equal(pread(fd, &entry, sizeof entry, (off_t)at), sizeof entry);
+        (void)nanosleep(&pause, NULL);
+    }
+    close(fd);
+    return entry >> 63;
+}
+
+enum region { REGION_IN_USE, REGION_IS_NEW, REGION_IS_NEXT };
+
 /* Faults of this process while a capture goes into a mapping that it has not touched, of pages that
  * exist. */
 static long
-faults_of_a_capture(uint64_t blocks, bool region_is_new)
+faults_of_a_capture(uint64_t blocks, enum region kind)
 {
     struct cairn_capture_job job = job_of(blocks);
     uint8_t *touched;
@@ -863,8 +883,12 @@ faults_of_a_capture(uint64_t blocks, bool region_is_new)
     job.region = mmap(NULL, blocks * BLOCK + 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_true(job.region != MAP_FAILED);
     job.region += 64; /* regions begin anywhere in a page */
-    job.region_is_new = region_is_new;
+    job.region_is_new = kind == REGION_IS_NEW;
     seen.next_block = 0;
+    if (kind == REGION_IS_NEXT) {
+        cairn_capture_map_next(capture, job.region, blocks * BLOCK);
+        assert_true(is_mapped_soon(job.region + blocks * BLOCK - 1));
+    }
     assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
     assert_int_equal(cairn_capture_start(capture, &job), CAIRN_OK);
     assert_int_equal(cairn_capture_finish(capture, UINT64_MAX), CAIRN_OK);
@@ -873,6 +897,7 @@ faults_of_a_capture(uint64_t blocks, bool region_is_new)
     for (uint64_t i = 0; i < 64; i++)
         assert_int_equal(touched[i], 0xdb);
     assert_int_equal(touched[blocks * BLOCK + 64], 0xdb);
+    assert_true(cairn_capture_forget(capture, job.region));
     munmap(job.region - 64, blocks * BLOCK + 4096);
     munmap(touched, blocks * BLOCK + 4096);
     close(fd);
@@ -883,7 +908,7 @@ static void
 test_new_region_is_mapped_ahead(void **state)
 {
     enum { BLOCKS = 128 };
-    long pages = BLOCKS * BLOCK / sysconf(_SC_PAGESIZE), one_by_one, ahead;
+    long pages = BLOCKS * BLOCK / sysconf(_SC_PAGESIZE), one_by_one, ahead, next;
 
 #ifdef __SANITIZE_THREAD__
     print_message("skip: the sanitizer's own memory takes page faults too\n");
@@ -891,14 +916,16 @@ test_new_region_is_mapped_ahead(void **state)
 #endif
     add_run(-1, 0, BLOCKS * BLOCK - 100, 0);
     /* and the sources are mapped now */
-    assert_int_equal(faults_of_a_capture(BLOCKS, false) > 0, true);
-    one_by_one = faults_of_a_capture(BLOCKS, false);
-    ahead = faults_of_a_capture(BLOCKS, true);
+    assert_int_equal(faults_of_a_capture(BLOCKS, REGION_IN_USE) > 0, true);
+    one_by_one = faults_of_a_capture(BLOCKS, REGION_IN_USE);
+    ahead = faults_of_a_capture(BLOCKS, REGION_IS_NEW);
     if (one_by_one < pages / 2 || madvise(region, BLOCK, MADV_POPULATE_READ) != 0) {
         print_message("skip: this kernel maps pages in groups by itself, or not on request\n");
         skip();
     }
+    next = faults_of_a_capture(BLOCKS, REGION_IS_NEXT);
     assert_true(ahead < one_by_one / 4);
+    assert_true(next < one_by_one / 4);
 }
 
 int
