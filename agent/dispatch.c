@@ -82,5 +82,6 @@ const struct agent_handlers cairn_agent_handlers = {.carry_out = carry_out,
                                                     .session_leaves = session_leaves,
                                                     .trainer_ended = timing_session_ended,
                                                     .message = take_message,
+                                                    .place = fetch_place,
                                                     .committed = take_commit,
                                                     .reply = operator_reply};

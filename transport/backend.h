@@ -25,6 +25,7 @@ enum {
 struct cairn_backend_remote {
     uint64_t address;
     uint64_t key;
+    uint64_t place; /* of one payload: cairn_transport_send_placed; 0: none */
 };
 
 /* What a buffer holds. Torn: a payload whose tags do not fit its bytes, which changed on the way
@@ -48,6 +49,9 @@ struct cairn_backend_events {
     /* A frame has come; bytes[bytes_len] valid during the call. From the node that is proved on its
      * connection; CAIRN_BACKEND_ALL: from anybody. */
     void (*received)(void *context, uint32_t node, const uint8_t *bytes, size_t bytes_len);
+    /* A payload begins to come from a node: cairn_transport_place_fn. Called by backends that can
+     * place payloads. */
+    uint8_t *(*place)(void *context, uint32_t node, uint64_t place, size_t bytes_len);
     /* The connection to a node can be used (why NULL), or is lost. Backends without connections
      * never call it. */
     void (*changed)(void *context, uint32_t node, const char *why);
@@ -92,6 +96,13 @@ struct cairn_transport_ops {
     /* Whether a payload of so many bytes has come, whole, into the buffer since it was opened. */
     enum cairn_backend_fill (*filled)(const struct cairn_backend *backend, uint32_t index,
                                       size_t bytes_len);
+    /*
+     * Of backends that place payloads, else NULL. The first gives the memory that the payload of an
+     * open buffer was placed in, NULL: it is in the buffer. The second moves what has come into
+     * memory[bytes_len] to its buffer, where the rest follows.
+     */
+    uint8_t *(*placed)(const struct cairn_backend *backend, uint32_t index);
+    void (*unplace)(struct cairn_backend *backend, const uint8_t *memory, size_t bytes_len);
     /*
      * The node has another address, which counts from its next disconnect on. CAIRN_CONFIG: this
      * endpoint cannot reach it; CAIRN_NOMEM. The old one stays then.

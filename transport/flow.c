@@ -317,7 +317,9 @@ flow_bulk(struct cairn_transport *t, struct peer *peer, const struct cairn_frame
         peer_break(t, peer, "it announced a payload that has not come");
         return;
     }
-    payload = t->pool + (size_t)index * CAIRN_BULK_BYTES_MAX;
+    payload = t->backend->ops->placed ? t->backend->ops->placed(t->backend, index) : NULL;
+    if (!payload)
+        payload = t->pool + (size_t)index * CAIRN_BULK_BYTES_MAX;
     region_close(t, index); /* from here on the sender cannot change what is read */
     grant_remove(peer, at);
     peer->revoking = false;

@@ -197,6 +197,7 @@ struct cairn_transport {
     cairn_transport_sent_fn *on_sent;
     cairn_transport_peer_fn *on_peer;
     cairn_transport_writable_fn *on_writable;
+    cairn_transport_place_fn *on_place;
     void *context;
 
     struct peer *peers;
@@ -255,7 +256,7 @@ void peer_key_refused(void *context, uint32_t node, const char *why);
 
 /* operation.c */
 cairn_err operation_submit(struct cairn_transport *t, struct peer *peer, const void *body,
-                           size_t body_len, const void *payload, size_t payload_len,
+                           size_t body_len, const void *payload, size_t payload_len, uint64_t place,
                            uint64_t ticket);
 bool operation_available(const struct cairn_transport *t, const struct peer *peer);
 void operation_retry_later(struct cairn_transport *t, struct peer *peer);

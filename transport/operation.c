@@ -64,7 +64,7 @@ queue_append(struct peer *peer, struct operation *operation)
 
 cairn_err
 operation_submit(struct cairn_transport *t, struct peer *peer, const void *body, size_t body_len,
-                 const void *payload, size_t payload_len, uint64_t ticket)
+                 const void *payload, size_t payload_len, uint64_t place, uint64_t ticket)
 {
     struct operation *operation = t->free_operations;
     struct cairn_frame frame = {.kind = CAIRN_FRAME_MESSAGE};
@@ -91,6 +91,7 @@ operation_submit(struct cairn_transport *t, struct peer *peer, const void *body,
         struct credit credit = peer->credits[--peer->credit_count];
 
         operation->remote = credit.remote;
+        operation->remote.place = place;
         frame.kind = CAIRN_FRAME_BULK;
         frame.flags = t->checksum_payload ? CAIRN_FRAME_PAYLOAD_CHECKED : 0;
         frame.payload_len = (uint32_t)payload_len;

@@ -359,8 +359,8 @@ static bool
 arrival_begin(struct stream *stream, const uint8_t *bytes)
 {
     struct stream_arrival *arrival = &stream->arrival;
+    struct cairn_backend_remote remote;
     struct cairn_reader reader;
-    uint64_t key;
     uint32_t payload_len;
     uint8_t protection;
 
@@ -377,12 +377,12 @@ arrival_begin(struct stream *stream, const uint8_t *bytes)
         return false;
     }
     payload_len = cairn_read_u32(&reader);
-    arrival->address = cairn_read_u64(&reader);
-    key = cairn_read_u64(&reader);
-    arrival->to =
-        payload_len && payload_len <= CAIRN_BULK_BYTES_MAX
-            ? stream->owner->buffer(stream->owner->context, arrival->address, key, payload_len)
-            : NULL;
+    arrival->address = remote.address = cairn_read_u64(&reader);
+    remote.key = cairn_read_u64(&reader);
+    remote.place = cairn_read_u64(&reader);
+    arrival->to = payload_len && payload_len <= CAIRN_BULK_BYTES_MAX
+                      ? stream->owner->buffer(stream->owner->context, stream, &remote, payload_len)
+                      : NULL;
     if (!arrival->to) {
         stream_fail(stream, "it sent a payload into a buffer that it was not granted");
         return false;
@@ -393,6 +393,15 @@ arrival_begin(struct stream *stream, const uint8_t *bytes)
     arrival->len = span_bytes(stream, payload_len);
     arrival->left = payload_len - arrival->len;
     return true;
+}
+
+void
+stream_move(struct stream *stream, uint64_t address, const uint8_t *from, uint8_t *to)
+{
+    struct stream_arrival *arrival = &stream->arrival;
+
+    if (arrival->to && arrival->address == address)
+        arrival->to = to + (arrival->to - from);
 }
 
 /* The record behind an authenticated payload: the tags that its sender gave it. */
@@ -674,6 +683,7 @@ head_pack(const struct stream *stream, const struct stream_part *part,
     cairn_write_u32(&writer, part->bytes_len);
     cairn_write_u64(&writer, part->remote.address);
     cairn_write_u64(&writer, part->remote.key);
+    cairn_write_u64(&writer, part->remote.place);
 }
 
 static uint32_t

@@ -14,6 +14,7 @@
  *      4     4  bytes of the payload
  *      8     8  address: buffer of the receiver, times CAIRN_BULK_BYTES_MAX
  *     16     8  key of that buffer
+ *     24     8  place: cairn_transport_send_placed; 0: none
  *
  * With `encrypt` each block is followed by its tag of 16 bytes (seal.h), and the header is part of
  * the first block's tag.
@@ -27,8 +28,8 @@
  *
  * Before the peer is proved a stream has STREAM_IN_UNPROVED bytes of memory and parses TLS records
  * only. A payload is received straight into the buffer that its header names, if that buffer is
- * open under this key, and its tags are computed while its blocks are in cache. A thread seals
- * payloads on their way out (sealer.h).
+ * open under this key, or into the memory of its place. Its tags are computed while its blocks are
+ * in cache. A thread seals payloads on their way out (sealer.h).
  *
  * Thread: the loop's. Nothing blocks. A stream that fails closes its socket, and `failed` says why.
  */
@@ -47,7 +48,7 @@ enum {
     STREAM_IN_BYTES = 16384,
     STREAM_STAGE_BYTES = 16384,
     STREAM_BATCH_PIECES = 96,
-    STREAM_HEAD_BYTES = 24,
+    STREAM_HEAD_BYTES = 32,
     STREAM_BLOCKS_MAX = CAIRN_BULK_BYTES_MAX / CAIRN_BLOCK_BYTES, /* of a payload */
     STREAM_TAGS_BYTES_MAX = STREAM_BLOCKS_MAX * CAIRN_SEAL_TAG_BYTES,
     STREAM_CIPHER_BLOCKS = 8
@@ -113,8 +114,9 @@ struct stream;
 
 /* What a stream asks and tells its owner. */
 struct stream_owner {
-    /* The buffer that is open under this address and key, for a payload that begins; NULL: none. */
-    uint8_t *(*buffer)(void *context, uint64_t address, uint64_t key, uint32_t bytes_len);
+    /* The memory for a payload that begins. NULL: no buffer is open under this address and key. */
+    uint8_t *(*buffer)(void *context, const struct stream *stream,
+                       const struct cairn_backend_remote *remote, uint32_t bytes_len);
     /* The payload that began there is torn. */
     void (*torn)(void *context, uint64_t address);
     /* A frame of a proved stream, or the first one in clear of an unproved. False: stop reading. */
@@ -180,6 +182,9 @@ void stream_connected(struct stream *stream);
 
 /* Reads and handles what has come, a bounded amount; true: there may be more. */
 bool stream_receive(struct stream *stream);
+
+/* What still comes of the payload for a buffer's address goes to other memory. */
+void stream_move(struct stream *stream, uint64_t address, const uint8_t *from, uint8_t *to);
 
 /* Queues a part. */
 void stream_send(struct stream *stream, struct stream_part *part);

@@ -89,6 +89,14 @@ frame_received(void *context, uint32_t node, const uint8_t *bytes, size_t bytes_
     }
 }
 
+static uint8_t *
+payload_place(void *context, uint32_t node, uint64_t place, size_t bytes_len)
+{
+    struct cairn_transport *t = context;
+
+    return t->on_place ? t->on_place(t->context, node, place, bytes_len) : NULL;
+}
+
 /* ---- open and close ---- */
 
 static bool
@@ -192,6 +200,7 @@ options_take(struct cairn_transport *t, const struct cairn_transport_options *op
     t->on_sent = options->on_sent;
     t->on_peer = options->on_peer;
     t->on_writable = options->on_writable;
+    t->on_place = options->on_place;
     t->context = options->context;
     t->timer_ns = UINT64_MAX;
 }
@@ -220,6 +229,7 @@ cairn_transport_open(const struct cairn_transport_options *options, struct cairn
                                              .operation_count = t->operation_count,
                                              .events = {.done = operation_done,
                                                         .received = frame_received,
+                                                        .place = payload_place,
                                                         .changed = peer_connection_changed,
                                                         .refused = peer_key_refused,
                                                         .context = t}};
@@ -446,6 +456,14 @@ cairn_err
 cairn_transport_send(struct cairn_transport *t, uint32_t node, const void *body, size_t body_len,
                      const void *payload, size_t payload_len, uint64_t ticket)
 {
+    return cairn_transport_send_placed(t, node, body, body_len, payload, payload_len, 0, ticket);
+}
+
+cairn_err
+cairn_transport_send_placed(struct cairn_transport *t, uint32_t node, const void *body,
+                            size_t body_len, const void *payload, size_t payload_len,
+                            uint64_t place, uint64_t ticket)
+{
     struct peer *peer;
 
     if (node >= t->node_count || node == t->node || body_len > CAIRN_TRANSPORT_BODY_BYTES_MAX ||
@@ -465,10 +483,17 @@ cairn_transport_send(struct cairn_transport *t, uint32_t node, const void *body,
         block(t, peer, false);
         return CAIRN_AGAIN;
     }
-    operation_submit(t, peer, body, body_len, payload, payload_len, ticket);
+    operation_submit(t, peer, body, body_len, payload, payload_len, place, ticket);
     if (payload_len)
         flow_ask(t, peer);
     return CAIRN_OK;
+}
+
+void
+cairn_transport_unplace(struct cairn_transport *t, const void *memory, size_t bytes)
+{
+    if (t->backend->ops->unplace)
+        t->backend->ops->unplace(t->backend, memory, bytes);
 }
 
 void

@@ -71,13 +71,23 @@ struct cairn_transport_hub; /* transport_loop.h */
 
 /*
  * A message has arrived. body[body_len] is valid during the call. payload[payload_len] (NULL
- * without one; aligned to 4096) belongs to the receiver until cairn_transport_release(buffer);
- * buffer is 0 without a payload. With CAIRN_PROTECTION_AUTHENTICATE a message comes without its
- * payload if that changed on the way, or in the sender's memory after cairn_transport_send.
+ * without one; aligned to 4096, or where on_place wanted it) belongs to the receiver until
+ * cairn_transport_release(buffer); buffer is 0 without a payload. With
+ * CAIRN_PROTECTION_AUTHENTICATE a message comes without its payload if that changed on the way, or
+ * in the sender's memory after cairn_transport_send.
  */
 typedef void cairn_transport_message_fn(void *context, uint32_t from_node, const void *body,
                                         size_t body_len, const void *payload, size_t payload_len,
                                         uint64_t buffer);
+
+/*
+ * A payload begins to come that its sender gave a place (not 0). Returns memory[payload_len] for
+ * it, which is written until the message arrives, the peer goes down, or cairn_transport_unplace.
+ * NULL: it comes into a receive buffer, as it always does from some providers. Calls nothing of the
+ * transport.
+ */
+typedef void *cairn_transport_place_fn(void *context, uint32_t from_node, uint64_t place,
+                                       size_t payload_len);
 
 /* A send has ended, in any order over the peers: CAIRN_OK, or CAIRN_PEER (it may have arrived). */
 typedef void cairn_transport_sent_fn(void *context, uint32_t node, uint64_t ticket, cairn_err err);
@@ -153,7 +163,8 @@ struct cairn_transport_options {
     cairn_transport_sent_fn *on_sent;
     cairn_transport_peer_fn *on_peer;
     cairn_transport_writable_fn *on_writable;
-    void *context; /* first argument of the callbacks */
+    cairn_transport_place_fn *on_place; /* NULL: payloads come into receive buffers */
+    void *context;                      /* first argument of the callbacks */
 };
 
 struct cairn_transport_peer {
@@ -227,6 +238,17 @@ CAIRN_MUST_CHECK cairn_err cairn_transport_send(struct cairn_transport *transpor
                                                 const void *body, size_t body_len,
                                                 const void *payload, size_t payload_len,
                                                 uint64_t ticket);
+
+/* The same, with a name for the receiver's on_place. */
+CAIRN_MUST_CHECK cairn_err cairn_transport_send_placed(struct cairn_transport *transport,
+                                                       uint32_t node, const void *body,
+                                                       size_t body_len, const void *payload,
+                                                       size_t payload_len, uint64_t place,
+                                                       uint64_t ticket);
+
+/* Receives nothing more into memory[bytes], which on_place gave: what has come moves to receive
+ * buffers. */
+void cairn_transport_unplace(struct cairn_transport *transport, const void *memory, size_t bytes);
 
 /* Gives a received payload's buffer back. Exactly once per buffer; a stale one is ignored. */
 void cairn_transport_release(struct cairn_transport *transport, uint64_t buffer);

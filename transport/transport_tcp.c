@@ -63,6 +63,7 @@ struct place {
 struct region {
     uint64_t key;          /* 0: closed */
     uint32_t filled_bytes; /* by the last payload that has begun: frames come behind its end */
+    uint8_t *placed;       /* where that payload goes, NULL: into the buffer */
     bool torn;             /* that payload */
 };
 
@@ -323,17 +324,22 @@ stream_received(void *context, struct stream *stream, const uint8_t *bytes, size
 }
 
 static uint8_t *
-region_find(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
+region_find(void *context, const struct stream *stream, const struct cairn_backend_remote *remote,
+            uint32_t bytes_len)
 {
     struct tcp *tcp = context;
-    uint64_t index = address / CAIRN_BULK_BYTES_MAX;
+    uint64_t index = remote->address / CAIRN_BULK_BYTES_MAX;
+    struct region *region = &tcp->regions[index < tcp->buffer_count ? index : 0];
 
-    if (address % CAIRN_BULK_BYTES_MAX || index >= tcp->buffer_count || key == 0 ||
-        tcp->regions[index].key != key)
+    if (remote->address % CAIRN_BULK_BYTES_MAX || index >= tcp->buffer_count || remote->key == 0 ||
+        region->key != remote->key)
         return NULL;
-    tcp->regions[index].filled_bytes = bytes_len;
-    tcp->regions[index].torn = false;
-    return tcp->pool + address;
+    region->filled_bytes = bytes_len;
+    region->torn = false;
+    region->placed = remote->place ? tcp->events.place(tcp->events.context, stream->node,
+                                                       remote->place, bytes_len)
+                                   : NULL;
+    return region->placed ? region->placed : tcp->pool + remote->address;
 }
 
 static void
@@ -835,6 +841,32 @@ tcp_filled(const struct cairn_backend *backend, uint32_t index, size_t bytes_len
                                              : CAIRN_BACKEND_WHOLE;
 }
 
+static uint8_t *
+tcp_placed(const struct cairn_backend *backend, uint32_t index)
+{
+    return ((const struct tcp *)(const void *)backend)->regions[index].placed;
+}
+
+static void
+tcp_unplace(struct cairn_backend *backend, const uint8_t *memory, size_t bytes_len)
+{
+    struct tcp *tcp = tcp_of(backend);
+
+    for (uint32_t i = 0; i < tcp->buffer_count; i++) {
+        struct region *region = &tcp->regions[i];
+        uint64_t address = (uint64_t)i * CAIRN_BULK_BYTES_MAX;
+
+        if (!region->placed || region->placed >= memory + bytes_len ||
+            region->placed + region->filled_bytes <= memory)
+            continue;
+        memcpy(tcp->pool + address, region->placed, region->filled_bytes);
+        for (uint32_t node = 0; node < tcp->node_count; node++)
+            if (tcp->places[node].stream)
+                stream_move(tcp->places[node].stream, address, region->placed, tcp->pool + address);
+        region->placed = NULL;
+    }
+}
+
 static cairn_err
 tcp_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
 {
@@ -863,6 +895,8 @@ static const struct cairn_transport_ops tcp_ops = {
     .disconnect = tcp_disconnect,
     .region = tcp_region,
     .filled = tcp_filled,
+    .placed = tcp_placed,
+    .unplace = tcp_unplace,
     .readdress = tcp_readdress,
     .rekey = tcp_rekey,
 };

@@ -38,6 +38,7 @@ struct letter {
     struct space *space; /* decoding space that the payload lies in, or NULL */
     const uint8_t *payload;
     size_t payload_len;
+    uint64_t place; /* that the receiver has for the payload, 0: none */
     size_t body_len;
     bool service;
     uint8_t body[LETTER_BODY_BYTES];

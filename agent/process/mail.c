@@ -43,8 +43,9 @@ letter_fly(struct cairn_agent *agent, struct letter *letter)
 static cairn_err
 try_send(struct cairn_agent *agent, struct letter *letter)
 {
-    return cairn_transport_send(agent->transport, letter->to, letter->body, letter->body_len,
-                                letter->payload, letter->payload_len, (uint64_t)(uintptr_t)letter);
+    return cairn_transport_send_placed(agent->transport, letter->to, letter->body, letter->body_len,
+                                       letter->payload, letter->payload_len, letter->place,
+                                       (uint64_t)(uintptr_t)letter);
 }
 
 static void
@@ -294,13 +295,28 @@ void
 mail_send_service(struct cairn_agent *agent, const struct cairn_service_message *message,
                   const uint8_t *payload, size_t payload_len, uint32_t part)
 {
+    mail_send_placed(agent, message, payload, payload_len, part, 0);
+}
+
+void
+mail_send_placed(struct cairn_agent *agent, const struct cairn_service_message *message,
+                 const uint8_t *payload, size_t payload_len, uint32_t part, uint64_t place)
+{
     struct letter *letter = make_letter(agent, message->to, payload, payload_len, part, NULL);
 
     if (!letter)
         return;
     letter->service = true;
+    letter->place = place;
     send_letter(agent, letter, message, CAIRN_SERVICE_HEAD_BYTES + (size_t)message->bytes_len,
                 cairn_service_name(message->kind));
+}
+
+void
+mail_unplace(struct cairn_agent *agent, const uint8_t *memory, size_t bytes)
+{
+    if (agent->transport) /* else it is closed, and nothing arrives */
+        cairn_transport_unplace(agent->transport, memory, bytes);
 }
 
 void

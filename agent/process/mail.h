@@ -94,6 +94,13 @@ void mail_send(struct cairn_agent *agent, const struct cairn_message *message,
 void mail_send_service(struct cairn_agent *agent, const struct cairn_service_message *message,
                        const uint8_t *payload, size_t payload_len, uint32_t part);
 
+/* The same; the receiver's agent_handlers.place knows memory for the payload under `place`. */
+void mail_send_placed(struct cairn_agent *agent, const struct cairn_service_message *message,
+                      const uint8_t *payload, size_t payload_len, uint32_t part, uint64_t place);
+
+/* Nothing more arrives in memory that agent_handlers.place gave. */
+void mail_unplace(struct cairn_agent *agent, const uint8_t *memory, size_t bytes);
+
 /* Keeps trying to have a session with a peer; ends the session with a peer (PEER_DOWN follows). */
 void mail_connect(struct cairn_agent *agent, uint32_t node);
 void mail_disconnect(struct cairn_agent *agent, uint32_t node);

@@ -254,6 +254,15 @@ mail_arrived(void *context, uint32_t from_node, const void *body, size_t body_le
 
 /* ---- from the transport ---- */
 
+static void *
+place_payload(void *context, uint32_t from_node, uint64_t place, size_t payload_len)
+{
+    struct cairn_agent *agent = context;
+
+    (void)from_node;
+    return agent->handlers->place(agent, place, payload_len);
+}
+
 static void
 letter_land(struct letter *letter)
 {
@@ -349,6 +358,7 @@ mail_open(struct cairn_agent *agent)
                                               .on_sent = on_sent,
                                               .on_peer = mail_peer_changed,
                                               .on_writable = on_writable,
+                                              .on_place = place_payload,
                                               .context = agent};
     cairn_err err = CAIRN_NOMEM;
 

@@ -329,6 +329,7 @@ fetcher_start(struct cairn_agent *agent, struct cairn_generation_id generation, 
     fetcher->agent = agent;
     fetcher->generation = generation;
     fetcher->from_files = from_files;
+    fetcher->compares = true;
     fetcher->dir_fd = -1;
     fetcher->ready = ready;
     fetcher->context = context;
@@ -360,6 +361,7 @@ fetcher_end(struct fetcher *fetcher)
     while (fetcher->reads) {
         struct read *read = fetcher->reads;
 
+        mail_unplace(fetcher->agent, read->target, (size_t)read->count * CAIRN_BLOCK_BYTES);
         fetcher->reads = read->next;
         if (--read->batch->left == 0)
             free(read->batch);

@@ -7,8 +7,10 @@
  * caller's memory. Restoring trainers, spill and export use it.
  *
  * Invariants:
- *  1. Every block is compared with the checksum in its manifest before it is handed out. A damaged
- *     block starts a verify of the job, and is read again until the deadline.
+ *  1. Every block is compared with the checksum in its manifest once it lies at its target: by its
+ *     trainer, else here before it is handed out. Blocks that a trainer asks for again were
+ *     damaged, and are compared here from then on. A damaged block starts a verify of the job, and
+ *     is read again until the deadline.
  *  2. A fetcher may be ended inside its own callback: a caller that still uses it holds it.
  *
  * Thread: loop.
@@ -44,6 +46,9 @@ void fetch_forget(struct cairn_agent *agent, struct session *session);
 /* A FETCH or FETCHED of another agent. */
 void fetch_message(struct cairn_agent *agent, const struct cairn_service_message *message,
                    const uint8_t *payload, size_t payload_len);
+
+/* Where the blocks of the answer to a FETCH go; NULL: this agent does not wait for them. */
+uint8_t *fetch_place(struct cairn_agent *agent, uint64_t request, size_t payload_len);
 
 /* ---- fetchers ---- */
 

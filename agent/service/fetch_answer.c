@@ -55,9 +55,9 @@ answer_blocks(struct cairn_agent *agent, const struct cairn_service_message *ask
     answer.err = payload ? CAIRN_OK : CAIRN_NOT_FOUND;
     answer.bytes = NULL;
     answer.bytes_len = 0;
-    mail_send_service(agent, &answer, payload,
-                      payload ? (size_t)ask->block_count * CAIRN_BLOCK_BYTES : 0,
-                      payload ? part : UINT32_MAX);
+    mail_send_placed(agent, &answer, payload,
+                     payload ? (size_t)ask->block_count * CAIRN_BLOCK_BYTES : 0,
+                     payload ? part : UINT32_MAX, ask->request);
 }
 
 /* Parity is compared here: only its owner has its checksums. */
@@ -170,11 +170,13 @@ take_blocks(struct fetcher *fetcher, const struct cairn_service_message *message
     if (message->err || payload_len != (size_t)read->count * CAIRN_BLOCK_BYTES)
         return; /* asked again, perhaps of another holder */
     manifest = &fetcher->containers[read->container].manifest;
-    if (!fetch_blocks_good(manifest, read->first_block, read->count, payload)) {
+    if (payload != read->target)
+        memcpy(read->target, payload, payload_len);
+    if (fetcher->compares &&
+        !fetch_blocks_good(manifest, read->first_block, read->count, read->target)) {
         fetch_ask_for_repair(fetcher->agent);
         return;
     }
-    memcpy(read->target, payload, payload_len);
     fetch_end_read(fetcher, read, CAIRN_OK);
     if (!fetcher->ended)
         fetch_pump(fetcher);
@@ -204,6 +206,19 @@ fetch_message(struct cairn_agent *agent, const struct cairn_service_message *mes
             return;
         }
     }
+}
+
+uint8_t *
+fetch_place(struct cairn_agent *agent, uint64_t request, size_t payload_len)
+{
+    for (struct fetcher *fetcher = agent->fetches->fetchers; fetcher; fetcher = fetcher->next) {
+        struct read *read = fetch_find_read(fetcher, request);
+
+        if (read && read->sent_ns && read->sent_ns < UINT64_MAX / 2 &&
+            payload_len == (size_t)read->count * CAIRN_BLOCK_BYTES)
+            return read->target;
+    }
+    return NULL;
 }
 
 /* The first read that must be given up now, and why; NULL: none. */

@@ -19,6 +19,7 @@ fetch_end_read(struct fetcher *fetcher, struct read *read, cairn_err err)
 {
     struct batch *batch = read->batch;
 
+    mail_unplace(fetcher->agent, read->target, (size_t)read->count * CAIRN_BLOCK_BYTES);
     for (struct read **link = &fetcher->reads; *link; link = &(*link)->next)
         if (*link == read) {
             *link = read->next;
@@ -74,6 +75,7 @@ struct own_job {
     uint32_t count;
     const uint8_t *source;
     uint8_t *target;
+    bool compares;
     bool is_good;
 };
 
@@ -83,8 +85,9 @@ own_run(struct cairn_job *job)
     struct own_job *own = (struct own_job *)job;
 
     memcpy(own->target, own->source, (size_t)own->count * CAIRN_BLOCK_BYTES);
-    own->is_good = fetch_blocks_good(&own->fetcher->containers[own->container].manifest,
-                                     own->first_block, own->count, own->target);
+    own->is_good =
+        !own->compares || fetch_blocks_good(&own->fetcher->containers[own->container].manifest,
+                                            own->first_block, own->count, own->target);
 }
 
 static void
@@ -124,10 +127,12 @@ start_own_job(struct fetcher *fetcher, struct read *read, uint32_t part, const u
     own->count = read->count;
     own->source = source;
     own->target = read->target;
+    own->compares = fetcher->compares;
     if (cairn_workers_submit(fetcher->agent->workers, &own->job) != CAIRN_OK) {
         free(own);
         return false;
     }
+    mail_unplace(fetcher->agent, read->target, (size_t)read->count * CAIRN_BLOCK_BYTES);
     fetcher_hold(fetcher);
     cairn_memory_hold(fetcher->agent->memory, part);
     if (!read->sent_ns)

@@ -176,6 +176,17 @@ fetched(void *context, uint64_t tag, cairn_err err)
     session_flush(fetcher->agent, session);
 }
 
+/* The trainer compares what it gets itself, and asks again for what was damaged. */
+static void
+note_asked(struct fetcher *fetcher, const struct cairn_session_fetch_item *item)
+{
+    fetcher->compares |=
+        item->container < fetcher->asked_container ||
+        (item->container == fetcher->asked_container && item->first_block < fetcher->asked_block);
+    fetcher->asked_container = item->container;
+    fetcher->asked_block = item->first_block + item->block_count;
+}
+
 static void
 read_blocks(struct session *session, const struct cairn_session_fetch *fetch)
 {
@@ -191,6 +202,8 @@ read_blocks(struct session *session, const struct cairn_session_fetch *fetch)
             item->window_offset > window_bytes - (uint64_t)item->block_count * CAIRN_BLOCK_BYTES)
             err = CAIRN_INVAL;
         else
+            note_asked(fetcher, item);
+        if (!err)
             runs[i] = (struct fetcher_run){item->container, item->block_count, item->first_block,
                                            cairn_arena_base(fetcher->window) + item->window_offset};
     }

@@ -87,6 +87,9 @@ struct fetcher {
     uint64_t session_serial;
     uint32_t request;
     struct cairn_arena *window;
+    uint32_t asked_container; /* it asks for its blocks in ascending order, up to here */
+    uint64_t asked_block;
+    bool compares; /* blocks with their checksums: nobody else does */
 };
 
 struct fetch_table {

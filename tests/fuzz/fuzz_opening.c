@@ -18,7 +18,8 @@ enum { FLIGHT_BYTES_MAX = 4096, CHANGE_BYTES = 3, WAYS = 9, CERTIFIED = 5 };
 static bool may_be_proved;
 
 static uint8_t *
-no_buffer(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
+no_buffer(void *context, const struct stream *stream, const struct cairn_backend_remote *remote,
+          uint32_t bytes_len)
 {
     abort(); /* there are no payloads before a peer is proved */
 }

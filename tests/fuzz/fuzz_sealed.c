@@ -28,9 +28,11 @@ static uint32_t received_count;
 static bool is_torn[2];
 
 static uint8_t *
-buffer(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
+buffer(void *context, const struct stream *stream, const struct cairn_backend_remote *remote,
+       uint32_t bytes_len)
 {
-    return address < 2 && key == address + 10 ? pool[address] : NULL;
+    return remote->address < 2 && remote->key == remote->address + 10 ? pool[remote->address]
+                                                                      : NULL;
 }
 
 static void

@@ -66,7 +66,7 @@ def in_blocks(data):
     return (
         len(data) == 65536
         and b"\x17\x03\x03" not in data[middle - 20000 : middle + 5]
-        and b"\xb0\x01\0\0" not in data[middle - 24 : middle + 5]
+        and b"\xb0\x01\0\0" not in data[middle - 32 : middle + 5]
     )
 
 

@@ -128,8 +128,8 @@ static inline cairn_err
 fabric_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_remote *out)
 {
     if (out)
-        *out = (struct cairn_backend_remote){(uint64_t)index * CAIRN_BULK_BYTES_MAX,
-                                             ++fabric_below_of(backend)->next_key};
+        *out = (struct cairn_backend_remote){.address = (uint64_t)index * CAIRN_BULK_BYTES_MAX,
+                                             .key = ++fabric_below_of(backend)->next_key};
     return CAIRN_OK;
 }
 

@@ -31,6 +31,7 @@ struct end {
     uint32_t ups, downs;
     uint64_t incarnation_up, incarnation_down;
     uint64_t messages, payloads, payload_bytes;
+    const void *last_payload;
     uint64_t sent_ok, sent_failed, last_ticket;
     uint64_t ended_of[ENDS_MAX]; /* sends to each node that have ended */
     uint32_t writable;
@@ -117,6 +118,7 @@ end_message(void *context, uint32_t from, const void *body, size_t body_len, con
         return;
     }
     end->payloads++;
+    end->last_payload = payload;
     end->payload_bytes += payload_len;
     end->in_order &= !end->check || number == end->next_payload;
     end->next_payload = number + 1;

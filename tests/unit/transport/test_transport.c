@@ -88,6 +88,110 @@ test_payloads_arrive_whole(void **state)
     assert_int_equal(stats_of(0).sent_payload_bytes, ends[1].payload_bytes);
 }
 
+/* Memory for payloads that are placed, from place 1 on. */
+enum { PLACES = 8, PLACE_REFUSED = PLACES + 1 };
+static uint8_t places[PLACES][CAIRN_BULK_BYTES_MAX] __attribute__((aligned(4096)));
+static uint32_t placed_count;
+
+static void *
+place_payload(void *context, uint32_t from_node, uint64_t place, size_t payload_len)
+{
+    assert_ptr_equal(context, &ends[1]);
+    assert_int_equal(from_node, 0);
+    assert_int_not_equal(place, 0);
+    assert_true(payload_len <= CAIRN_BULK_BYTES_MAX);
+    placed_count++;
+    return place == PLACE_REFUSED ? NULL : places[place - 1];
+}
+
+static void
+two_open_with_places(void)
+{
+    ends_prepare(2);
+    ends[1].options.on_place = place_payload;
+    placed_count = 0;
+    end_open(0);
+    end_open(1);
+    ends_connect(0, 1);
+}
+
+static void
+send_placed_soon(uint64_t number, const uint8_t *payload, size_t payload_len, uint64_t place)
+{
+    bool sent = false;
+
+    TURN_UNTIL(sent || (sent = cairn_transport_send_placed(ends[0].transport, 1, &number,
+                                                           sizeof number, payload, payload_len,
+                                                           place, number) == CAIRN_OK),
+               10);
+}
+
+static void
+test_payloads_in_their_place(void **state)
+{
+    static const size_t lengths[] = {1, 4096, 65537, 1000000, CAIRN_BULK_BYTES_MAX};
+    bool places_them = strcmp(provider, "tcp") == 0;
+
+    two_open_with_places();
+    for (uint64_t i = 0; i < 40; i++) {
+        size_t payload_len = lengths[i % 5];
+        uint64_t place = i % (PLACE_REFUSED + 1);
+
+        payload_fill(payloads[0], payload_len, i);
+        send_placed_soon(i, payloads[0], payload_len, place);
+        TURN_UNTIL(ends[1].payloads == i + 1 && ends[0].sent_ok == i + 1, 10);
+        assert_int_equal(places_them && place > 0 && place<PLACE_REFUSED, place> 0 &&
+                         ends[1].last_payload == places[place - 1]);
+    }
+    assert_true(ends[1].intact);
+    assert_true(ends[1].in_order);
+    assert_int_equal(placed_count > 0, places_them);
+    assert_int_equal(ends[1].downs, 0);
+}
+
+/* A payload whose place goes while it comes arrives whole in a buffer, and nothing more is written
+ * to its place. */
+static void
+test_payloads_that_lose_their_place(void **state)
+{
+    static uint8_t sent[PLACES][CAIRN_BULK_BYTES_MAX];
+    uint32_t moved = 0;
+
+    two_open_with_places();
+    for (uint64_t done = 0; done < 100 * PLACES && moved < 5; done += PLACES) {
+        bool is_moved[PLACES] = {false};
+
+        for (uint32_t i = 0; i < PLACES; i++) {
+            payload_fill(sent[i], CAIRN_BULK_BYTES_MAX, done + i);
+            send_placed_soon(done + i, sent[i], CAIRN_BULK_BYTES_MAX, i + 1);
+        }
+        while (ends[1].payloads < done + PLACES) {
+            uint64_t before = ends[1].payloads;
+            uint32_t last;
+
+            TURN_UNTIL(ends[1].payloads > before || placed_count > ends[1].payloads, 10);
+            if (placed_count == ends[1].payloads)
+                continue;
+            last = (placed_count - 1) % PLACES;
+            if (!is_moved[last]) {
+                cairn_transport_unplace(ends[1].transport, places[last] + 5, 1);
+                memset(places[last], 0xee, sizeof places[last]);
+                is_moved[last] = true;
+                moved++;
+            }
+            TURN_UNTIL(ends[1].payloads > before, 10);
+        }
+        for (uint32_t i = 0; i < PLACES; i++)
+            for (size_t at = 0; is_moved[i] && at < sizeof places[i]; at++)
+                assert_int_equal(places[i][at], 0xee);
+        TURN_UNTIL(ends[0].sent_ok == done + PLACES, 10);
+    }
+    assert_true(moved > 0);
+    assert_true(ends[1].intact);
+    assert_int_equal(ends[1].downs, 0);
+    assert_int_equal(stats_of(1).dropped_payloads, 0);
+}
+
 static void
 test_checksummed_payloads(void **state)
 {
@@ -885,6 +989,13 @@ main(void)
         OVER(authenticate, test_a_payload_that_changes_while_it_is_sent),
         OVER(certificates, test_payloads_arrive_whole),
         OVER(rdma_certificates, test_payloads_arrive_whole),
+        EACH(test_payloads_in_their_place),
+        OVER(authenticate, test_payloads_in_their_place),
+        OVER(encrypt, test_payloads_in_their_place),
+        OVER(tcp, test_payloads_that_lose_their_place),
+        OVER(tls, test_payloads_that_lose_their_place),
+        OVER(authenticate, test_payloads_that_lose_their_place),
+        OVER(encrypt, test_payloads_that_lose_their_place),
         EACH(test_checksummed_payloads),
         EACH(test_many_messages_in_order),
         OVER(authenticate, test_many_messages_in_order),
