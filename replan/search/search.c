@@ -28,7 +28,7 @@ enum {
     REGROUP_FIRST = 30000, /* moves */
     REGROUP_LAST = 200000,
     LAST_TURNS = 4,
-    CUTS_FIRST = 500, /* of the bound of few pipelines */
+    CUTS_FIRST = 400, /* of the bound of few pipelines */
     CUTS_LAST = 2000,
     REGROUP_COUNTS = 3, /* numbers of pipelines in a round */
     REGROUP_MOVES = 4000
