@@ -19,17 +19,19 @@ enum placement_bug {
     /* the simulator's own agents, beside the two machines */
     PLACEMENT_BUG_REGISTER_DROPS, /* the first rank that registers its new tensors drops S */
     /* the analyst (agent/service) */
-    PLACEMENT_BUG_NUMBER_TWICE,    /* two offers get one number */
-    PLACEMENT_BUG_NEVER_WITHDRAWN, /* an offer that is never taken stays for ever */
-    PLACEMENT_BUG_FORGETS_DENIAL,  /* a denial ends with the first round of other evidence */
-    PLACEMENT_BUG_DECIDES_TWICE,   /* a decision that arrives twice is carried out twice */
-    PLACEMENT_BUG_OVERSPENDS,      /* the day's budgets are not looked at */
-    PLACEMENT_BUG_NO_PROBATION,    /* a change that brings nothing is kept */
-    PLACEMENT_BUG_HASTY_HOME,      /* a new analyst takes what it has not measured for well */
-    PLACEMENT_BUG_OFFERS_UNSTORED, /* trainers hear of an offer before it is stored */
-    PLACEMENT_BUG_SMALL_GAIN,      /* a change that gains next to nothing is offered */
-    PLACEMENT_BUG_OLD_COMMIT,      /* layers move although the newest commit is old */
-    PLACEMENT_BUG_OVERFILLS,       /* layers move to a node whose slots have no room for them */
+    PLACEMENT_BUG_NUMBER_TWICE,     /* two offers get one number */
+    PLACEMENT_BUG_NEVER_WITHDRAWN,  /* an offer that is never taken stays for ever */
+    PLACEMENT_BUG_FORGETS_DENIAL,   /* a denial ends with the first round of other evidence */
+    PLACEMENT_BUG_DECIDES_TWICE,    /* a decision that arrives twice is carried out twice */
+    PLACEMENT_BUG_OVERSPENDS,       /* the day's budgets are not looked at */
+    PLACEMENT_BUG_NO_PROBATION,     /* a change that brings nothing is kept */
+    PLACEMENT_BUG_HASTY_HOME,       /* a new analyst takes what it has not measured for well */
+    PLACEMENT_BUG_OFFERS_UNSTORED,  /* trainers hear of an offer before it is stored */
+    PLACEMENT_BUG_SMALL_GAIN,       /* a change that gains next to nothing is offered */
+    PLACEMENT_BUG_OLD_COMMIT,       /* layers move although the newest commit is old */
+    PLACEMENT_BUG_OVERFILLS,        /* layers move to a node whose slots have no room for them */
+    PLACEMENT_BUG_RELAUNCH_UNASKED, /* a relaunch does not wait for an operator */
+    PLACEMENT_BUG_BLIND_TO_SHAPE,   /* the analyst offers placements to a job in another shape */
     PLACEMENT_BUG_LAST
 };
 

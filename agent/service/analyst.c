@@ -214,9 +214,11 @@ take_stored(struct analyst *analyst, bool is_stored, struct analyst_actions *out
 
 /* ---- gates ---- */
 
+/* Also in rounds without a step: an operator may decide after any of them. */
 static void
-note_commit(struct analyst *analyst, const struct analyst_round *round, uint64_t wall_ns)
+note_gates(struct analyst *analyst, const struct analyst_round *round, uint64_t wall_ns)
 {
+    analyst->is_whole = round->is_whole;
     if (round->committed_epoch != analyst->committed_epoch ||
         round->committed_step != analyst->committed_step)
         analyst->committed_wall_ns = analyst->was_analysing ? wall_ns : 0;
@@ -233,7 +235,6 @@ note_state(struct analyst *analyst, const struct proposal *running,
     bool is_running =
         analyst->has_runs && round->is_asked && analyst->runs_number == running->placement.number;
 
-    analyst->is_whole = round->is_whole;
     analyst->interval_ns =
         (uint64_t)(analyst->options.snapshot_every_steps * round->recent_ms * 1e6);
     if (!is_running)
@@ -555,7 +556,8 @@ is_reshaped(const struct analyst *analyst, const struct analyst_round *round)
 {
     const struct proposal *shape = &analyst->book.shape;
 
-    return round->shape != 0 && !(shape->is_home && shape->placement.number == round->shape);
+    return round->shape != 0 && !PLACEMENT_BUG(BLIND_TO_SHAPE) &&
+           !(shape->is_home && shape->placement.number == round->shape);
 }
 
 /* The outcome of the relaunch that was approved last. */
@@ -727,7 +729,7 @@ take_round(struct analyst *analyst, const struct analyst_round *round, uint64_t 
         analyst->refuses = PROPOSAL_GATE_NONE;
         return;
     }
-    note_commit(analyst, round, wall_ns);
+    note_gates(analyst, round, wall_ns);
     steps = analyst->was_analysing && round->steps > analyst->steps_before
                 ? round->steps - analyst->steps_before
                 : 0;

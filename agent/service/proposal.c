@@ -629,6 +629,8 @@ proposal_want_relaunch(struct proposal_book *book, const struct proposal *wanted
         (void)book_end_relaunch(book, PROPOSAL_REPLACED, wall_ns);
         book_give_number(book, waiting, wanted, wall_ns);
         follows |= PROPOSAL_RELAUNCH;
+        if (PLACEMENT_BUG(RELAUNCH_UNASKED))
+            book->shape = *waiting;
     }
     book->version++;
     return follows;

@@ -2,6 +2,8 @@
  * see world.h. */
 #include "tests/placements/world.h"
 
+#include "agent/service/operator_launcher.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,9 @@ enum {
     CALIBRATED_STEPS = 12
 };
 
+static const uint64_t launcher_reads = OPERATOR_READS_ANY | OPERATOR_READS_NODES |
+                                       OPERATOR_READS_STAGES | OPERATOR_READS_LAYERS |
+                                       OPERATOR_READS_SHARES;
 static struct proposal_book heard, before; /* one event at a time */
 
 /* ---- messages ---- */
@@ -207,6 +212,8 @@ make_round(struct world *world, uint32_t index)
         .slow_ranks = ranks,
         .slow_rates = rates,
         .unsure_ranks = unsure,
+        .reads = world->launch.is_there ? launcher_reads : 0,
+        .shape = world->launch.shape,
         .committed_epoch = world->committed_epoch,
         .committed_step = world->committed_step,
         .held_bytes = OTHER_BYTES + LAYER_BYTES * world->ranks[index].machine.now.layers[index],
@@ -362,9 +369,9 @@ operators_tick(struct world *world)
     struct proposal_decision *decision = &message.decision;
 
     if (!world->agents[asked].analyst || world->tokens + 1 >= TOKENS_MAX ||
-        !world_chance(world, world->is_quiet         ? 0
-                             : world->needs_approval ? 60
-                                                     : 8))
+        !world_chance(world, world->is_quiet                                   ? 0
+                             : world->needs_approval || world->launch.is_there ? 60
+                                                                               : 8))
         return;
     book = analyst_book(world->agents[asked].analyst);
     while (planner < RANKS && !world->agents[planner].analyses)
@@ -383,6 +390,12 @@ operators_tick(struct world *world)
         decision->for_ns = UINT64_C(40000000000);
     if (book->waiting.placement.count)
         decision->name = proposal_name(&book->waiting.placement);
+    if (book->relaunch.placement.count && world_chance(world, 700)) {
+        decision->number = book->relaunch.placement.number;
+        decision->name = proposal_full_name(&book->relaunch);
+        if (world_chance(world, 500))
+            decision->word = PROPOSAL_APPROVE;
+    }
     message.from = asked;
     message.to = planner;
     message.life = world->agents[planner].life;

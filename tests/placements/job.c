@@ -43,6 +43,10 @@ rank_attach(struct world *world, uint32_t index)
 
     if (world->down_ticks > 0)
         return; /* it attaches when it starts */
+    if (launch_is_reshaped(world)) {
+        world->agents[index].is_asked = true; /* for a share of another number of replicas */
+        return;
+    }
     rank->has_agent = true;
     client_placement_epoch(&rank->machine, world->agents[index].epoch);
     tell_shares(world, index);
@@ -102,8 +106,7 @@ job_start(struct world *world)
     }
 }
 
-/* A collective failed, or a rank died: all start again. */
-static void
+void
 job_break(struct world *world)
 {
     world->counters.restarts++;
@@ -284,6 +287,15 @@ step_ms(const struct world *world)
     return world->lies ? planner_step_ms(&home, world->rate) : ms;
 }
 
+static void
+count_step(struct world *world, double ms)
+{
+    memmove(world->recent + 1, world->recent, (RECENT - 1) * sizeof *world->recent);
+    world->recent[0] = ms;
+    world->step++;
+    world->counters.steps++;
+}
+
 /* The end of a step: all vote. */
 static void
 end_step(struct world *world, double ms)
@@ -291,10 +303,7 @@ end_step(struct world *world, double ms)
     uint64_t votes[RANKS], agreed;
     uint32_t informed, entered = 0, taken = 0;
 
-    memmove(world->recent + 1, world->recent, (RECENT - 1) * sizeof *world->recent);
-    world->recent[0] = ms;
-    world->step++;
-    world->counters.steps++;
+    count_step(world, ms);
     informed = vote(world, votes, &agreed);
     for (uint32_t i = 0; i < informed; i++) {
         enum cairn_placement_change change =
@@ -344,7 +353,17 @@ job_tick(struct world *world)
         return;
     }
     if (world_chance(world, world->trouble / 2)) { /* a rank dies */
+        launch_forget(world);
         job_break(world);
+        return;
+    }
+    launch_tick(world);
+    if (world->down_ticks > 0)
+        return;
+    if (launch_is_reshaped(world)) {
+        for (world->left_ms += TICK_MS; world->left_ms >= world->launch.runs.step_ms;
+             world->left_ms -= world->launch.runs.step_ms)
+            count_step(world, world->launch.runs.step_ms);
         return;
     }
     if (world->moves) {

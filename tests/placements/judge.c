@@ -133,7 +133,7 @@ static void
 judge_denials(struct world *world, const struct proposal_book *before,
               const struct proposal *proposal)
 {
-    uint64_t name = proposal_name(&proposal->placement);
+    uint64_t name = proposal_full_name(proposal);
 
     for (uint32_t i = 0; i < world->denied_count && !world->several; i++) {
         const struct denied *denied = &world->denied[i];
@@ -155,6 +155,11 @@ judge_fate(struct world *world, const struct proposal_book *before,
 
         if (was && was->fate == story->fate)
             continue;
+        if (story->is_relaunch) {
+            world->counters.relaunches_kept += story->fate == PROPOSAL_KEPT;
+            world->counters.relaunches_aged += story->fate == PROPOSAL_AGED;
+            continue;
+        }
         world->counters.kept += story->fate == PROPOSAL_KEPT;
         world->counters.taken_back += story->fate == PROPOSAL_TAKEN_BACK;
         world->counters.failed += story->fate == PROPOSAL_FAILED;
@@ -209,6 +214,16 @@ judge_book(struct world *world, uint32_t index, const struct proposal_book *befo
     if ((what & ANALYST_SAY_WAITS) && book->waiting.placement.number <= before->last_number)
         judge_break(world, "a number is given twice");
     judge_fate(world, before, book);
+    if (launch_is_reshaped(world) && !is_decided &&
+        (what & (ANALYST_SAY_OFFER | ANALYST_SAY_WAITS | ANALYST_SAY_RELAUNCH)))
+        judge_break(world, "P7: something is offered while the job runs in another shape");
+    if (what & ANALYST_SAY_RELAUNCH) {
+        world->counters.relaunches_proposed++;
+        if (book->relaunch.placement.number <= before->last_number)
+            judge_break(world, "a number is given twice");
+        judge_denials(world, before, &book->relaunch);
+        judge_gain(world, &book->relaunch);
+    }
     if (what & ANALYST_SAY_WAITS) {
         judge_denials(world, before, &book->waiting);
         judge_gain(world, &book->waiting);
@@ -238,12 +253,34 @@ judge_book(struct world *world, uint32_t index, const struct proposal_book *befo
         judge_break(world, "an offer is made that nobody has approved");
 }
 
+static void
+note_approved(struct world *world, const struct proposal *shape)
+{
+    world->counters.relaunches_approved++;
+    if (world->approved_count < APPROVED_MAX)
+        world->approved[world->approved_count++] =
+            (struct approved){shape->placement.number, proposal_full_name(shape)};
+}
+
+/* P7. */
+void
+judge_relaunch(struct world *world, const struct proposal *shape)
+{
+    for (uint32_t i = 0; i < world->approved_count; i++)
+        if (world->approved[i].number == shape->placement.number &&
+            world->approved[i].name == proposal_full_name(shape))
+            return;
+    if (world->approved_count < APPROVED_MAX)
+        judge_break(world, "P7: the job starts in a shape that nobody has approved");
+}
+
 void
 judge_decision(struct world *world, uint32_t index, const struct proposal_decision *decision,
                const struct proposal_book *before, const struct proposal_book *after,
                bool is_carried_out)
 {
     struct denied *denied = &world->denied[world->denied_count];
+    const struct proposal *proposal;
 
     if (!is_carried_out)
         return;
@@ -254,6 +291,16 @@ judge_decision(struct world *world, uint32_t index, const struct proposal_decisi
     world->counters.denials += decision->word == PROPOSAL_DENY;
     world->counters.backs += decision->word == PROPOSAL_GO_BACK;
     world->counters.nows += decision->word == PROPOSAL_NOW;
+    if (after->shape.placement.number != before->shape.placement.number) {
+        note_approved(world, &after->shape);
+        if (decision->word == PROPOSAL_APPROVE &&
+            (after->shape.placement.number != decision->number ||
+             proposal_full_name(&after->shape) != decision->name))
+            judge_break(world, "another relaunch was approved than the operator saw");
+        if (decision->word == PROPOSAL_GO_BACK && !after->shape.is_home)
+            judge_break(world, "--back did not relaunch at home");
+        return;
+    }
     if (decision->word == PROPOSAL_APPROVE &&
         (after->offer.placement.number != decision->number ||
          proposal_name(&after->offer.placement) != decision->name))
@@ -265,14 +312,17 @@ judge_decision(struct world *world, uint32_t index, const struct proposal_decisi
             world->denied[i] = (struct denied){0}; /* it may end those for other evidence */
     if (decision->word != PROPOSAL_DENY || world->denied_count == DENIALS_MAX)
         return;
+    proposal =
+        before->relaunch.placement.count && before->relaunch.placement.number == decision->number
+            ? &before->relaunch
+            : &before->waiting;
     /* a denial for other evidence ends those of the one before */
     for (uint32_t i = 0; decision->for_ns == 0 && i < world->denied_count; i++)
         if (world->denied[i].until_ns == 0 &&
-            !proposal_is_same_slow(&world->denied[i].slow, &before->waiting.slow))
+            !proposal_is_same_slow(&world->denied[i].slow, &proposal->slow))
             world->denied[i] = (struct denied){0};
-    *denied = (struct denied){.name = proposal_name(&before->waiting.placement),
-                              .same_ticks = SETTLED_TICKS,
-                              .slow = before->waiting.slow};
+    *denied = (struct denied){
+        .name = proposal_full_name(proposal), .same_ticks = SETTLED_TICKS, .slow = proposal->slow};
     if (decision->for_ns)
         denied->until_ns = world_ns(world) + decision->for_ns;
     world->denied_count++;
@@ -339,7 +389,7 @@ watch_untaken(struct world *world)
     const struct cairn_session_shares *offer;
     bool is_same;
 
-    if (index == NOBODY || world->several) {
+    if (index == NOBODY || world->several || launch_is_reshaped(world)) {
         world->untaken_number = 0;
         return;
     }

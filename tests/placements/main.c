@@ -132,6 +132,11 @@ report_schedules(const struct tally *tally)
     printf("rounds that a gate refused: gain %llu, commit %llu, slots %llu\n",
            (unsigned long long)c->refused_gain, (unsigned long long)c->refused_commit,
            (unsigned long long)c->refused_slots);
+    printf("relaunches proposed %llu, approved %llu, carried out %llu, home again %llu, kept %llu, "
+           "aged %llu\n",
+           (unsigned long long)c->relaunches_proposed, (unsigned long long)c->relaunches_approved,
+           (unsigned long long)c->relaunches, (unsigned long long)c->relaunches_home,
+           (unsigned long long)c->relaunches_kept, (unsigned long long)c->relaunches_aged);
     if (tally->broken)
         printf("BROKEN in %llu schedules, first in --seed %llu: %s\n",
                (unsigned long long)tally->broken, (unsigned long long)tally->first - 1, tally->why);
@@ -173,7 +178,9 @@ plant(void)
                                         [PLACEMENT_BUG_OFFERS_UNSTORED] = "tells before it stores",
                                         [PLACEMENT_BUG_SMALL_GAIN] = "gains next to nothing",
                                         [PLACEMENT_BUG_OLD_COMMIT] = "moves without a new commit",
-                                        [PLACEMENT_BUG_OVERFILLS] = "overfills a node's slots"};
+                                        [PLACEMENT_BUG_OVERFILLS] = "overfills a node's slots",
+                                        [PLACEMENT_BUG_RELAUNCH_UNASKED] = "relaunch unasked",
+                                        [PLACEMENT_BUG_BLIND_TO_SHAPE] = "blind to the shape"};
     uint32_t missed = 0;
 
     for (int bug = PLACEMENT_BUG_NONE + 1; bug < PLACEMENT_BUG_LAST; bug++) {

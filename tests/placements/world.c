@@ -87,10 +87,10 @@ devices_tick(struct world *world)
     for (uint32_t r = 0; r < RANKS; r++) {
         world->rate_ticks[r]++;
         world->spurious_ticks[r] -= world->spurious_ticks[r] > 0;
-        if (world->rate[r] > 1 && world_chance(world, 6)) {
+        if (world->rate[r] > 1 && world_chance(world, world->launch.is_there ? 2 : 6)) {
             world->rate[r] = 1;
             world->rate_ticks[r] = 0;
-        } else if (world->rate[r] <= 1 && world_chance(world, 4)) {
+        } else if (world->rate[r] <= 1 && world_chance(world, launch_is_reshaped(world) ? 20 : 4)) {
             world->rate[r] = rates[random_below(&world->random, 3)];
             world->rate_ticks[r] = 0;
         }
@@ -118,6 +118,14 @@ set_up(struct world *world, uint64_t seed, bool prints)
         random_chance(random, 500) ? 1 + (uint32_t)random_below(random, 4) : 99;
     world->standstill_per_day_ns = (random_chance(random, 500) ? 3 : 60) * UINT64_C(1000000000);
     world->end_tick = 300 + (uint32_t)random_below(random, 300);
+    world->launch.is_there = random_chance(random, 300);
+    world->launch.is_divided = random_chance(random, 250);
+    if (world->launch.is_there) /* slow ranks must cost a relaunch first */
+        world->end_tick += 300;
+    if (world->launch.is_there && world->launch.is_divided) { /* and that needs time to age */
+        world->end_tick += 1500;
+        world->trouble = 1;
+    }
     for (uint32_t r = 0; r < RANKS; r++)
         world->rate[r] = 1;
     if (!world->is_quiet && random_chance(random, 120)) {

@@ -5,6 +5,7 @@
  *
  *   agents.c   the shell of the analyst: store, messages between agents, takeovers, operators
  *   job.c      the ranks: steps, votes, moves of layers, deaths
+ *   launch.c   the launchers: they start the job again in the shape of an approved relaunch
  *   planner.c  plans of the product's planner, kept by rates
  *   judge.c    P1 to P6, and what the analyst must not do
  *   world.c    a schedule: who becomes slow, who dies, which message is late, lost or doubled
@@ -17,6 +18,8 @@
  * P4 What was entered in one epoch is not adopted in another.
  * P5 The shares of each step partition the batch, the layers of each replica the model.
  * P6 A rank without an agent votes for what it runs.
+ * P7 A job starts in another shape only if an operator approved that shape, and while it runs in it
+ *    nothing else is offered.
  */
 #ifndef CAIRN_PLACEMENTS_WORLD_H
 #define CAIRN_PLACEMENTS_WORLD_H
@@ -38,6 +41,7 @@ enum {
     TOLD_MAX = 512,
     TOKENS_MAX = 256,
     DENIALS_MAX = 64,
+    APPROVED_MAX = 64,
     WHY_BYTES = 160,
     NOBODY = RANKS,
     LAYER_BYTES = 1000,
@@ -112,6 +116,21 @@ struct verdict {
     uint64_t since_step;
 };
 
+/* The launchers of all nodes (tools/relaunch_plan.h), as far as the analyst sees them. */
+struct launch {
+    bool is_there;
+    bool is_divided;      /* it never begins a relaunch */
+    uint64_t shape;       /* number of the relaunch that the job follows; 0: none */
+    uint64_t tried;       /* number of the newest relaunch that they have begun */
+    uint32_t ticks;       /* until they begin it */
+    struct proposal runs; /* the shape; count 0: the home placement */
+};
+
+/* A relaunch that an operator has approved. */
+struct approved {
+    uint64_t number, name;
+};
+
 /* A placement that an operator has denied, in a world with one analyst at a time. */
 struct denied {
     uint64_t name;
@@ -124,7 +143,8 @@ struct denied {
 struct counters {
     uint64_t steps, offers, taken, moves, abandoned, kept, taken_back, failed, aged, homes,
         approvals, denials, backs, nows, takeovers, restarts, deaths, spent, events, refused_gain,
-        refused_commit, refused_slots;
+        refused_commit, refused_slots, relaunches_proposed, relaunches_approved, relaunches,
+        relaunches_kept, relaunches_aged, relaunches_home;
 };
 
 struct world {
@@ -155,6 +175,7 @@ struct world {
     uint64_t moving_ticks;
     bool had_fault;  /* while it moves */
     bool is_dropped; /* S */
+    struct launch launch;
     struct agent agents[RANKS];
     struct message messages[MESSAGES_MAX];
     uint32_t message_count;
@@ -166,6 +187,8 @@ struct world {
     uint32_t told_count;
     struct denied denied[DENIALS_MAX];
     uint32_t denied_count;
+    struct approved approved[APPROVED_MAX];
+    uint32_t approved_count;
     uint64_t untaken_number, untaken_tick, untaken_step;
     uint32_t untaken_analyst, untaken_life;
     uint64_t standstill_ns; /* of moves */
@@ -207,6 +230,15 @@ void rank_detach(struct world *world, uint32_t index);
 /* The agent of a rank enters another epoch. */
 void rank_epoch(struct world *world, uint32_t index, uint64_t epoch);
 
+/* A collective failed, a rank died, or a launcher ended its command: all start again. */
+void job_break(struct world *world);
+
+/* ---- launch.c ---- */
+void launch_tick(struct world *world);
+/* A rank died: the next start is the usual one. */
+void launch_forget(struct world *world);
+bool launch_is_reshaped(const struct world *world);
+
 /* ---- judge.c ---- */
 void judge_break(struct world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -218,6 +250,8 @@ void judge_told(struct world *world, uint32_t index, const struct proposal_book 
 void judge_decision(struct world *world, uint32_t index, const struct proposal_decision *decision,
                     const struct proposal_book *before, const struct proposal_book *after,
                     bool is_carried_out);
+/* The launchers start the job again in this shape. */
+void judge_relaunch(struct world *world, const struct proposal *shape);
 void judge_tick(struct world *world);
 bool judge_was_offered(const struct world *world, const struct cairn_session_shares *shares);
 
