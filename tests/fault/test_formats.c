@@ -93,7 +93,7 @@ convert_from(size_t index, const char *source, const char *to, struct cairn_comp
                                                .drops = &cases[index].drop,
                                                .drop_count = cases[index].drop != NULL,
                                                .thread_count = 1,
-                                               .memory_limit_bytes = 256 << 20};
+                                               .memory_limit_bytes = 1 << 30};
     struct cairn_conversion conversion;
     cairn_err err;
 

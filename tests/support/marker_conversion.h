@@ -45,7 +45,7 @@ options_of(uint32_t thread_count)
                                              .from = &marker_format,
                                              .to = &marker_format,
                                              .thread_count = thread_count,
-                                             .memory_limit_bytes = 256 << 20};
+                                             .memory_limit_bytes = 1 << 30};
 }
 
 /* report may be NULL. */

@@ -137,7 +137,7 @@ convert_to(struct cairn_conversion_options options, const char *format,
     options.formats = cairn_formats;
     options.to = cairn_format_find(format);
     options.thread_count = 2;
-    options.memory_limit_bytes = 256 << 20;
+    options.memory_limit_bytes = 1 << 30;
     complaint->text[0] = '\0';
     err = cairn_conversion_open(&options, &conversion, complaint);
     if (!err)

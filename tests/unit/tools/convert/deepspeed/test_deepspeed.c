@@ -27,7 +27,7 @@
 
 #define FIXTURES "tests/fixtures/deepspeed/"
 
-enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20, FLIPS = 400, ARITHMETIC_SEEDS = 2000 };
+enum { PATH_BYTES = 512, LIMIT_BYTES = 1 << 30, FLIPS = 400, ARITHMETIC_SEEDS = 2000 };
 
 static int
 set_up(void **state)

@@ -246,7 +246,7 @@ read_before_a_change(int fd, const struct iovec *parts, int count, off_t at)
 static cairn_err
 find_differences(size_t *count, struct cairn_complaint *complaint)
 {
-    struct cairn_difference_options options = {.thread_count = 1, .memory_limit_bytes = 256 << 20};
+    struct cairn_difference_options options = {.thread_count = 1, .memory_limit_bytes = 1 << 30};
     struct cairn_checkpoint checkpoints[2] = {{.place.dir_fd = -1}, {.place.dir_fd = -1}};
     struct cairn_whole wholes[2] = {{0}, {0}};
     struct cairn_difference_side sides[2];

@@ -25,7 +25,7 @@
 
 #define FIXTURES "tests/fixtures/megatron/"
 
-enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20, FLIPS = 300, ARITHMETIC_SEEDS = 2000 };
+enum { PATH_BYTES = 512, LIMIT_BYTES = 1 << 30, FLIPS = 300, ARITHMETIC_SEEDS = 2000 };
 
 /* A copy of the dense fixture that may be broken. */
 static void
