@@ -397,14 +397,23 @@ judge(struct analyst *analyst, struct proposal_book *book, const struct proposal
            PROPOSAL_WITHDRAWS;
 }
 
+/* The ranks may have taken the offer before this one just as an operator went back from it. */
+static bool
+changes_nothing(const struct analyst *analyst, const struct proposal_book *book,
+                const struct proposal *before)
+{
+    return proposal_is_same(&before->placement, &book->offer.placement) &&
+           !(analyst->has_runs && analyst->runs_number > before->placement.number);
+}
+
 /* An offer that would change something, and that not all ranks take. */
 static bool
 is_aged(const struct analyst *analyst, const struct proposal_book *book,
         const struct proposal *before, uint64_t wall_ns)
 {
     return !PLACEMENT_BUG(NEVER_WITHDRAWN) && !proposal_is_taken(book) &&
-           !proposal_is_same(&before->placement, &book->offer.placement) &&
-           analyst->watched_steps >= AGE_STEPS && wall_ns >= analyst->watched_ns + age_ns;
+           !changes_nothing(analyst, book, before) && analyst->watched_steps >= AGE_STEPS &&
+           wall_ns >= analyst->watched_ns + age_ns;
 }
 
 /* The trainers' reports since, and the times of steps after a change. */
@@ -643,7 +652,8 @@ act(struct analyst *analyst, const struct analyst_round *round, uint32_t steps, 
     analyst->next = analyst->book;
     note_state(analyst, proposal_running(&analyst->book, &home), round);
     follows = follow_offer(analyst, &analyst->next, &home, round, steps, wall_ns);
-    if ((follows & PROPOSAL_OFFER) || !round->is_asked)
+    /* before a relaunch an offer would be for ranks that are about to end */
+    if ((follows & PROPOSAL_OFFER) || !round->is_asked || proposal_relaunches(&analyst->book))
         note_refused(analyst, NULL, PROPOSAL_GATE_NONE, wall_ns);
     else if (round->is_whole)
         follows |= decide(analyst, &analyst->next, &home, round, wall_ns);

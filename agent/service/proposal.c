@@ -645,6 +645,14 @@ relaunch_that_is(struct proposal_book *book, enum proposal_fate fate)
     return story && story->fate == fate ? story : NULL;
 }
 
+bool
+proposal_relaunches(const struct proposal_book *book)
+{
+    const struct proposal_story *story = proposal_story_of(book, book->shape.placement.number);
+
+    return book->shape.placement.count > 0 && story && story->fate == PROPOSAL_OFFERED;
+}
+
 uint32_t
 proposal_note_relaunched(struct proposal_book *book, double before_ms, uint64_t standstill_ns,
                          uint64_t wall_ns)

@@ -298,6 +298,8 @@ uint32_t proposal_note_relaunched(struct proposal_book *book, double before_ms,
                                   uint64_t standstill_ns, uint64_t wall_ns);
 /* What the relaunch has brought is measured. */
 uint32_t proposal_note_relaunch_kept(struct proposal_book *book, double after_ms);
+/* True from the approval of a relaunch until the job trains in its shape. */
+bool proposal_relaunches(const struct proposal_book *book);
 /* The launchers have not carried the approved relaunch out in time. */
 uint32_t proposal_end_relaunch(struct proposal_book *book, uint64_t wall_ns);
 

@@ -304,6 +304,13 @@ offer_now(struct proposal_book *book, const struct proposal_decision *decision,
     const struct proposal *running = proposal_running(book, scene->home);
     struct proposal best;
 
+    if (book->shape.placement.count && !book->shape.is_home) {
+        (void)snprintf(out->text, sizeof out->text,
+                       "plan: relaunch %" PRIu64 " is approved, so the problem's plan is for other "
+                       "ranks; run `cairn replan --back` first",
+                       book->shape.placement.number);
+        return refuse(out, EXIT_FAILED);
+    }
     if (!scene->best) {
         (void)snprintf(out->text, sizeof out->text,
                        "plan: no other plan gains enough for what is known to be slow now; see "

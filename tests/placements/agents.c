@@ -110,8 +110,12 @@ step(struct world *world, uint32_t index, const struct analyst_event *event, uin
     world->counters.spent += (actions->what & ANALYST_SAY_SPENT) != 0;
     if (actions->what & ANALYST_STORE) {
         stored.as.is_stored = !world_chance(world, world->trouble);
-        if (stored.as.is_stored)
+        if (stored.as.is_stored) {
             agent->disk_bytes = proposal_pack(analyst_next(agent->analyst), agent->disk);
+            if (is_decided && analyst_next(agent->analyst)->shape.placement.number !=
+                                  before.shape.placement.number)
+                judge_approved(world, &analyst_next(agent->analyst)->shape);
+        }
         if (world_chance(world, world->trouble)) { /* it dies before anybody knows */
             agent_stop(world, index);
             return 0;

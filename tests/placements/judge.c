@@ -214,7 +214,7 @@ judge_book(struct world *world, uint32_t index, const struct proposal_book *befo
     if ((what & ANALYST_SAY_WAITS) && book->waiting.placement.number <= before->last_number)
         judge_break(world, "a number is given twice");
     judge_fate(world, before, book);
-    if (launch_is_reshaped(world) && !is_decided &&
+    if (launch_is_reshaped(world) &&
         (what & (ANALYST_SAY_OFFER | ANALYST_SAY_WAITS | ANALYST_SAY_RELAUNCH)))
         judge_break(world, "P7: something is offered while the job runs in another shape");
     if (what & ANALYST_SAY_RELAUNCH) {
@@ -253,8 +253,8 @@ judge_book(struct world *world, uint32_t index, const struct proposal_book *befo
         judge_break(world, "an offer is made that nobody has approved");
 }
 
-static void
-note_approved(struct world *world, const struct proposal *shape)
+void
+judge_approved(struct world *world, const struct proposal *shape)
 {
     world->counters.relaunches_approved++;
     if (world->approved_count < APPROVED_MAX)
@@ -292,7 +292,6 @@ judge_decision(struct world *world, uint32_t index, const struct proposal_decisi
     world->counters.backs += decision->word == PROPOSAL_GO_BACK;
     world->counters.nows += decision->word == PROPOSAL_NOW;
     if (after->shape.placement.number != before->shape.placement.number) {
-        note_approved(world, &after->shape);
         if (decision->word == PROPOSAL_APPROVE &&
             (after->shape.placement.number != decision->number ||
              proposal_full_name(&after->shape) != decision->name))

@@ -250,6 +250,8 @@ void judge_told(struct world *world, uint32_t index, const struct proposal_book 
 void judge_decision(struct world *world, uint32_t index, const struct proposal_decision *decision,
                     const struct proposal_book *before, const struct proposal_book *after,
                     bool is_carried_out);
+/* An operator's approval of a relaunch is stored. */
+void judge_approved(struct world *world, const struct proposal *shape);
 /* The launchers start the job again in this shape. */
 void judge_relaunch(struct world *world, const struct proposal *shape);
 void judge_tick(struct world *world);
