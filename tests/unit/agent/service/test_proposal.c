@@ -552,6 +552,7 @@ test_an_approved_relaunch(void **state)
     struct proposal_scene scene = {
         .home = &home, .slow = &home.slow, .needs_approval = false, .wall_ns = 200 * S};
     struct proposal_decision back = {.word = PROPOSAL_GO_BACK, .token = 99, .node = 1};
+    const struct proposal_decision now = {.word = PROPOSAL_NOW, .token = 98, .node = 1};
     const struct proposal_story *story;
     struct proposal_answer answer;
 
@@ -575,13 +576,20 @@ test_an_approved_relaunch(void **state)
     assert_int_equal(story->fate, PROPOSAL_OFFERED);
     assert_int_equal(proposal_note_taken(&book, 200, 100, 101 * S), PROPOSAL_CHANGED);
     assert_int_equal(proposal_story_of(&book, 1)->fate, PROPOSAL_TAKEN);
+    assert_true(proposal_relaunches(&book));
     assert_int_equal(proposal_note_relaunched(&book, 210, 4 * S, 110 * S), PROPOSAL_CHANGED);
+    assert_false(proposal_relaunches(&book));
     assert_int_equal(story->fate, PROPOSAL_TAKEN);
     assert_true(story->expected_ms > 104.9 && story->expected_ms < 105.1);
     assert_int_equal(book.relaunch_ns, 4 * S);
     assert_int_equal(proposal_note_relaunch_kept(&book, 107), PROPOSAL_CHANGED);
     assert_int_equal(story->fate, PROPOSAL_KEPT);
     assert_int_equal(proposal_end_relaunch(&book, 111 * S), 0); /* it was carried out */
+
+    /* other placements are for other ranks */
+    scene.best = &home;
+    assert_int_equal(proposal_decide(&book, &now, &scene, &answer), 0);
+    assert_refused(1, "relaunch 3 is approved");
 
     /* going back is another relaunch, if home is divided alike */
     (void)proposal_decide(&book, &back, &scene, &answer);
