@@ -96,8 +96,11 @@ wire_make(struct stream *sender, int fd, uint8_t *wire, size_t ends[FRAMES])
 {
     struct stream_part frame = {.bytes_len = FRAME_BYTES};
     struct stream_part payloads[FRAMES - 1] = {
-        {.bytes = long_payload, .bytes_len = LONG_BYTES, .payload = true, .remote = {0, 10}},
-        {.bytes = short_payload, .bytes_len = SHORT_BYTES, .payload = true, .remote = {1, 11}}};
+        {.bytes = long_payload, .bytes_len = LONG_BYTES, .payload = true, .remote = {.key = 10}},
+        {.bytes = short_payload,
+         .bytes_len = SHORT_BYTES,
+         .payload = true,
+         .remote = {.address = 1, .key = 11}}};
     size_t len = 0;
 
     for (int i = 0; i < FRAMES; i++) {
