@@ -126,6 +126,8 @@ find_failure(struct demo *demo)
         if (rank == UINT32_MAX)
             continue;
         (void)demo_tick(demo); /* its last words */
+        if (demo_faults_due(demo)) /* it saw a death that is due before us */
+            return 0;
         rank = demo_job_failed(jobs[j]);
         code = jobs[j]->ranks[rank].process.exit_code;
         demo_say(&demo->view, DEMO_BAD, "rank %u of the %s ended with exit code %d: %s", rank,

@@ -40,8 +40,9 @@ enum demo_fault_kind { DEMO_FAULT_NODE, DEMO_FAULT_TRAINER, DEMO_FAULT_AGENT };
 
 struct demo_fault {
     enum demo_fault_kind kind;
-    uint32_t target; /* node; one rank runs on each */
-    uint64_t step;   /* as soon as this step is done; once it has happened, that step */
+    uint32_t target;   /* node; one rank runs on each */
+    const char *point; /* of a move of layers, at which the trainer dies; NULL: by step */
+    uint64_t step;     /* as soon as this step is done; once it has happened, that step */
     bool done;
     uint64_t at_ns;
     uint64_t noticed_ns; /* 0: by nobody yet */
@@ -141,7 +142,8 @@ void demo_agents_look(struct demo *demo);
 /* Does the faults that are due; then recovers. */
 int demo_faults_do(struct demo *demo);
 /* True if some are due: their step is done, and there is a generation to restore (in files, if more
- * nodes are killed at once than the parity covers and generations are spilled). */
+ * nodes are killed at once than the parity covers and generations are spilled); or a trainer has
+ * died at its point of a move. */
 bool demo_faults_due(struct demo *demo);
 /* At the end of training: reports faults that have not happened, and why; returns an exit code, 0
  * for none. */

@@ -38,9 +38,20 @@ next_step(const struct demo *demo)
     uint64_t step = UINT64_MAX;
 
     for (uint32_t i = 0; i < demo->options.fault_count; i++)
-        if (!demo->options.faults[i].done && demo->options.faults[i].step < step)
+        if (!demo->options.faults[i].done && !demo->options.faults[i].point &&
+            demo->options.faults[i].step < step)
             step = demo->options.faults[i].step;
     return step;
+}
+
+/* The trainer has come to its point of a move, and died. */
+static bool
+died_at_point(const struct demo *demo, const struct demo_fault *fault)
+{
+    const struct demo_process *process = &demo->job.ranks[fault->target].process;
+
+    return fault->point && !fault->done && !process->running &&
+           process->exit_code == 128 + SIGKILL;
 }
 
 /* More nodes at once than the parity covers: only spilled files lead back. */
@@ -61,6 +72,9 @@ demo_faults_due(struct demo *demo)
     uint64_t step = next_step(demo);
     bool restorable;
 
+    for (uint32_t i = 0; i < demo->options.fault_count; i++)
+        if (died_at_point(demo, &demo->options.faults[i]))
+            return true;
     if (step == UINT64_MAX || demo->job.step < step)
         return false;
     restorable = needs_files(demo, step) ? demo->spilled_count > 0 : demo->committed_count > 0;
@@ -73,6 +87,14 @@ demo_faults_left(struct demo *demo)
 {
     uint64_t step = next_step(demo);
 
+    for (uint32_t i = 0; i < demo->options.fault_count; i++)
+        if (demo->options.faults[i].point && !demo->options.faults[i].done) {
+            demo_say(&demo->view, DEMO_BAD,
+                     "training has ended, and no move of layers came to the point \"%s\" at which "
+                     "trainer %u was to die; give --slow more steps",
+                     demo->options.faults[i].point, demo->options.faults[i].target);
+            return CAIRN_EXIT_FAILED;
+        }
     if (step == UINT64_MAX)
         return 0;
     demo_say(&demo->view, DEMO_BAD,
@@ -170,18 +192,20 @@ kill_due(struct demo *demo, bool *agents, bool *agent_only)
                  asked, needs_files(demo, asked) ? "in files" : "committed");
     demo->faults_waited = false;
     for (uint32_t kind = 0; kind <= DEMO_FAULT_AGENT; kind++) {
-        char targets[DEMO_FAULTS_MAX * 12] = "";
+        char targets[DEMO_FAULTS_MAX * 24] = "";
         size_t used = 0;
         uint32_t count = 0;
 
         for (uint32_t i = 0; i < demo->options.fault_count; i++) {
             struct demo_fault *fault = &demo->options.faults[i];
 
-            if (fault->done || fault->kind != kind || fault->step != asked)
+            if (fault->kind != kind ||
+                !(died_at_point(demo, fault) || (!fault->done && fault->step == asked)))
                 continue;
             kill_one(demo, fault, agents, agent_only);
-            used += (size_t)snprintf(targets + used, sizeof targets - used, "%s%u",
-                                     count++ ? ", " : "", fault->target);
+            used += (size_t)snprintf(targets + used, sizeof targets - used, "%s%u%s%s",
+                                     count++ ? ", " : "", fault->target, fault->point ? " at " : "",
+                                     fault->point ? fault->point : "");
         }
         if (count)
             demo_say(&demo->view, DEMO_BAD, "step %" PRIu64 ": killed %s%s %s: %s%s", step,
@@ -392,6 +416,8 @@ recover(struct demo *demo, uint64_t at_ns, const bool *agents)
     if (code == 0)
         code = run_restore(demo, &restore);
     restored_ns = demo_now_ns(demo);
+    if (code == 0 && demo->options.slow.text)
+        demo_slow_take_restart(demo, restore.generation.step);
     if (code == 0)
         code = resume_job(demo);
     if (code)

@@ -119,7 +119,8 @@ add_number(struct command *command, const char *option, uint64_t value)
 
 /* The job of --slow; the reference computes the same, as fast as it can. */
 static void
-add_emulation(const struct demo *demo, const struct demo_job *job, struct command *command)
+add_emulation(const struct demo *demo, const struct demo_job *job, uint32_t rank,
+              struct command *command)
 {
     for (size_t i = 0; demo_slow_model[i]; i++)
         add(command, demo_slow_model[i], NULL);
@@ -129,6 +130,9 @@ add_emulation(const struct demo *demo, const struct demo_job *job, struct comman
         return;
     add_number(command, "--emulate-layer-ms", DEMO_LAYER_MS);
     add(command, "--emulate-slow", demo->options.slow.text);
+    for (uint32_t i = 0; i < demo->options.fault_count; i++)
+        if (!demo->options.faults[i].done && demo->options.faults[i].target == rank)
+            add(command, "--emulate-death", demo->options.faults[i].point);
 }
 
 static cairn_err
@@ -152,7 +156,7 @@ start_rank(struct demo *demo, struct demo_job *job, uint32_t rank, const char *p
     for (size_t i = 0; demo->options.quick && quick_model[i]; i++)
         add(&command, quick_model[i], NULL);
     if (demo->options.slow.text)
-        add_emulation(demo, job, &command);
+        add_emulation(demo, job, rank, &command);
     if (job->protect)
         add(&command, "--agent", demo->nodes[rank].socket);
     if (resume)

@@ -27,10 +27,10 @@ static const char about[] =
     "generation to restore (a spilled one, if more nodes die than --parity covers). The default is "
     "--kill 1,4@30.\n"
     "\n"
-    "With --slow, devices are emulated and nothing is killed: the device of one rank becomes slow "
-    "for some steps, the replicas' shares of the micro-batches follow, and the report compares "
-    "step "
-    "times with the planner's.";
+    "With --slow, devices are emulated: the device of one rank becomes slow for some steps, the "
+    "replicas' shares of the micro-batches and the layers of the stages follow, and the report "
+    "compares step times with the planner's. Only trainers are killed then, at a point of the "
+    "first move of layers: enter, fill, vote or adopt.";
 
 static const char examples[] =
     "  cairn demo                             # lose two of six nodes at once\n"
@@ -38,7 +38,8 @@ static const char examples[] =
     "  cairn demo --kill trainer:2@20         # lose a trainer: rebuild nothing\n"
     "  cairn demo --kill agent:2@20           # lose an agent: training goes on\n"
     "  cairn demo --kill 0,1,2@30 --spill 10  # lose too many: restore from files\n"
-    "  cairn demo --slow 4:2@20-120 --steps 240   # a slow device: shares move\n";
+    "  cairn demo --slow 4:2@20-120 --steps 240   # a slow device: shares and layers move\n"
+    "  cairn demo --slow 4:2@20-120 --steps 240 --kill trainer:5@vote   # and one dies in it\n";
 
 static bool
 read_number(const char **at, uint64_t max, uint64_t *out)
@@ -59,7 +60,55 @@ parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
     return read_number(&text, max, out) && *text == '\0' && *out >= min;
 }
 
-/* "1,4@30", "trainer:2@20", "agent:0@5"; reports errors. */
+/* A point of a move of layers, for a trainer's death; NULL: none. */
+static const char *
+find_point(const char *text)
+{
+    static const char *const points[] = {"enter", "fill", "vote", "adopt"};
+
+    for (size_t i = 0; i < sizeof points / sizeof *points; i++)
+        if (strcmp(text, points[i]) == 0)
+            return points[i];
+    return NULL;
+}
+
+/* When the faults from `first` on happen: "30", and with --slow "vote"; reports errors. */
+static bool
+parse_moment(const struct cairn_usage *usage, const char *text, const char *moment,
+             struct demo_options *options, uint32_t first)
+{
+    const char *point = find_point(moment);
+    uint64_t number = 0;
+
+    if (options->slow.text && (!point || options->faults[first].kind != DEMO_FAULT_TRAINER)) {
+        cairn_usage_error(usage,
+                          "--kill %s: with --slow only trainers are killed, in a move of layers; "
+                          "expected trainer:N@enter, fill, vote or adopt",
+                          text);
+        return false;
+    }
+    if (point && !options->slow.text) {
+        cairn_usage_error(usage, "--kill %s: layers move with --slow only; give a step, or --slow",
+                          text);
+        return false;
+    }
+    if (!point && !parse_number(moment, 0, UINT64_MAX, &number)) {
+        cairn_usage_error(usage, "--kill %s: expected [node:|trainer:|agent:]N,N…@STEP", text);
+        return false;
+    }
+    if (!point && (number == 0 || number >= options->steps)) {
+        cairn_usage_error(usage, "--kill %s: step %llu is outside the run; expected 1 to %llu",
+                          text, (unsigned long long)number, (unsigned long long)options->steps - 1);
+        return false;
+    }
+    for (uint32_t i = first; i < options->fault_count; i++) {
+        options->faults[i].point = point;
+        options->faults[i].step = number;
+    }
+    return true;
+}
+
+/* "1,4@30", "trainer:2@20", "agent:0@5", "trainer:5@vote"; reports errors. */
 static bool
 parse_kill(const struct cairn_usage *usage, const char *text, struct demo_options *options)
 {
@@ -96,19 +145,11 @@ parse_kill(const struct cairn_usage *usage, const char *text, struct demo_option
             break;
         at++;
     }
-    if (options->fault_count == first || *at++ != '@' || !read_number(&at, UINT64_MAX, &number) ||
-        *at != '\0') {
+    if (options->fault_count == first || *at != '@') {
         cairn_usage_error(usage, "--kill %s: expected [node:|trainer:|agent:]N,N…@STEP", text);
         return false;
     }
-    if (number == 0 || number >= options->steps) {
-        cairn_usage_error(usage, "--kill %s: step %llu is outside the run; expected 1 to %llu",
-                          text, (unsigned long long)number, (unsigned long long)options->steps - 1);
-        return false;
-    }
-    for (uint32_t i = first; i < options->fault_count; i++)
-        options->faults[i].step = number;
-    return true;
+    return parse_moment(usage, text, at + 1, options, first);
 }
 
 /* --kill may be given several times: all of them, in order. */
@@ -257,16 +298,15 @@ complete(const struct cairn_usage *usage, const struct given *given, int argc, c
     options->parity = (uint32_t)parity;
     options->spill_every = (uint32_t)spill;
     options->reference = !given->no_reference;
-    if (given->slow && (given->kill || options->quick)) {
-        cairn_usage_error(usage, "--slow conflicts with %s; omit one",
-                          given->kill ? "--kill" : "--quick");
+    if (given->slow && options->quick) {
+        cairn_usage_error(usage, "--slow conflicts with --quick; omit one");
         return false;
     }
-    if (given->slow)
-        return parse_slow(usage, given->slow, options);
+    if (given->slow && !parse_slow(usage, given->slow, options))
+        return false;
     if (given->kill)
         return parse_kills(usage, argc, argv, options);
-    if (given->no_faults)
+    if (given->no_faults || given->slow)
         return true;
     if (nodes < 5 || options->steps <= 30) {
         cairn_usage_error(usage, "the default fault, --kill 1,4@30, needs 5 nodes and 31 steps; "
@@ -288,11 +328,11 @@ demo_options_parse(int argc, char **argv, struct demo_options *out, int *exit_co
         {"text", 0, "FILE", "train on this file (default: a licence text of the system)",
          &options.text, NULL},
         {"kill", 0, "[KIND:]N,N@STEP",
-         "kill nodes, or with KIND trainer or agent only that process, after a step; may be "
-         "repeated",
+         "kill nodes, or with KIND trainer or agent only that process, after a step; with --slow "
+         "trainer:N@POINT, in a move of layers; may be repeated",
          &given.kill, NULL},
-        {"slow", 0, "RANK:FACTOR@FROM-TO",
-         "kill nothing; make a rank's emulated device slow in these steps", &given.slow, NULL},
+        {"slow", 0, "RANK:FACTOR@FROM-TO", "make a rank's emulated device slow in these steps",
+         &given.slow, NULL},
         {"no-faults", 0, NULL, "kill nothing", NULL, &given.no_faults},
         {"no-reference", 0, NULL, "skip the job without protection", NULL, &given.no_reference},
         {"spill", 0, "N", "write every N-th generation to files too", &given.spill, NULL},

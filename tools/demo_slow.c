@@ -251,11 +251,17 @@ placement_now(const struct demo_slow *slow)
     return slow->change_count ? slow->changes[slow->change_count - 1].shares : slow->home;
 }
 
+static bool
+are_home(const struct demo *demo, const struct demo_shares *shares)
+{
+    return memcmp(shares, &demo->slow.home, sizeof *shares) == 0;
+}
+
 /* Reads a change from an event of a rank. */
 static bool
 read_change(const struct demo *demo, const char *line, struct demo_change *out)
 {
-    *out = (struct demo_change){.shares = placement_now(&demo->slow)};
+    *out = (struct demo_change){.kind = DEMO_ROW_SHARES, .shares = placement_now(&demo->slow)};
     if (!demo_json_u64(line, "step", &out->from) || out->from > demo->options.steps ||
         demo_json_numbers(line, "micro_batches", out->shares.parts, DEMO_NODES_MAX) != demo->dp)
         return false;
@@ -299,8 +305,10 @@ demo_slow_take_move(struct demo *demo, const char *line)
             demo->options.nodes ||
         !demo_json_u64(line, "standstill_ns", &change.standstill_ns) ||
         !demo_json_u64(line, "bytes", &change.bytes) ||
-        !demo_json_u64(line, "remote_bytes", &change.remote_bytes))
+        !demo_json_u64(line, "remote_bytes", &change.remote_bytes) ||
+        !demo_json_u64(line, "floor_bytes", &change.floor_bytes))
         return;
+    change.kind = DEMO_ROW_LAYERS;
     if (strstr(line, "\"adopted\":false")) {
         slow->abandoned_count += rank == 0;
         return;
@@ -314,6 +322,23 @@ demo_slow_take_move(struct demo *demo, const char *line)
         known->standstill_ns = change.standstill_ns;
     known->bytes += change.bytes;
     known->remote_bytes += change.remote_bytes;
+    known->floor_bytes += change.floor_bytes;
+}
+
+/* Changes of steps that are computed again are undone. */
+void
+demo_slow_take_restart(struct demo *demo, uint64_t step)
+{
+    struct demo_slow *slow = &demo->slow;
+    struct demo_change restart = {
+        .kind = DEMO_ROW_RESTART, .from = step + 1, .shares = slow->home};
+    struct demo_shares now;
+
+    while (slow->change_count && slow->changes[slow->change_count - 1].from > step)
+        slow->change_count--;
+    now = placement_now(slow);
+    if (!are_home(demo, &now))
+        add_change(demo, &restart);
 }
 
 void
@@ -406,8 +431,7 @@ demo_slow_rows(const struct demo *demo, struct demo_row *rows)
     bool is_slow = false;
 
     for (uint32_t i = 0; i < slow->change_count; i++)
-        rows[count++] = (struct demo_row){.kind = slow->changes[i].standstill_ns ? DEMO_ROW_LAYERS
-                                                                                 : DEMO_ROW_SHARES,
+        rows[count++] = (struct demo_row){.kind = slow->changes[i].kind,
                                           .change = &slow->changes[i],
                                           .from = slow->changes[i].from,
                                           .shares = slow->changes[i].shares,
@@ -431,10 +455,21 @@ demo_slow_rows(const struct demo *demo, struct demo_row *rows)
     return count;
 }
 
-static bool
-are_home(const struct demo *demo, const struct demo_shares *shares)
+/* Steps that no event told of are left out of both sums. */
+static void
+sum_steps(const struct demo *demo, struct demo_outcome *outcome)
 {
-    return memcmp(shares, &demo->slow.home, sizeof *shares) == 0;
+    const struct demo_slow_option *option = &demo->options.slow;
+    const struct demo_slow *slow = &demo->slow;
+
+    for (uint64_t step = 2; step <= demo->options.steps; step++) {
+        bool is_slow = step >= option->first && step <= option->last;
+
+        if (!slow->step_ns[step])
+            continue;
+        outcome->total_ms += (double)slow->step_ns[step] / 1e6;
+        outcome->clairvoyant_ms += is_slow ? slow->slow_bound_ms : slow->healthy_bound_ms;
+    }
 }
 
 struct demo_outcome
@@ -446,6 +481,7 @@ demo_slow_outcome(const struct demo *demo)
         .is_worth_while = slow->shared_ms < slow->slow_ms * (1 - CAIRN_DECIDER_WORTH_WHILE),
         .is_home = true};
 
+    sum_steps(demo, &outcome);
     for (uint32_t i = 0; i < slow->change_count; i++) {
         const struct demo_change *change = &slow->changes[i];
 

@@ -41,12 +41,23 @@ struct demo_shares {
     uint32_t layers[DEMO_NODES_MAX]; /* by rank */
 };
 
+/* DEMO_ROW_RESTART: all ranks began again, in the placement of the start. */
+enum demo_row_kind {
+    DEMO_ROW_SLOW,
+    DEMO_ROW_WELL,
+    DEMO_ROW_SHARES,
+    DEMO_ROW_LAYERS,
+    DEMO_ROW_RESTART
+};
+
 struct demo_change {
+    enum demo_row_kind kind;
     uint64_t from; /* the first step that is computed so */
     struct demo_shares shares;
     uint64_t standstill_ns; /* the most that any rank stood still for it */
     uint64_t bytes;         /* filled by all ranks */
     uint64_t remote_bytes;  /* those from other nodes */
+    uint64_t floor_bytes;   /* the least that had to come */
 };
 
 /* The agents' offers, from the analyst's log. */
@@ -70,8 +81,6 @@ struct demo_slow {
     uint32_t offer_count;
 };
 
-enum demo_row_kind { DEMO_ROW_SLOW, DEMO_ROW_WELL, DEMO_ROW_SHARES, DEMO_ROW_LAYERS };
-
 struct demo_row {
     enum demo_row_kind kind;
     uint64_t from; /* step */
@@ -89,6 +98,8 @@ struct demo_outcome {
     uint64_t moved_after; /* steps since it became slow */
     bool is_home;         /* the run ended in the shares that it began with */
     uint64_t home_after;  /* steps since the device was well; where is_home and has_moved */
+    double total_ms;      /* of all steps but the first, with the standstills */
+    double clairvoyant_ms; /* of the same steps in the best plan each: no plan takes less */
 };
 
 /* Layers and micro-batches of the job, for dp replicas of pp stages. */
@@ -102,11 +113,12 @@ int demo_slow_open(struct demo *demo);
 void demo_slow_fini(struct demo_slow *slow);
 void demo_slow_announce(struct demo *demo);
 /* A step of rank 0, its event about shares, a rank's event about moved layers, a line of an agent's
- * log. */
+ * log; and all ranks begin again after `step`. */
 void demo_slow_take_step(struct demo *demo, uint64_t step, uint64_t step_ns);
 void demo_slow_take_shares(struct demo *demo, const char *line);
 void demo_slow_take_move(struct demo *demo, const char *line);
 void demo_slow_take_log(struct demo *demo, const char *line);
+void demo_slow_take_restart(struct demo *demo, uint64_t step);
 
 /* "7 | 5, layers 4,4,4 | 5,2,5", as agents show it. */
 void demo_shares_text(const struct demo *demo, const struct demo_shares *shares,

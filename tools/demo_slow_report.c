@@ -4,6 +4,7 @@
 #include "tools/demo_slow.h"
 
 #include "base/json.h"
+#include "tools/common.h"
 #include "tools/demo.h"
 
 #include <inttypes.h>
@@ -29,18 +30,25 @@ print_row(const struct demo *demo, const struct demo_row *row)
 {
     const struct demo_slow_option *option = &demo->options.slow;
     char action[ACTION_BYTES], shares[DEMO_SHARES_BYTES], shown[3][MS_BYTES];
+    char moved[CAIRN_SHOWN_BYTES];
 
     demo_shares_text(demo, &row->shares, shares);
-    if (row->change)
+    if (row->kind == DEMO_ROW_RESTART)
+        snprintf(action, sizeof action, "(restarted as it had begun)");
+    else if (row->change)
         snprintf(action, sizeof action, "%s", shares);
     else if (row->kind == DEMO_ROW_SLOW)
         snprintf(action, sizeof action, "(rank %u: %.4g times slow)", option->rank, option->factor);
     else
         snprintf(action, sizeof action, "(rank %u: well again)", option->rank);
-    printf("%6" PRIu64 "  %-35s %7s %7s %9.1f %7.1f %6s\n", row->from, action,
+    printf("%6" PRIu64 "  %-35s %7s %7s %9.1f %7.1f %6s", row->from, action,
            show_ms(row->before_ms, shown[0]), show_ms(row->after_ms, shown[1]), row->predicted_ms,
            row->bound_ms,
            show_ms(row->change ? (double)row->change->standstill_ns / 1e6 : 0, shown[2]));
+    if (row->kind == DEMO_ROW_LAYERS && row->change->floor_bytes)
+        printf("  %s, %.2f", cairn_show_bytes(row->change->remote_bytes, moved),
+               (double)row->change->remote_bytes / (double)row->change->floor_bytes);
+    printf("\n");
     if (row->why)
         printf("          why: %s\n", row->why);
 }
@@ -61,6 +69,9 @@ print_verdict(const struct demo *demo)
     if (outcome.has_moved && outcome.is_home)
         printf("                 changed back %" PRIu64 " steps after it was well\n",
                outcome.home_after);
+    printf("total            %.1f s of steps; the best plan of each step: %.1f s; ratio %.3f\n",
+           outcome.total_ms / 1e3, outcome.clairvoyant_ms / 1e3,
+           outcome.total_ms / outcome.clairvoyant_ms);
     if (demo->slow.abandoned_count)
         printf("                 %" PRIu32 " moves of layers were ABANDONED\n",
                demo->slow.abandoned_count);
@@ -72,12 +83,13 @@ demo_slow_print(const struct demo *demo)
     struct demo_row rows[DEMO_ROWS_MAX];
     uint32_t count = demo_slow_rows(demo, rows);
 
-    printf("\n%6s  %-35s %7s %7s %9s %7s %6s\n", "step", "micro-batches, layers", "before", "after",
-           "predicted", "bound", "still");
+    printf("\n%6s  %-35s %7s %7s %9s %7s %6s  %s\n", "step", "micro-batches, layers", "before",
+           "after", "predicted", "bound", "still", "moved, / floor");
     for (uint32_t i = 0; i < count; i++)
         print_row(demo, &rows[i]);
     printf("milliseconds per step: medians of what rank 0 measured; bound: no plan takes less;\n"
-           "still: how long training stood\n");
+           "still: how long training stood; moved: bytes from other nodes; floor: those of layers "
+           "that a rank did not have\n");
     print_verdict(demo);
 }
 
@@ -120,7 +132,8 @@ put_row(struct cairn_json_writer *writer, const struct demo *demo, const struct 
     static const char *const actions[] = {[DEMO_ROW_SLOW] = "device slow",
                                           [DEMO_ROW_WELL] = "device well",
                                           [DEMO_ROW_SHARES] = "microbatches",
-                                          [DEMO_ROW_LAYERS] = "layers"};
+                                          [DEMO_ROW_LAYERS] = "layers",
+                                          [DEMO_ROW_RESTART] = "restart"};
 
     cairn_json_write_object_begin(writer);
     cairn_json_put_u64(writer, "from_step", row->from);
@@ -140,6 +153,7 @@ put_row(struct cairn_json_writer *writer, const struct demo *demo, const struct 
         cairn_json_put_double(writer, "standstill_ms", (double)row->change->standstill_ns / 1e6);
         cairn_json_put_u64(writer, "bytes", row->change->bytes);
         cairn_json_put_u64(writer, "remote_bytes", row->change->remote_bytes);
+        cairn_json_put_u64(writer, "floor_bytes", row->change->floor_bytes);
     }
     cairn_json_write_object_end(writer);
 }
@@ -175,5 +189,7 @@ demo_slow_put(struct cairn_json_writer *writer, const struct demo *demo)
     cairn_json_put_u64(writer, "moved_after_steps", outcome.moved_after);
     cairn_json_put_bool(writer, "home", outcome.is_home);
     cairn_json_put_u64(writer, "home_after_steps", outcome.home_after);
+    put_ms(writer, "total_ms", outcome.total_ms);
+    put_ms(writer, "clairvoyant_ms", outcome.clairvoyant_ms);
     cairn_json_write_object_end(writer);
 }

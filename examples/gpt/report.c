@@ -222,8 +222,9 @@ gpt_report_move(struct gpt_report *report, const struct gpt_move_report *move)
         move->is_adopted ? "true" : "false", move->standstill_ns);
     add(&line, ",\"fill_ns\":%" PRIu64, move->fill_ns);
     add(&line,
-        ",\"bytes\":%" PRIu64 ",\"remote_bytes\":%" PRIu64 ",\"micro_batches\":", move->bytes,
-        move->remote_bytes);
+        ",\"bytes\":%" PRIu64 ",\"remote_bytes\":%" PRIu64 ",\"floor_bytes\":%" PRIu64
+        ",\"micro_batches\":",
+        move->bytes, move->remote_bytes, move->floor_bytes);
     add_list(&line, plan->micro_batches, plan->dp);
     for (uint32_t r = 0; r < plan->dp; r++) {
         add(&line, "%s", r ? "," : ",\"layers\":[");

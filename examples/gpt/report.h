@@ -50,6 +50,7 @@ struct gpt_move_report {
     bool is_adopted;
     uint64_t standstill_ns, fill_ns; /* the second: until this rank was done with its part */
     uint64_t bytes, remote_bytes;    /* filled, and those from other nodes */
+    uint64_t floor_bytes;            /* of tensors that this rank did not have before */
     const struct gpt_plan *plan;     /* that runs now */
 };
 void gpt_report_move(struct gpt_report *report, const struct gpt_move_report *move);

@@ -261,6 +261,7 @@ move(struct run *run, uint64_t step, struct gpt_plan *next)
         gpt_say("step %llu: the layers that should move here did not come: %s",
                 (unsigned long long)step, err ? cairn_err_text(err) : "no snapshot could be begun");
     report.fill_ns = now_ns() - begin_ns;
+    report.floor_bytes = gpt_state_new_bytes(&state, &run->state);
     pass_point(run, "fill");
     vote = gpt_protect_vote(run->protect, &run->options.plan);
     gpt_net_set_timeout(run->net, FILL_TIMEOUT_MS + run->options.peer_timeout_s * 1000);

@@ -2,6 +2,7 @@
 #include "state.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "say.h"
 
@@ -36,4 +37,24 @@ gpt_state_fini(struct gpt_state *state)
     free(state->exp_avg);
     free(state->exp_avg_sq);
     *state = (struct gpt_state){0};
+}
+
+static bool
+has_tensor(const struct gpt_stage *stage, const char *name)
+{
+    for (uint32_t i = 0; i < stage->tensor_count; i++)
+        if (strcmp(stage->tensors[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+uint64_t
+gpt_state_new_bytes(const struct gpt_state *state, const struct gpt_state *before)
+{
+    uint64_t floats = 0;
+
+    for (uint32_t i = 0; i < state->stage.tensor_count; i++)
+        if (!has_tensor(&before->stage, state->stage.tensors[i].name))
+            floats += state->stage.tensors[i].count;
+    return 3 * floats * sizeof(float); /* the parameter and two moments */
 }

@@ -20,4 +20,7 @@ CAIRN_MUST_CHECK cairn_err gpt_state_init(const struct gpt_shape *shape,
                                           const struct gpt_plan *plan, struct gpt_state *out);
 void gpt_state_fini(struct gpt_state *state);
 
+/* Bytes of parameters and moments whose tensors `before` does not have. */
+uint64_t gpt_state_new_bytes(const struct gpt_state *state, const struct gpt_state *before);
+
 #endif
