@@ -125,7 +125,7 @@ find_failure(struct demo *demo)
 
         if (rank == UINT32_MAX)
             continue;
-        (void)demo_tick(demo); /* its last words */
+        (void)demo_tick(demo);     /* its last words */
         if (demo_faults_due(demo)) /* it saw a death that is due before us */
             return 0;
         rank = demo_job_failed(jobs[j]);

@@ -50,8 +50,7 @@ died_at_point(const struct demo *demo, const struct demo_fault *fault)
 {
     const struct demo_process *process = &demo->job.ranks[fault->target].process;
 
-    return fault->point && !fault->done && !process->running &&
-           process->exit_code == 128 + SIGKILL;
+    return fault->point && !fault->done && !process->running && process->exit_code == 128 + SIGKILL;
 }
 
 /* More nodes at once than the parity covers: only spilled files lead back. */

@@ -330,8 +330,7 @@ void
 demo_slow_take_restart(struct demo *demo, uint64_t step)
 {
     struct demo_slow *slow = &demo->slow;
-    struct demo_change restart = {
-        .kind = DEMO_ROW_RESTART, .from = step + 1, .shares = slow->home};
+    struct demo_change restart = {.kind = DEMO_ROW_RESTART, .from = step + 1, .shares = slow->home};
     struct demo_shares now;
 
     while (slow->change_count && slow->changes[slow->change_count - 1].from > step)
@@ -406,14 +405,16 @@ median_ms(const struct demo *demo, uint64_t from, uint64_t to)
     return ms;
 }
 
-/* Why the n-th change came: the newest offer of its shares. */
+/* The newest offer of a change's shares says why it came. */
 static const char *
-why_of(const struct demo *demo, const struct demo_shares *shares)
+why_of(const struct demo *demo, const struct demo_change *change)
 {
     const struct demo_slow *slow = &demo->slow;
     char text[DEMO_SHARES_BYTES];
 
-    demo_shares_text(demo, shares, text);
+    if (change->kind == DEMO_ROW_RESTART)
+        return NULL;
+    demo_shares_text(demo, &change->shares, text);
     for (uint32_t i = slow->offer_count; i-- > 0;)
         if (strcmp(slow->offers[i].shares, text) == 0)
             return slow->offers[i].why;
@@ -435,7 +436,7 @@ demo_slow_rows(const struct demo *demo, struct demo_row *rows)
                                           .change = &slow->changes[i],
                                           .from = slow->changes[i].from,
                                           .shares = slow->changes[i].shares,
-                                          .why = why_of(demo, &slow->changes[i].shares)};
+                                          .why = why_of(demo, &slow->changes[i])};
     rows[count++] = (struct demo_row){.kind = DEMO_ROW_SLOW, .from = option->first};
     rows[count++] = (struct demo_row){.kind = DEMO_ROW_WELL, .from = option->last + 1};
     qsort(rows, count, sizeof *rows, compare_rows);

@@ -93,12 +93,12 @@ struct demo_row {
 
 /* What the run has shown. */
 struct demo_outcome {
-    bool is_worth_while;  /* by the planner, other shares take less while the device is slow */
-    bool has_moved;       /* they were taken while it was slow */
-    uint64_t moved_after; /* steps since it became slow */
-    bool is_home;         /* the run ended in the shares that it began with */
-    uint64_t home_after;  /* steps since the device was well; where is_home and has_moved */
-    double total_ms;      /* of all steps but the first, with the standstills */
+    bool is_worth_while;   /* by the planner, other shares take less while the device is slow */
+    bool has_moved;        /* they were taken while it was slow */
+    uint64_t moved_after;  /* steps since it became slow */
+    bool is_home;          /* the run ended in the shares that it began with */
+    uint64_t home_after;   /* steps since the device was well; where is_home and has_moved */
+    double total_ms;       /* of all steps but the first, with the standstills */
     double clairvoyant_ms; /* of the same steps in the best plan each: no plan takes less */
 };
 

@@ -66,6 +66,22 @@ CAIRN_MUST_CHECK cairn_err cairn_detector_take_step(struct cairn_detector *detec
 void cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank,
                                   const struct cairn_standing *standing);
 
+/*
+ * What an earlier run of this job on the same devices has shown of a rank: ln of the ns that it
+ * normally computes per unit of work, and whether it was slow at the end. A rank that was slow is
+ * not taken to be normal as it is then. Before the first step.
+ */
+struct cairn_earlier {
+    double normal; /* NaN: it reports no work, or there were too few steps */
+    bool was_slow;
+};
+void cairn_detector_recall(struct cairn_detector *detector, uint32_t rank,
+                           const struct cairn_earlier *earlier);
+/* The same of this run, by now. */
+struct cairn_earlier cairn_detector_earlier(const struct cairn_detector *detector, uint32_t rank);
+/* Whether a rank that was slow was compared with the normal that it had before. */
+bool cairn_detector_has_recalled(const struct cairn_detector *detector, uint32_t rank);
+
 /* A rank that sends nothing (any more) is not waited for, until one of its steps comes. */
 void cairn_detector_leave_out(struct cairn_detector *detector, uint32_t rank);
 

@@ -52,7 +52,8 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
         return CAIRN_NOMEM;
     }
     for (uint32_t rank = 0; rank < world; rank++)
-        detector->ranks[rank].verdict = UINT32_MAX;
+        detector->ranks[rank] =
+            (struct cairn_rank_state){.verdict = UINT32_MAX, .earlier = (double)NAN};
     *out = detector;
     return CAIRN_OK;
 }
@@ -132,6 +133,31 @@ void
 cairn_detector_leave_out(struct cairn_detector *detector, uint32_t rank)
 {
     detector->left_out[rank] = true;
+}
+
+void
+cairn_detector_recall(struct cairn_detector *detector, uint32_t rank,
+                      const struct cairn_earlier *earlier)
+{
+    detector->ranks[rank].earlier = earlier->normal;
+    detector->ranks[rank].was_slow = earlier->was_slow;
+}
+
+struct cairn_earlier
+cairn_detector_earlier(const struct cairn_detector *detector, uint32_t rank)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    bool is_known = detector->now.work[rank] > 0 && !state->is_borrowed;
+
+    return (struct cairn_earlier){.normal = is_known ? state->normal - state->excess + state->base
+                                                     : (double)NAN,
+                                  .was_slow = state->verdict != UINT32_MAX};
+}
+
+bool
+cairn_detector_has_recalled(const struct cairn_detector *detector, uint32_t rank)
+{
+    return detector->ranks[rank].is_recalled;
 }
 
 const struct cairn_verdicts *

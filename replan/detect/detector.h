@@ -86,6 +86,9 @@ struct cairn_rank_state {
     double normal_aside; /* the same of the other reading of sends */
     double normal_operations_ns, normal_dealt;
     double normal_first; /* ln of the first gap, per work; NaN */
+    double earlier;      /* ln of its normal per work in an earlier run; NaN */
+    bool was_slow;       /* that run has left it slow */
+    bool is_recalled;    /* so the normal was compared with that one, and the others' */
     double hidden_ns;    /* computation that operations hide, per work: counted with the gaps */
     double gap_jumps_ns, interval_jumps_ns; /* struct cairn_rank_step's, of the last step */
     double doubt; /* by how much the normal may be too low: what operations hide; a logarithm */

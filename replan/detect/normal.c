@@ -542,6 +542,44 @@ borrow_normals(struct cairn_detector *detector, uint32_t stage)
     }
 }
 
+/* What the others' normals, per unit of work, are above those of the earlier run; NaN where there
+ * are none. */
+static double
+change_of_others(struct cairn_detector *detector)
+{
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        const struct cairn_rank_state *state = &detector->ranks[rank];
+
+        if (!state->was_slow && detector->now.work[rank] > 0 && !state->is_borrowed &&
+            !isnan(state->normal - state->earlier))
+            detector->scratch[count++] = (float)(state->normal - state->earlier);
+    }
+    return count > 0 ? (double)cairn_quantile(detector->scratch, count, 0.5) : (double)NAN;
+}
+
+/* A rank that an earlier run has left slow, and that still is, gets the normal that it had there:
+ * what is slow never changes what is normal. */
+static void
+recall_normals(struct cairn_detector *detector)
+{
+    double chance = 1.25 * detector->sigma / sqrt(CAIRN_CALIBRATE_STEPS);
+    double change = change_of_others(detector);
+
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+        double above = state->normal - state->earlier - change;
+
+        state->is_recalled = state->was_slow && detector->now.work[rank] > 0 && !isnan(above);
+        if (!state->is_recalled || above <= fmax(excess_min, 5 * chance))
+            continue;
+        state->normal -= above;
+        state->normal_aside -= above;
+        state->normal_first -= above;
+    }
+}
+
 void
 cairn_detect_learn_normals(struct cairn_detector *detector)
 {
@@ -582,6 +620,7 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
         detector->ranks[rank].normal_steps =
             detector->ranks[rank].is_borrowed ? 1 : CAIRN_CALIBRATE_STEPS / 1.57;
     }
+    recall_normals(detector);
     level_normals(detector, detector->value);
     for (uint32_t stage = 0; stage < topology->stage_count; stage++)
         join_peers(detector, detector->value, stage);

@@ -303,19 +303,35 @@ is_about(const struct cairn_ledger_entry *entry, uint64_t rank)
     return false;
 }
 
+/* An entry that called the rank slow, and that another run than its own has closed. */
+static bool
+leaves_unsure(const struct cairn_ledger_entry *entry, uint64_t rank, uint64_t run)
+{
+    return (entry->kind == CAIRN_SLOW_COMPUTE || entry->kind == CAIRN_SLOW_NODE) &&
+           is_about(entry, rank) && entry->closed_wall_ns != 0 &&
+           entry->until_step == CAIRN_STEP_NONE && entry->run != run;
+}
+
 bool
 cairn_ledger_is_unsure(const struct cairn_ledger *ledger, uint64_t rank, uint64_t run,
                        uint64_t since_wall_ns)
 {
-    for (uint32_t i = 0; i < ledger->count; i++) {
-        const struct cairn_ledger_entry *entry = &ledger->entries[i];
-        bool is_slow = entry->kind == CAIRN_SLOW_COMPUTE || entry->kind == CAIRN_SLOW_NODE;
-
-        if (is_slow && is_about(entry, rank) && entry->closed_wall_ns >= since_wall_ns &&
-            entry->until_step == CAIRN_STEP_NONE && entry->run != run)
+    for (uint32_t i = 0; i < ledger->count; i++)
+        if (leaves_unsure(&ledger->entries[i], rank, run) &&
+            ledger->entries[i].closed_wall_ns >= since_wall_ns)
             return true;
-    }
     return false;
+}
+
+void
+cairn_ledger_settle(struct cairn_ledger *ledger, uint64_t rank, uint64_t run)
+{
+    for (uint32_t i = 0; i < ledger->count; i++) {
+        if (!leaves_unsure(&ledger->entries[i], rank, run))
+            continue;
+        ledger->entries[i].run = run;
+        ledger->version++;
+    }
 }
 
 uint32_t

@@ -156,6 +156,10 @@ uint32_t cairn_ledger_slow_ranks(const struct cairn_ledger *ledger, uint32_t *ra
 bool cairn_ledger_is_unsure(const struct cairn_ledger *ledger, uint64_t rank, uint64_t run,
                             uint64_t since_wall_ns);
 
+/* A run that has compared a rank with the normal that it had before knows whether it is slow, so
+ * what earlier runs said about it is this run's. */
+void cairn_ledger_settle(struct cairn_ledger *ledger, uint64_t rank, uint64_t run);
+
 /* What an entry would have exchanged: ranks, or nodes; 0 where that is not a cure, or there is one
  * kind of evidence alone. Where the command was run for it, what that was for. */
 uint32_t cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry);

@@ -24,9 +24,24 @@ cairn_live_create(const struct cairn_live_options *options, struct cairn_live **
     return CAIRN_OK;
 }
 
+/* A run that ends before it has learned what is normal leaves what is known. */
+static void
+keep_normals(struct cairn_live *live)
+{
+    struct cairn_detector_summary summary;
+
+    cairn_detector_summarize(live->detector, &summary);
+    for (uint32_t rank = 0; summary.is_calibrated && rank < live->world; rank++) {
+        live->ranks[rank].has_earlier = true;
+        live->ranks[rank].earlier = cairn_detector_earlier(live->detector, rank);
+    }
+}
+
 void
 live_end_run(struct cairn_live *live)
 {
+    if (live->detector)
+        keep_normals(live);
     cairn_detector_destroy(live->detector);
     cairn_topology_destroy(live->topology);
     live->detector = NULL;
@@ -90,6 +105,8 @@ begin_run(struct cairn_live *live)
     live->is_partial = false;
     for (uint32_t rank = 0; rank < live->world; rank++) {
         live->is_partial |= !live->ranks[rank].known;
+        if (live->ranks[rank].has_earlier)
+            cairn_detector_recall(live->detector, rank, &live->ranks[rank].earlier);
         if (!live->ranks[rank].known || live->ranks[rank].presence == CAIRN_PRESENCE_GONE)
             cairn_detector_leave_out(live->detector, rank);
     }
@@ -131,16 +148,19 @@ adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *re
     struct live_rank *rank = &live->ranks[report->rank];
     bool replaces = rank->known;
 
+    if (replaces)
+        live_end_run(live);
     live->ranks_with_steps -= rank->has_steps;
     live_progress_destroy(rank->progress);
     *rank = (struct live_rank){.known = true,
+                               .has_earlier = rank->has_earlier && rank->node == node,
+                               .earlier = rank->earlier,
                                .node = node,
                                .attachment = report->attachment,
                                .presence = CAIRN_PRESENCE_RUNS};
     if (!replaces)
         return;
     live_comms_leave(&live->comms, report->rank);
-    live_end_run(live);
     live_hang_forget(live);
     live->run++;
     live->newest_step = 0;

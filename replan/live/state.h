@@ -66,6 +66,9 @@ struct live_hang {
 
 struct live_rank {
     bool known;
+    bool has_earlier;
+    struct cairn_earlier
+        earlier;    /* of the last run that has learned what is normal, on this node */
     bool has_steps; /* it has reported one */
     bool is_idle;   /* it said last that it lives, and nothing else */
     bool has_died;  /* it is gone, and cannot have finished */

@@ -165,6 +165,9 @@ cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
         err = cairn_detector_check_hangs(live->detector);
     if (!err && (live->detector || live->hang.is_said))
         err = merge(live, wall_ns);
+    for (uint32_t rank = 0; live->detector && rank < live->world; rank++)
+        if (cairn_detector_has_recalled(live->detector, rank))
+            cairn_ledger_settle(live->options.ledger, rank, live->run);
     if (may_confirm(live, now_ns))
         cairn_ledger_close_others(live->options.ledger, live->run, wall_ns,
                                   "the analysis that began since does not confirm it",

@@ -197,7 +197,33 @@ class Demo(Built):
         moved = [row for row in rows if row["action"] == "layers"]
         self.assertEqual(len(moved), 2, talk)
         self.assertLess(moved[0]["predicted_ms"], shares[0]["predicted_ms"])
-        self.assertTrue(all(row["remote_bytes"] > 0 and row["standstill_ms"] > 0 for row in moved))
+        self.assertTrue(all(row["standstill_ms"] > 0 for row in moved))
+        self.check_floor(moved)
+        self.assertLess(slow["clairvoyant_ms"], slow["total_ms"])
+        self.assertGreaterEqual(slow["clairvoyant_ms"], 99 * 224 + 70 * rows[0]["bound_ms"])
+
+    def check_floor(self, moved):
+        """Other nodes send the layers that a rank did not have, and little else."""
+        for row in moved:
+            self.assertGreater(row["floor_bytes"], 0)
+            self.assertGreaterEqual(row["remote_bytes"], row["floor_bytes"])
+            self.assertLessEqual(row["remote_bytes"], row["floor_bytes"] + (128 << 10))
+
+    def test_a_trainer_dies_in_a_move(self):
+        """The job restarts as it had begun, and moves the layers again."""
+        words = ("--nodes", "4", "--slow", "2:2.7@25-150", "--steps", "170")
+        answer, talk = self.demo(*words, "--kill", "trainer:3@vote")
+        self.assertTrue(answer["bit_identical"])
+        (fault,) = answer["faults"]
+        self.assertEqual((fault["kind"], fault["target"]), ("trainer", 3))
+        (restore,) = answer["restores"]
+        self.assertEqual((restore["lost_steps"], restore["rebuilt_bytes"]), (0, 0))
+        actions = [row["action"] for row in answer["replans"]]
+        self.assertEqual(actions[:4], ["device slow", "microbatches", "restart", "layers"], talk)
+        restart, moved = answer["replans"][2:4]
+        self.assertEqual(restart["from_step"], restore["step"] + 1)
+        self.assertEqual((restart["micro_batches"], restart["layers"]), ([6, 6], [[4, 4], [4, 4]]))
+        self.check_floor([moved])
 
     def test_a_device_hardly_slower(self):
         """Where the planner has nothing better, that nothing changes is not a failure."""
@@ -234,6 +260,10 @@ class Demo(Built):
             (("--slow", "4:2@50-20"), ("--slow", "4:2@50-20")),
             (("--slow", "1:2@20-50", "--nodes", "3"), ("--slow", "1:2@20-50")),
             (("--slow", "1:2@20-50", "--kill", "1@9"), ("--slow", "--kill")),
+            (("--slow", "1:2@20-50", "--kill", "1@vote"), ("--slow", "--kill 1@vote")),
+            (("--slow", "1:2@20-50", "--kill", "trainer:1@end"), ("--kill trainer:1@end",)),
+            (("--kill", "trainer:1@vote"), ("--kill trainer:1@vote", "--slow")),
+            (("--slow", "1:2@20-50", "--quick"), ("--slow", "--quick")),
         ):
             code, _, talk = cairn("demo", *words)
             self.assertEqual(code, USAGE, (words, talk))
