@@ -4,7 +4,8 @@
  * Invariants:
  *   1. The engine is busy from a GRANT that was accepted until client_capture_ended; the tensors
  *      and the slot are not touched otherwise.
- *   2. A fence returns CAIRN_OK of a running snapshot only when the watermark has passed the slice.
+ *   2. A fence returns CAIRN_OK of a running snapshot only when the watermark has passed the slice,
+ *      a fence of all only when the copy has ended.
  *      Until engine_started the watermark is that of the capture before, and means nothing.
  *   3. DONE is queued only after every PIECE, and only when the copy ended with CAIRN_OK and nobody
  *      gave the snapshot up; in every other case CANCEL, once the copy has ended.
@@ -560,11 +561,13 @@ cairn_snapshot_await_commit(struct cairn_client *client, uint32_t timeout_ms)
 }
 
 /*
- * Waits while the copy has not passed until_bytes. Releases the lock meanwhile. The state is
- * COPYING, and no capture can start: that would take a begin of this same thread.
+ * Waits while the copy has not passed until_bytes; `ended`: until it has ended, too. The engine's
+ * thread ends it after its last byte: the next begin, and the counters, would else find it running.
+ * Releases the lock meanwhile. The state is COPYING, and no capture can start: that would take a
+ * begin of this same thread.
  */
 static cairn_err
-wait_copied(struct cairn_client *client, uint64_t until_bytes, uint64_t start_ns)
+wait_copied(struct cairn_client *client, uint64_t until_bytes, bool ended, uint64_t start_ns)
 {
     struct client_snapshot *snapshot = &client->snapshot;
     uint64_t deadline_ns = start_ns + client->fence_timeout_ns;
@@ -580,7 +583,7 @@ wait_copied(struct cairn_client *client, uint64_t until_bytes, uint64_t start_ns
         pthread_mutex_unlock(&client->lock);
         err = cairn_capture_wait(client->capture, until_bytes, deadline_ns - margin_ns);
         pthread_mutex_lock(&client->lock);
-        if (!err && !snapshot->stop_err)
+        if (!err && !snapshot->stop_err && !ended)
             return CAIRN_OK;
     }
     if (err == CAIRN_TIMEOUT)
@@ -630,7 +633,7 @@ cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index)
         client_give_up(client, CAIRN_AGAIN, CAIRN_REASON_FENCE);
     }
     if (snapshot->state == CLIENT_SNAPSHOT_COPYING)
-        err = wait_copied(client, until_bytes, start_ns);
+        err = wait_copied(client, until_bytes, all, start_ns);
     else if (snapshot->state == CLIENT_SNAPSHOT_ENDED)
         err = snapshot->result;
     if (all && snapshot->state == CLIENT_SNAPSHOT_ENDED)

@@ -145,8 +145,14 @@ cairn_capture_watermark(const struct cairn_capture *capture)
 cairn_err
 cairn_capture_finish(struct cairn_capture *capture, uint64_t deadline_ns)
 {
-    (void)capture, (void)deadline_ns;
-    return CAIRN_OK;
+    bool in_time = true, running;
+
+    pthread_mutex_lock(&capture->lock);
+    while (capture->running && in_time)
+        in_time = engine_wait(deadline_ns);
+    running = capture->running;
+    pthread_mutex_unlock(&capture->lock);
+    return running ? CAIRN_TIMEOUT : CAIRN_OK;
 }
 
 /* Calls back without the lock, as the real one does, then is idle. */
@@ -317,7 +323,7 @@ begin_running(struct trainer *trainer, uint64_t step)
 /* ---- the tests ---- */
 
 /* A slice that is copied may be overwritten while the others are not: its fence returns, theirs
- * wait. */
+ * wait. The fence of all waits for the copy's end. */
 static void
 test_slice_by_slice(void **state)
 {
@@ -329,7 +335,7 @@ test_slice_by_slice(void **state)
     begin_running(&trainer, 1);
     for (uint32_t i = 0; i < SLICES; i++) {
         engine_copies(i * SLICE_BYTES + SLICE_BYTES - 1); /* all but a byte */
-        fence_start(&fencing, &trainer, i == SLICES - 1 ? CAIRN_FENCE_ALL : i);
+        fence_start(&fencing, &trainer, i);
         engine_until(NULL, &engine.waiting);
         assert_int_equal(fencing.returned, 0);
         assert_int_equal(cairn_snapshot_captured(trainer.client), i);
@@ -340,9 +346,13 @@ test_slice_by_slice(void **state)
         for (uint32_t j = 0; j <= i; j++) /* without waiting */
             assert_int_equal(cairn_snapshot_fence(trainer.client, j), CAIRN_OK);
     }
-    assert_int_equal(trainer.agent->dones, 0); /* the engine has not ended: all fences have */
+    assert_int_equal(trainer.agent->dones, 0); /* not ended: their fences have */
     assert_int_equal(cairn_snapshot_begin(trainer.client, 2), CAIRN_AGAIN);
+    fence_start(&fencing, &trainer, CAIRN_FENCE_ALL);
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    assert_int_equal(fencing.returned, 0);
     engine_end(CAIRN_OK);
+    assert_int_equal(fence_end(&fencing), CAIRN_OK);
     assert_true(fake_reaches(&trainer.agent->dones, 1));
     assert_int_equal(stats_of(&trainer).snapshots_captured, 1);
     teardown(&trainer);
@@ -581,6 +591,43 @@ test_last(void **state)
     teardown(&trainer);
 }
 
+static void *
+end_thread(void *unused)
+{
+    (void)unused;
+    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    engine_end(CAIRN_OK);
+    return NULL;
+}
+
+/* On a busy machine the engine's thread may end a copy long after its last byte: a fence of all
+ * waits for that, so that the next step, here the last, can begin. */
+static void
+test_begin_after_a_fence_of_all(void **state)
+{
+    struct trainer trainer;
+    pthread_t thread;
+
+    setup(&trainer, 10000);
+    assert_int_equal(cairn_snapshot_begin_held(trainer.client, 1), CAIRN_OK);
+    engine_until(&engine.running, NULL);
+    engine_copies(SLICES * SLICE_BYTES);
+    assert_int_equal(cairn_snapshot_fence(trainer.client, SLICES - 1), CAIRN_OK);
+    assert_int_equal(pthread_create(&thread, NULL, end_thread, NULL), 0);
+    assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
+    assert_int_equal(stats_of(&trainer).snapshots_captured, 1);
+    assert_int_equal(cairn_snapshot_confirm(trainer.client, true), CAIRN_OK);
+    assert_int_equal(cairn_snapshot_begin_last(trainer.client, 2), CAIRN_OK);
+    pthread_join(thread, NULL);
+    assert_true(fake_reaches(&trainer.agent->lasts, 1));
+    engine_until(&engine.running, NULL);
+    engine_copies(SLICES * SLICE_BYTES);
+    engine_end(CAIRN_OK);
+    assert_int_equal(cairn_snapshot_confirm(trainer.client, true), CAIRN_OK);
+    assert_true(fake_reaches(&trainer.agent->dones, 2));
+    teardown(&trainer);
+}
+
 /* Two slices of one memory: it is read twice, and may be overwritten after the second time alone,
  * in any order of asking. */
 static void
@@ -635,6 +682,7 @@ main(void)
         cmocka_unit_test(test_given_up_while_waiting),
         cmocka_unit_test(test_held),
         cmocka_unit_test(test_last),
+        cmocka_unit_test(test_begin_after_a_fence_of_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
