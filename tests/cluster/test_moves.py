@@ -2,9 +2,11 @@
 """Layers move between stages while training goes on, and a rank that is killed at any point of a
 move costs no more than a restart: the result is the same, bit by bit."""
 import json
+import os
 import unittest
 
 from harness import (
+    FAULTS,
     GPT,
     OK,
     PATIENCE,
@@ -31,8 +33,9 @@ LAYER_STATE_BYTES = 3 * 4 * (12 * 16 * 16 + 13 * 16)
 
 
 class Moves(Built):
-    def agents(self, state="2MiB", layer_bytes=1 << 20):
+    def agents(self, state="2MiB", layer_bytes=1 << 20, prefixes=None):
         cluster = self.cluster(
+            prefixes=prefixes,
             nodes=DP * PP,
             parity=1,
             state=state,
@@ -110,6 +113,23 @@ class Moves(Built):
         self.assertEqual(cluster.status(1)["replan"]["offer"]["layers"], moves[-1]["layers"])
         self.check_bytes(moves)
         print(f"stood still {max(move['standstill_ns'] for move in moves) / 1e6:.0f} ms")
+
+    def test_blocks_that_are_damaged_on_their_way_are_asked_for_again(self):
+        """What comes for a rank is damaged, and so is what comes when the rank asks again, which
+        its agent compares: all moves end well, with the right bytes."""
+        faults = self.new_folder()
+        prefix = ("env", f"LD_PRELOAD={FAULTS}", f"CAIRN_FAULTS={faults}")
+        cluster = self.agents(prefixes=[prefix] * (DP * PP))
+        damages = os.path.join(faults, "blocks")
+        with open(damages, "w") as file:
+            file.write(8 * ".")
+        ranks = self.train(cluster, "damaged")
+        self.finish(cluster, "damaged", ranks)
+        moves = self.events(cluster, "damaged", "move")
+        self.assertTrue(moves and all(move["adopted"] for move in moves), moves)
+        self.assertFalse(os.path.exists(damages), "nothing was damaged")
+        logs = "".join(cluster.log(node) for node in range(DP * PP))
+        self.assertIn("damaged blocks were found while a generation is read", logs)
 
     def test_a_move_without_room_is_given_up(self):
         """Slots that hold the present layers and no more, and a problem that takes layers for

@@ -8,6 +8,8 @@
  *   <dir>/memory    threads other than the main one hang when they allocate a file's pages
  *   <dir>/wakes     what other threads than the main one write to an eventfd fails with EIO: the
  *                   main one hears of nothing that they have finished
+ *   <dir>/blocks    a byte is changed in what comes straight into a trainer's window; each time the
+ *                   file gets a byte shorter, until it is gone
  *   <dir>/files     calls that touch files below CAIRN_FAULT_FILES hang, as on a dead file server
  *
  * A call that hangs goes on once its file is gone.
@@ -30,6 +32,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -106,6 +109,54 @@ fallocate(int fd, int mode, off_t begin, off_t bytes)
     if (!in_main_thread())
         hang_while("memory");
     return next(fd, mode, begin, bytes);
+}
+
+/* ---- blocks ---- */
+
+static bool
+is_in_window(const void *at)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[PATH_BYTES];
+    bool found = false;
+
+    while (maps && !found && fgets(line, sizeof line, maps)) {
+        char *end;
+        uintptr_t begin = strtoul(line, &end, 16);
+
+        found = strstr(line, "memfd:cairn-window") && begin <= (uintptr_t)at &&
+                (uintptr_t)at < strtoul(end + 1, NULL, 16);
+    }
+    if (maps)
+        fclose(maps);
+    return found;
+}
+
+/* Takes a byte off a fault's file. */
+static void
+use_up(const char *fault)
+{
+    char path[PATH_BYTES];
+    struct stat status;
+
+    snprintf(path, sizeof path, "%s/%s", getenv("CAIRN_FAULTS"), fault);
+    if (stat(path, &status) == 0 && status.st_size > 1)
+        (void)!truncate(path, status.st_size - 1);
+    else
+        (void)unlink(path);
+}
+
+ssize_t
+recvmsg(int fd, struct msghdr *message, int flags)
+{
+    NEXT(recvmsg);
+    ssize_t got = next(fd, message, flags);
+
+    if (got > 0 && is_set("blocks") && is_in_window(message->msg_iov[0].iov_base)) {
+        *(uint8_t *)message->msg_iov[0].iov_base ^= 1;
+        use_up("blocks");
+    }
+    return got;
 }
 
 /* ---- threads ---- */
