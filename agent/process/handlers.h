@@ -48,8 +48,8 @@ struct agent_handlers {
     void (*message)(struct cairn_agent *agent, const struct cairn_service_message *message,
                     const uint8_t *payload, size_t payload_len);
 
-    /* Memory for a payload that begins to arrive for a service, until mail_unplace; NULL: none. */
-    uint8_t *(*place)(struct cairn_agent *agent, uint64_t place, size_t payload_len);
+    /* Memory for a payload that begins to arrive, until mail_unplace; NULL: none. */
+    uint8_t *(*place)(struct cairn_agent *agent, uint32_t from, uint64_t place, size_t payload_len);
 
     /* The job committed a generation. */
     void (*committed)(struct cairn_agent *agent, struct cairn_generation_id generation);

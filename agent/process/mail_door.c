@@ -259,8 +259,9 @@ place_payload(void *context, uint32_t from_node, uint64_t place, size_t payload_
 {
     struct cairn_agent *agent = context;
 
-    (void)from_node;
-    return agent->handlers->place(agent, place, payload_len);
+    return agent->mail.boxes[from_node].up
+               ? agent->handlers->place(agent, from_node, place, payload_len)
+               : NULL;
 }
 
 static void

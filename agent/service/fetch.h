@@ -48,7 +48,8 @@ void fetch_message(struct cairn_agent *agent, const struct cairn_service_message
                    const uint8_t *payload, size_t payload_len);
 
 /* Where the blocks of the answer to a FETCH go; NULL: this agent does not wait for them. */
-uint8_t *fetch_place(struct cairn_agent *agent, uint64_t request, size_t payload_len);
+uint8_t *fetch_place(struct cairn_agent *agent, uint32_t from, uint64_t request,
+                     size_t payload_len);
 
 /* ---- fetchers ---- */
 

@@ -165,7 +165,8 @@ take_blocks(struct fetcher *fetcher, const struct cairn_service_message *message
     struct read *read = fetch_find_read(fetcher, message->request);
     const struct cairn_manifest *manifest;
 
-    if (!read || message->item != read->container || message->offset != read->first_block)
+    if (!read || message->from != read->asked || message->item != read->container ||
+        message->offset != read->first_block)
         return;
     if (message->err || payload_len != (size_t)read->count * CAIRN_BLOCK_BYTES)
         return; /* asked again, perhaps of another holder */
@@ -209,13 +210,12 @@ fetch_message(struct cairn_agent *agent, const struct cairn_service_message *mes
 }
 
 uint8_t *
-fetch_place(struct cairn_agent *agent, uint64_t request, size_t payload_len)
+fetch_place(struct cairn_agent *agent, uint32_t from, uint64_t request, size_t payload_len)
 {
     for (struct fetcher *fetcher = agent->fetches->fetchers; fetcher; fetcher = fetcher->next) {
         struct read *read = fetch_find_read(fetcher, request);
 
-        if (read && read->sent_ns && read->sent_ns < UINT64_MAX / 2 &&
-            payload_len == (size_t)read->count * CAIRN_BLOCK_BYTES)
+        if (read && read->asked == from && payload_len == (size_t)read->count * CAIRN_BLOCK_BYTES)
             return read->target;
     }
     return NULL;

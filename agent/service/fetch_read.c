@@ -138,6 +138,7 @@ start_own_job(struct fetcher *fetcher, struct read *read, uint32_t part, const u
     if (!read->sent_ns)
         fetcher->in_flight++;
     read->sent_ns = UINT64_MAX / 2; /* never again: the job answers */
+    read->asked = UINT32_MAX;
     return true;
 }
 
@@ -262,6 +263,7 @@ fetch_read_remote(struct fetcher *fetcher, struct read *read)
     if (!read->sent_ns)
         fetcher->in_flight++;
     read->sent_ns = agent_now_ns(agent);
+    read->asked = holder;
     if (holder < agent->config.node_count && holder != agent->config.node)
         mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
 }
@@ -319,7 +321,8 @@ make_reads(struct fetcher *fetcher, const struct fetcher_run *runs, uint32_t cou
                 .count = left < CAIRN_MESSAGE_BLOCKS_MAX ? left : CAIRN_MESSAGE_BLOCKS_MAX,
                 .first_block = runs[r].first_block + at,
                 .target = runs[r].target + (size_t)at * CAIRN_BLOCK_BYTES,
-                .started_ns = agent_now_ns(fetcher->agent)};
+                .started_ns = agent_now_ns(fetcher->agent),
+                .asked = UINT32_MAX};
             *tail = read;
             tail = &read->next;
             batch->left++;

@@ -59,6 +59,7 @@ struct read {
     uint8_t *target;
     uint64_t started_ns;
     uint64_t sent_ns; /* 0: not asked for */
+    uint32_t asked;   /* the node whose answer is taken; UINT32_MAX: none */
 };
 
 struct fetcher {
