@@ -134,15 +134,20 @@ leader(const struct world *world, struct cairn_core_view *view)
 /* All trainers of the job are registered, and yet there can be no run: the tensors do not fit
  * together, or some are of another launch. */
 static bool
-must_refuse(const struct world *world)
+must_refuse(const struct world *world, const struct cairn_core_view *view)
 {
     bool refused = world->gang.layout != LAYOUT_GOOD;
 
     for (uint32_t i = 0; i < world->setup.agent_count; i++) {
         const struct node *node = &world->nodes[i];
 
-        if (node->member == UINT32_MAX)
+        if (node->member == UINT32_MAX) {
+            /* The repair that takes these trainers' agents in may wait for what it holds. */
+            if (view->roster && cairn_roster_member_of(view->roster, i) != UINT32_MAX &&
+                !node_answers(world, node))
+                return false;
             continue;
+        }
         if (!node_answers(world, node) || (uint32_t)node->core_life != world->gang.life)
             return false;
         refused |= node->intruded;
@@ -156,7 +161,7 @@ check_refusal(struct world *world, const struct node *node, const struct cairn_c
 {
     if (!node || !judge_is_calm(world) || judge_was_silent(world, node) ||
         world->gang.state != GANG_RUNNING || world->gang.roster_count != world->gang.member_count ||
-        world->newest_epoch < world->gang.epoch || !must_refuse(world)) {
+        world->newest_epoch < world->gang.epoch || !must_refuse(world, view)) {
         world->gang.refused_ns = 0;
         return;
     }
