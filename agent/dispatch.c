@@ -68,6 +68,13 @@ take_message(struct cairn_agent *agent, const struct cairn_service_message *mess
     }
 }
 
+static uint8_t *
+place_payload(struct cairn_agent *agent, uint32_t from, uint64_t place, size_t payload_len)
+{
+    return cairn_place_is_write(place) ? carry_place(agent, from, place, payload_len)
+                                       : fetch_place(agent, from, place, payload_len);
+}
+
 static void
 take_commit(struct cairn_agent *agent, struct cairn_generation_id generation)
 {
@@ -82,6 +89,6 @@ const struct agent_handlers cairn_agent_handlers = {.carry_out = carry_out,
                                                     .session_leaves = session_leaves,
                                                     .trainer_ended = timing_session_ended,
                                                     .message = take_message,
-                                                    .place = fetch_place,
+                                                    .place = place_payload,
                                                     .committed = take_commit,
                                                     .reply = operator_reply};

@@ -147,14 +147,9 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
         self = conduct_inventory(core);
         parts_verified(&core->env, part, answer);
         answer_progress(&core->env, &core->answering, &self);
-    } else if (part->state == CAIRN_PART_REBUILDING && event->type == CAIRN_EVENT_OPENED) {
-        repair_opened(&core->env, &core->repair, part, answer);
     } else if (part->state == CAIRN_PART_REBUILDING) {
-        repair_finished(&core->env, &core->repair, part, answer);
-        /* A repair that ends without a new epoch may have completed what the leader waits for. */
-        outcome.complete = part->state == CAIRN_PART_COMPLETE &&
-                           part->member == core->membership.self_member &&
-                           part->generation.epoch == core->membership.record.epoch;
+        if (event->type == CAIRN_EVENT_OPENED) /* else it is of what the slot held before */
+            repair_opened(&core->env, &core->repair, part, answer);
     } else if (event->type == CAIRN_EVENT_SEALED) {
         outcome = save_sealed(&core->env, part, answer);
     } else {
@@ -291,6 +286,22 @@ check(const struct cairn_core *core)
     }
 }
 
+/* A repair that ends without a new epoch may have completed what the leader waits for. */
+static void
+settle_rebuilt(struct cairn_core *core)
+{
+    struct outcome outcome = {.generation = core->repair.generation};
+    const struct part *part;
+
+    if (!core->repair.completed)
+        return;
+    core->repair.completed = false;
+    part = parts_find(&core->parts, outcome.generation, core->membership.self_member);
+    outcome.complete = part && part->state == CAIRN_PART_COMPLETE &&
+                       part->generation.epoch == core->membership.record.epoch;
+    conduct_outcome(core, outcome);
+}
+
 static void
 dispatch(struct cairn_core *core, const struct cairn_event *event)
 {
@@ -357,6 +368,7 @@ cairn_core_step(struct cairn_core *core, const struct cairn_event *event,
     if (!core->announced)
         announce(core);
     dispatch(core, event);
+    settle_rebuilt(core);
     conduct_settle(core);
     check(core);
     core->env.actions = NULL;

@@ -102,6 +102,13 @@ uint32_t cairn_core_ready_members(const struct cairn_core *core);
 const uint8_t *cairn_core_peer_manifest(const struct cairn_core *core, uint32_t part,
                                         uint32_t member, size_t *len);
 const struct cairn_outcome *cairn_core_outcome(const struct cairn_core *core);
+/*
+ * Where the payload of a WRITE goes that begins to arrive, by its cairn_message_place: `count`
+ * blocks of a part being rebuilt, all of them missing. Bytes may be written there until the blocks
+ * are written by a WRITE action, or their part is closed. False: the payload has no such place.
+ */
+bool cairn_core_place(const struct cairn_core *core, uint32_t from, uint64_t place, uint32_t count,
+                      struct cairn_action_place *out);
 /* When the next TICK is due. */
 uint64_t cairn_core_deadline(const struct cairn_core *core);
 

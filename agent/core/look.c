@@ -181,6 +181,13 @@ cairn_core_outcome(const struct cairn_core *core)
     return &core->restore.outcome;
 }
 
+bool
+cairn_core_place(const struct cairn_core *core, uint32_t from, uint64_t place, uint32_t count,
+                 struct cairn_action_place *out)
+{
+    return target_place(&core->env, &core->repair, from, place, count, out);
+}
+
 uint64_t
 cairn_core_deadline(const struct cairn_core *core)
 {

@@ -152,10 +152,28 @@ carry_fold(struct cairn_agent *agent, const struct cairn_action_fold *fold,
                          fold->fresh);
 }
 
+/* Bytes may come at any time, so not while a worker moves the slot's memory. No move begins while
+ * the part is being rebuilt (may_move in cutting.c). */
+uint8_t *
+carry_place(struct cairn_agent *agent, uint32_t from, uint64_t place, size_t payload_len)
+{
+    struct cairn_action_place where;
+
+    if (payload_len % CAIRN_BLOCK_BYTES ||
+        !cairn_core_place(agent->core, from, place, (uint32_t)(payload_len / CAIRN_BLOCK_BYTES),
+                          &where) ||
+        cairn_memory_is_moving(agent->memory, where.part))
+        return NULL;
+    return blocks_at(agent, where.part, where.area, where.row, where.first_block, where.count);
+}
+
+/* The payload was compared before, and is in place or is copied there. From here on its blocks
+ * count, so nothing else may arrive in them. */
 static void
 carry_write(struct cairn_agent *agent, const struct cairn_action_place *place,
             const struct arrival *arrival)
 {
+    size_t bytes = (size_t)place->count * CAIRN_BLOCK_BYTES;
     uint8_t *target =
         blocks_at(agent, place->part, place->area, place->row, place->first_block, place->count);
 
@@ -163,8 +181,10 @@ carry_write(struct cairn_agent *agent, const struct cairn_action_place *place,
         agent_abort(agent, 1, "a rebuilt block has no place in memory");
         return;
     }
+    mail_unplace(agent, target, bytes);
     cairn_memory_write_begin(agent->memory, place->part);
-    memcpy(target, arrival->payload, (size_t)place->count * CAIRN_BLOCK_BYTES);
+    if (arrival->payload != target)
+        memcpy(target, arrival->payload, bytes);
     cairn_memory_write_end(agent->memory, place->part);
 }
 
@@ -266,6 +286,12 @@ static void
 carry_close(struct cairn_agent *agent, const struct cairn_action_part *close)
 {
     agent->carry.hosting[close->part] = 0;
+    for (uint32_t area = 0; area < 2; area++) {
+        size_t bytes_len;
+        const uint8_t *bytes = cairn_memory_area(agent->memory, close->part, area, &bytes_len);
+
+        mail_unplace(agent, bytes, bytes_len);
+    }
     cairn_memory_free(agent->memory, close->part);
     cutting_advance(agent);
 }

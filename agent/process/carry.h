@@ -30,6 +30,10 @@ struct carry {
     uint64_t hosting_serial;
 };
 
+/* Where a core's payload that begins to arrive goes, until carry_out writes it or closes its part;
+ * NULL: into a buffer. */
+uint8_t *carry_place(struct cairn_agent *agent, uint32_t from, uint64_t place, size_t payload_len);
+
 /* A handler (handlers.h). */
 void carry_out(struct cairn_agent *agent, const struct arrival *arrival,
                const struct cairn_actions *actions);

@@ -108,8 +108,7 @@ carry_decode(struct cairn_agent *agent, const struct cairn_action_decode *action
     submit(agent, &decode->job);
 }
 
-/* Checksums a part: parity alone (a save), everything and its record (verify), or data and
- * parity (a rebuild). */
+/* Checksums a part: parity alone (a save), or everything and its record (verify). */
 struct check_job {
     struct cairn_job job;
     struct cairn_agent *agent;
@@ -117,7 +116,6 @@ struct check_job {
     uint64_t request;
     struct cairn_generation_id generation;
     bool verify; /* answer VERIFIED, else FINISHED */
-    bool check_data;
     bool record_damaged;
     uint64_t data_blocks;
     const uint8_t *data;
@@ -150,7 +148,7 @@ check_run(struct cairn_job *job)
 
     if (check->verify)
         check->record_damaged = !cairn_memory_record_is_whole(check->agent->memory, check->part);
-    for (uint64_t b = 0; check->check_data && b < check->data_blocks; b++)
+    for (uint64_t b = 0; check->verify && b < check->data_blocks; b++)
         if (cairn_crc64(0, check->data + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES) !=
             check->data_crcs[b])
             note_bad(check, CAIRN_AREA_DATA, b);
@@ -195,8 +193,6 @@ check_done(struct cairn_job *job)
     } else {
         answer->crcs = check->parity_crcs;
         answer->count = check->parity_total;
-        if (!answer->err && check->bad_count)
-            answer->err = CAIRN_CORRUPT;
     }
     agent_step(agent, &event, NULL);
     check_free(check);
@@ -251,7 +247,6 @@ carry_check(struct cairn_agent *agent, const struct cairn_action_part *action, b
         check->request = action->request;
         check->generation = action->generation;
         check->verify = verify;
-        check->check_data = verify || view.state == CAIRN_PART_REBUILDING;
         err = fill_check(agent, check, &view);
     }
     if (err) {

@@ -287,6 +287,7 @@ mail_send(struct cairn_agent *agent, const struct cairn_message *message, const 
         agent_abort(agent, 1, "out of memory for a message");
         return;
     }
+    letter->place = cairn_message_place(message);
     send_letter(agent, letter, message, CAIRN_MESSAGE_HEAD_BYTES_MAX + (size_t)message->bytes_len,
                 cairn_message_name(message->kind));
 }

@@ -488,6 +488,15 @@ cairn_memory_region_moved(struct cairn_memory_region *region)
     region->is_moving = false;
 }
 
+bool
+cairn_memory_is_moving(const struct cairn_memory *memory, uint32_t part)
+{
+    for (uint32_t i = 0; part < memory->regions_count && i < MEMORY_REGIONS_MAX; i++)
+        if (memory->regions[part].list[i] && memory->regions[part].list[i]->is_moving)
+            return true;
+    return false;
+}
+
 void
 cairn_memory_stop_moves(struct cairn_memory *memory)
 {
@@ -533,6 +542,17 @@ cairn_memory_parity(const struct cairn_memory *memory, uint32_t part, uint32_t p
     if (line > stride || count > stride - line)
         return NULL;
     return cairn_arena_base(place->parity) + (parity_slot * stride + line) * CAIRN_BLOCK_BYTES;
+}
+
+uint8_t *
+cairn_memory_area(const struct cairn_memory *memory, uint32_t part, uint32_t area,
+                  size_t *bytes_len)
+{
+    const struct place *place = &memory->places[part < PARTS_LIMIT ? part : 0];
+    const struct cairn_arena *arena = area == 0 ? place->data : place->parity;
+
+    *bytes_len = arena ? cairn_arena_bytes(arena) : 0;
+    return arena ? cairn_arena_base(arena) : NULL;
 }
 
 static const struct cairn_slots *

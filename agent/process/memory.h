@@ -105,6 +105,8 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_region_move(struct cairn_memory *memory,
                                                     const struct cairn_memory_region *region,
                                                     bool out);
 void cairn_memory_region_moved(struct cairn_memory_region *region);
+/* A worker moves pages of a part. */
+bool cairn_memory_is_moving(const struct cairn_memory *memory, uint32_t part);
 /* All moves end soon; none begins. Before the workers are stopped. */
 void cairn_memory_stop_moves(struct cairn_memory *memory);
 
@@ -117,6 +119,10 @@ uint8_t *cairn_memory_data(const struct cairn_memory *memory, uint32_t part, uin
                            uint64_t count);
 uint8_t *cairn_memory_parity(const struct cairn_memory *memory, uint32_t part, uint32_t parity_slot,
                              uint32_t parity_slots, uint64_t line, uint64_t count);
+
+/* All of a part's data (area 0) or parity (1); NULL and 0 without memory. */
+uint8_t *cairn_memory_area(const struct cairn_memory *memory, uint32_t part, uint32_t area,
+                           size_t *bytes_len);
 
 /* Stores (or with len 0 erases) a part's record, so that a death at any instruction leaves the
  * old or the new. */

@@ -96,6 +96,7 @@ static const char *const bug_names[BUG_LAST] = {
     [BUG_NONCE_OF_PLACE] = "nonce of place",
     [BUG_KEY_OF_NODES] = "key of nodes",
     [BUG_LEADER_LEFT] = "leader left",
+    [BUG_PLACE_WRITTEN] = "place written",
 };
 
 struct arguments {
@@ -171,7 +172,8 @@ static const char *const shown_in[BUG_LAST] = {
 /* What worlds of so few blocks and ticks cannot show is left to tests/sim. */
 static const bool is_for_simulator[BUG_LAST] = {
     [BUG_JOIN_RESTARTS] = true, [BUG_FORWARD_EARLY] = true,  [BUG_RING_REUSED] = true,
-    [BUG_LEADER_LEFT] = true,   [BUG_NONCE_OF_PLACE] = true, [BUG_KEY_OF_NODES] = true};
+    [BUG_LEADER_LEFT] = true,   [BUG_NONCE_OF_PLACE] = true, [BUG_KEY_OF_NODES] = true,
+    [BUG_PLACE_WRITTEN] = true};
 
 static const struct round {
     uint32_t share; /* of the time */

@@ -96,7 +96,7 @@ remember_record(const struct world *world, struct node *node, uint32_t part,
                               .parity_slots = group->parity,
                               .data_blocks = view->data_blocks,
                               .since_ns = again ? old.since_ns : world->now_ns,
-                              .rebuilt = again ? old.rebuilt : node->rebuilding[part],
+                              .rebuilt = again ? old.rebuilt : !node->captured[part],
                               .geometry = view->stripes->geometry};
     memcpy(stored->group, group->members, sizeof stored->group);
     for (uint32_t slot = 0; slot < group->parity; slot++) {

@@ -402,33 +402,6 @@ try_session(struct world *world, uint32_t index)
     }
 }
 
-static void
-tell_side(struct world *world, const struct sim_event *sim_event)
-{
-    uint32_t index = (uint32_t)sim_event->value;
-    struct link *link = &world->network.links[index];
-    struct node *node = &world->nodes[sim_event->node];
-    uint32_t side = network_side_of(link, node->number), peer = link->agents[!side];
-    bool begins = sim_event->kind == EVENT_UP;
-    struct cairn_event event = {.type = begins ? CAIRN_EVENT_PEER_UP : CAIRN_EVENT_PEER_DOWN};
-
-    if (!node->running || node->incarnation != sim_event->incarnation ||
-        (uint32_t)link->session != (uint32_t)(sim_event->value >> 32) ||
-        link->told[side] == begins || (begins && !link->up))
-        return;
-    link->told[side] = begins;
-    node->sessions += begins ? 1 : UINT32_MAX;
-    event.as.peer.agent = peer;
-    event.as.peer.incarnation = begins ? world->nodes[peer].incarnation : 0;
-    if (!begins) {
-        flush_side(link, side);
-        try_later(world, index, random_between(&world->random, 10 * MS_NS, 300 * MS_NS));
-    }
-    world_say(world, "agent %u: session with %u %s", node->number, peer,
-              begins ? "begins" : "has ended");
-    node_event(world, node, &event, NULL);
-}
-
 /* ---- messages ---- */
 
 static uint64_t
@@ -655,13 +628,19 @@ payload_good(const struct cairn_message *message, const uint8_t *payload, uint32
     return true;
 }
 
-/* torn: the payload, whose tags are not those of its bytes. */
+/* How much of a packet arrives. */
+enum arrival {
+    ARRIVES,
+    ARRIVES_TORN, /* without its payload, whose tags are not those of its bytes */
+    ARRIVES_HALF  /* half of its payload, and no message: the session ends */
+};
+
 static void
-hand_over(struct world *world, struct node *node, const struct packet *packet, bool torn)
+hand_over(struct world *world, struct node *node, const struct packet *packet, enum arrival arrival)
 {
     struct cairn_message message;
     struct cairn_event event = {.type = CAIRN_EVENT_MESSAGE};
-    uint32_t payload_len = torn ? 0 : packet->payload_len;
+    uint32_t payload_len = arrival == ARRIVES_TORN ? 0 : packet->payload_len;
     const uint8_t *payload = payload_len ? packet->bytes + packet->head_len : NULL;
     uint8_t small[4096], *bytes = small;
     size_t len = message_len(packet);
@@ -674,7 +653,10 @@ hand_over(struct world *world, struct node *node, const struct packet *packet, b
     if (cairn_message_unpack(bytes, len, &message) != CAIRN_OK) {
         judge_fail(world, VERDICT_OTHER, "a message does not unpack: %s",
                    cairn_message_name(packet->kind));
+    } else if (arrival == ARRIVES_HALF) {
+        node_place(world, node, &message, payload, payload_len / 2);
     } else {
+        node_place(world, node, &message, packet->bytes + packet->head_len, packet->payload_len);
         event.as.message.message = &message;
         event.as.message.payload_ok = payload_good(&message, payload, payload_len);
         judge_got(world, node, &message);
@@ -684,6 +666,37 @@ hand_over(struct world *world, struct node *node, const struct packet *packet, b
     }
     if (bytes != small)
         free(bytes);
+}
+
+static void
+tell_side(struct world *world, const struct sim_event *sim_event)
+{
+    uint32_t index = (uint32_t)sim_event->value;
+    struct link *link = &world->network.links[index];
+    struct node *node = &world->nodes[sim_event->node];
+    uint32_t side = network_side_of(link, node->number), peer = link->agents[!side];
+    bool begins = sim_event->kind == EVENT_UP;
+    struct cairn_event event = {.type = begins ? CAIRN_EVENT_PEER_UP : CAIRN_EVENT_PEER_DOWN};
+
+    if (!node->running || node->incarnation != sim_event->incarnation ||
+        (uint32_t)link->session != (uint32_t)(sim_event->value >> 32) ||
+        link->told[side] == begins || (begins && !link->up))
+        return;
+    link->told[side] = begins;
+    node->sessions += begins ? 1 : UINT32_MAX;
+    event.as.peer.agent = peer;
+    event.as.peer.incarnation = begins ? world->nodes[peer].incarnation : 0;
+    if (!begins) {
+        const struct packet *arriving = link->lanes[side][LANE_BULK].head;
+
+        if (arriving && arriving->kind == CAIRN_MSG_WRITE)
+            hand_over(world, node, arriving, ARRIVES_HALF);
+        flush_side(link, side);
+        try_later(world, index, random_between(&world->random, 10 * MS_NS, 300 * MS_NS));
+    }
+    world_say(world, "agent %u: session with %u %s", node->number, peer,
+              begins ? "begins" : "has ended");
+    node_event(world, node, &event, NULL);
 }
 
 static bool
@@ -709,7 +722,7 @@ deliver(struct world *world, struct sim_event *event)
         node->self_head = packet->next;
         if (!node->self_head)
             node->self_tail = NULL;
-        hand_over(world, node, packet, false);
+        hand_over(world, node, packet, ARRIVES);
         packet_free(packet);
         return;
     }
@@ -731,7 +744,8 @@ deliver(struct world *world, struct sim_event *event)
     if (node->running && link->told[side] && packet->at_ns <= lane->end_ns) {
         link->used_ns[side] = world->now_ns;
         link->leaving[side] = false;
-        hand_over(world, node, packet, is_torn(link->seals[side][1], packet));
+        hand_over(world, node, packet,
+                  is_torn(link->seals[side][1], packet) ? ARRIVES_TORN : ARRIVES);
     }
     packet_free(packet);
 }

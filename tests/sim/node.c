@@ -320,9 +320,10 @@ do_close(struct world *world, struct node *node, uint32_t part)
 
 static void
 do_write(struct world *world, struct node *node, const struct cairn_action_place *place,
-         const uint8_t *payload)
+         const uint8_t *payload, uint32_t payload_len)
 {
-    for (uint32_t i = 0; i < place->count; i++) {
+    for (uint32_t i = 0; i < place->count && i * BLOCK_BYTES < payload_len; i++) {
+        uint32_t rest = payload_len - i * BLOCK_BYTES;
         uint8_t *block =
             memory_block(node, place->part, place->area, place->row, place->first_block + i);
 
@@ -330,8 +331,20 @@ do_write(struct world *world, struct node *node, const struct cairn_action_place
             judge_fail(world, VERDICT_OTHER, "agent %u writes outside of its memory", node->number);
             return;
         }
-        memcpy(block, payload + (size_t)i * BLOCK_BYTES, BLOCK_BYTES);
+        memcpy(block, payload + (size_t)i * BLOCK_BYTES, rest < BLOCK_BYTES ? rest : BLOCK_BYTES);
     }
+}
+
+void
+node_place(struct world *world, struct node *node, const struct cairn_message *message,
+           const uint8_t *payload, uint32_t payload_len)
+{
+    struct cairn_action_place place;
+
+    if (message->from != node->number &&
+        cairn_core_place(node->core, message->from, cairn_message_place(message),
+                         cairn_message_block_count(message), &place))
+        do_write(world, node, &place, payload, payload_len);
 }
 
 static const uint8_t *
@@ -407,12 +420,9 @@ do_decode(struct world *world, struct node *node, const struct cairn_action_deco
 static void
 do_finish(struct node *node, const struct cairn_action_part *part, struct answer *answer)
 {
-    struct cairn_part_view view;
-
     answer->type = CAIRN_EVENT_FINISHED;
     answer->count = memory_finish(node, part->part, &answer->crcs);
-    node->rebuilding[part->part] =
-        cairn_core_look_part(node->core, part->part, &view) && view.state == CAIRN_PART_REBUILDING;
+    node->captured[part->part] = true;
 }
 
 /* SEAL, FINISH, VERIFY and OPEN. */
@@ -483,7 +493,7 @@ carry_out(struct world *world, struct node *node, const struct cairn_action *act
         memory_fold(world, node, &action->as.fold, payload);
         break;
     case CAIRN_ACTION_WRITE:
-        do_write(world, node, &action->as.place, payload);
+        do_write(world, node, &action->as.place, payload, action->as.place.count * BLOCK_BYTES);
         break;
     case CAIRN_ACTION_STAGE:
         do_stage(world, node, &action->as.place, event->as.message.message, payload);
@@ -499,6 +509,7 @@ carry_out(struct world *world, struct node *node, const struct cairn_action *act
         return do_store_epoch(world, node, store);
     case CAIRN_ACTION_STORE_PART:
         blob_set(&node->records[store->part], store->bytes, store->bytes_len);
+        node->captured[store->part] &= store->bytes_len > 0;
         judge_record(world, node, store);
         break;
     case CAIRN_ACTION_CLOSE:

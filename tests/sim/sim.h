@@ -399,7 +399,7 @@ struct node {
     uint8_t ring[RING_ROWS_MAX][RING_LINES_MAX][BLOCK_BYTES];
     struct blob records[CAIRN_PARTS_MAX];
     struct stored stored[CAIRN_PARTS_MAX];
-    bool rebuilding[CAIRN_PARTS_MAX]; /* what is being finished was not captured here */
+    bool captured[CAIRN_PARTS_MAX]; /* what is being finished, or is complete, was not rebuilt */
     struct shared *disk;
     bool disk_full;
     bool disk_lost;   /* since the last promise or activation stored */
@@ -691,6 +691,10 @@ void node_start(struct world *world, struct node *node);
 void node_start_later(struct world *world, const struct node *node, uint64_t after_ns);
 void node_crash_agent(struct world *world, struct node *node);
 void node_crash(struct world *world, struct node *node, bool disk_too);
+/* A payload arrives in its place, if it has one: its first payload_len bytes. Its message may still
+ * come. */
+void node_place(struct world *world, struct node *node, const struct cairn_message *message,
+                const uint8_t *payload, uint32_t payload_len);
 void node_event(struct world *world, struct node *node, struct cairn_event *event,
                 const uint8_t *payload);
 void node_answer(struct world *world, struct sim_event *event);

@@ -110,7 +110,7 @@ struct cairn_action_store {
  * slots).
  * CLOSE: the part's memory is free (hosted: given back).
  * SEAL: pack the manifest from the registered tensors and `crcs`.
- * FINISH: checksum the parity, and the data of a rebuilt part.
+ * FINISH: checksum the parity.
  * VERIFY: compare data, parity and record with their checksums.
  */
 struct cairn_action_part {

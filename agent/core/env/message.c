@@ -38,6 +38,44 @@ cairn_message_block_count(const struct cairn_message *message)
     }
 }
 
+/* ---- places ---- */
+
+/* From the lowest: line, stripe, member, and a bit that is always set. */
+enum { PLACE_LINE_BITS = 40, PLACE_STRIPE_BITS = 7, PLACE_MEMBER_BITS = 16 };
+static const uint64_t place_is_write = UINT64_C(1) << 63;
+
+_Static_assert(CAIRN_SHARDS_MAX < 1 << PLACE_STRIPE_BITS &&
+                   CAIRN_NODES_MAX < 1 << PLACE_MEMBER_BITS,
+               "a place has room for every stripe and member");
+
+uint64_t
+cairn_message_place(const struct cairn_message *message)
+{
+    const struct cairn_message_write *write = &message->as.write;
+
+    if (message->kind != CAIRN_MSG_WRITE || write->line >> PLACE_LINE_BITS)
+        return 0;
+    return place_is_write |
+           ((uint64_t)write->member << PLACE_STRIPE_BITS | write->stripe) << PLACE_LINE_BITS |
+           write->line;
+}
+
+bool
+cairn_place_is_write(uint64_t place)
+{
+    return place & place_is_write;
+}
+
+void
+cairn_place_read(uint64_t place, struct cairn_message_write *out)
+{
+    uint64_t above = (place & ~place_is_write) >> PLACE_LINE_BITS;
+
+    out->line = place & ((UINT64_C(1) << PLACE_LINE_BITS) - 1);
+    out->stripe = (uint32_t)above & ((1 << PLACE_STRIPE_BITS) - 1);
+    out->member = (uint32_t)(above >> PLACE_STRIPE_BITS);
+}
+
 /* ---- fields ---- */
 
 static void

@@ -309,6 +309,15 @@ cairn_message_is_of_epoch(const struct cairn_message *message)
 /* The blocks that a message says it carries; 0 for one without. */
 uint32_t cairn_message_block_count(const struct cairn_message *message);
 
+/*
+ * A name for the place of a WRITE's payload, which goes ahead of the message: member, stripe and
+ * line (cairn_core_place). 0: the message has none. The top bit tells such names from others.
+ */
+uint64_t cairn_message_place(const struct cairn_message *message);
+bool cairn_place_is_write(uint64_t place);
+/* Fills in member, stripe and line. */
+void cairn_place_read(uint64_t place, struct cairn_message_write *out);
+
 /* Packs into out[out_bytes]; *used is the length. CAIRN_FULL when it does not fit. */
 CAIRN_MUST_CHECK cairn_err cairn_message_pack(const struct cairn_message *message, void *out,
                                               size_t out_bytes, size_t *used);

@@ -36,6 +36,7 @@ enum cairn_planted_bug {
     BUG_NONCE_OF_PLACE,     /* a block's nonce is its place in memory, which is filled again */
     BUG_KEY_OF_NODES,       /* tags have one key for all sessions of two agents */
     BUG_LEADER_LEFT,        /* a session with the leader or the group may end for want of use */
+    BUG_PLACE_WRITTEN,      /* a payload may arrive in place of blocks that a repair has compared */
     BUG_LAST
 };
 

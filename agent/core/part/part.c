@@ -186,22 +186,31 @@ part_span(const struct part *part, uint32_t stripe, uint64_t line, uint32_t coun
 }
 
 cairn_err
+part_make_parity_crcs(struct part *part)
+{
+    for (uint32_t slot = 0; slot < part->geometry.m; slot++) {
+        free(part->parity_crcs[slot]);
+        part->parity_crcs[slot] = calloc(part_slot_blocks(part, slot) + 1, sizeof(uint64_t));
+        if (!part->parity_crcs[slot])
+            return CAIRN_NOMEM;
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
 part_keep_parity_crcs(struct part *part, const uint64_t *crcs, uint64_t count)
 {
+    cairn_err err = part_make_parity_crcs(part);
     uint64_t at = 0;
 
-    for (uint32_t slot = 0; slot < part->geometry.m; slot++) {
+    for (uint32_t slot = 0; !err && slot < part->geometry.m; slot++) {
         uint64_t blocks = part_slot_blocks(part, slot);
 
         if (blocks > count - at)
             return CAIRN_INTERNAL;
-        free(part->parity_crcs[slot]);
-        part->parity_crcs[slot] = malloc(blocks ? 8 * blocks : 8);
-        if (!part->parity_crcs[slot])
-            return CAIRN_NOMEM;
         if (blocks)
             memcpy(part->parity_crcs[slot], crcs + at, 8 * blocks);
         at += blocks;
     }
-    return at == count ? CAIRN_OK : CAIRN_INTERNAL;
+    return !err && at != count ? CAIRN_INTERNAL : err;
 }

@@ -214,6 +214,8 @@ struct span {
 /* Needs the lengths. False for blocks that the part does not have. */
 bool part_span(const struct part *part, uint32_t stripe, uint64_t line, uint32_t count,
                struct span *out);
+/* Makes room for the checksums of all parity blocks. Needs the lengths. */
+CAIRN_MUST_CHECK cairn_err part_make_parity_crcs(struct part *part);
 /* Keeps the checksums of all parity blocks, slot by slot. */
 CAIRN_MUST_CHECK cairn_err part_keep_parity_crcs(struct part *part, const uint64_t *crcs,
                                                  uint64_t count);

@@ -11,7 +11,7 @@
  * is never taken.
  *
  * A session keeps order and loses nothing. When a new one begins, what was asked for and not
- * answered is asked for again; writing a block twice changes nothing. A target that is not ready
+ * answered is asked for again; a block that comes twice is written once. A target that is not ready
  * yet takes nothing, and tells the group when it is. So nothing here needs a timer.
  *
  * repair.c begins and ends it, worker.c and target.c are the two roles, plan.c packs plans and
@@ -71,6 +71,7 @@ struct repair {
     bool decoding[REPAIR_ITEMS_MAX]; /* DECODED has not come: the scratch is in use, even if the
                                         item is gone */
     bool failed;
+    bool completed; /* a part became complete since repair_completed was asked */
 };
 
 /* Ends the part that this agent takes, and drops what is not complete. */
@@ -83,11 +84,9 @@ void repair_begin(struct env *env, struct repair *repair, const struct cairn_mes
  * RECEIVED ask for what any complete part here has, whether a repair is known here or not. */
 void repair_message(struct env *env, struct repair *repair, const struct cairn_message *message,
                     bool payload_ok);
-/* Takes OPENED or FINISHED of a REBUILDING part. */
+/* Takes OPENED of a REBUILDING part. */
 void repair_opened(struct env *env, struct repair *repair, struct part *part,
                    const struct cairn_event_answer *answer);
-void repair_finished(struct env *env, struct repair *repair, struct part *part,
-                     const struct cairn_event_answer *answer);
 void repair_decoded(struct env *env, struct repair *repair,
                     const struct cairn_event_decoded *decoded);
 void repair_peer_up(struct env *env, struct repair *repair, uint32_t agent);
@@ -122,6 +121,9 @@ void target_end(struct part *part);
 /* Does what comes next for a part, and tells the group what it may send. */
 void target_run(struct env *env, struct repair *repair, struct part *part);
 void target_seal(struct env *env, struct repair *repair, const struct cairn_message *message);
+/* cairn_core_place. */
+bool target_place(const struct env *env, const struct repair *repair, uint32_t from, uint64_t place,
+                  uint32_t count, struct cairn_action_place *out);
 /* Asks again for seals that are missing. */
 void target_peer_up(struct env *env, const struct repair *repair);
 void target_write(struct env *env, struct repair *repair, const struct cairn_message *message,

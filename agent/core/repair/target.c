@@ -3,8 +3,11 @@
  * its memory, then its blocks; a damaged one gets the blocks that are bad. See repair.h.
  *
  * Every data block is compared with its member's seal before it is kept, and a mended parity block
- * with the checksum that was stored for it, so a wrong decode is never taken. Writing a block twice
- * changes nothing.
+ * with the checksum that was stored for it, so a wrong decode is never taken. A rebuilt parity
+ * block's checksum is the one that was made where it was decoded, and was compared on arrival.
+ *
+ * A payload may arrive in the part itself (target_place), so it may be damaged there. Only missing
+ * blocks are such places. A block that is not missing any more is never written again.
  */
 #include "agent/core/repair/repair.h"
 
@@ -102,7 +105,7 @@ ask_for_memory(struct env *env, struct part *part)
     uint64_t total = part_blocks(part);
     struct cairn_action_part *opened;
 
-    if (prepare_missing(part) != CAIRN_OK)
+    if (prepare_missing(part) != CAIRN_OK || part_make_parity_crcs(part) != CAIRN_OK)
         return CAIRN_NOMEM;
     for (uint64_t i = 0; i < total; i++)
         add_missing(part, i);
@@ -117,11 +120,31 @@ ask_for_memory(struct env *env, struct part *part)
     return CAIRN_OK;
 }
 
+/* Drops a part that cannot be written here. */
 static void
-finish_when_written(struct env *env, struct part *part)
+give_up(struct env *env, struct repair *repair, struct part *part, cairn_err err)
 {
-    if (part->mending.memory_ready && part->mending.missing_count == 0 && part->request == 0)
-        part->request = part_ask(env, part, CAIRN_ACTION_FINISH)->request;
+    uint32_t member = part->member;
+
+    part_drop(env, part, false);
+    repair_fail(env, repair, member, err, false);
+}
+
+static void
+complete_when_written(struct env *env, struct repair *repair, struct part *part)
+{
+    cairn_err err;
+
+    if (!part->mending.memory_ready || part->mending.missing_count > 0)
+        return;
+    err = part_complete(env, part);
+    if (err) {
+        give_up(env, repair, part, err);
+        return;
+    }
+    target_end(part);
+    repair->completed = true;
+    repair_report(env, repair, part);
 }
 
 /* Asks the first holder of the group for the missing seals. Each piece that arrives is answered,
@@ -209,19 +232,7 @@ target_run(struct env *env, struct repair *repair, struct part *part)
     if (takes_blocks(part))
         ask_for_blocks(env, repair, part);
     if (part->state == CAIRN_PART_REBUILDING)
-        finish_when_written(env, part);
-}
-
-/* ---- answers of the process ---- */
-
-/* Drops a part that cannot be written here. */
-static void
-give_up(struct env *env, struct repair *repair, struct part *part, cairn_err err)
-{
-    uint32_t member = part->member;
-
-    part_drop(env, part, false);
-    repair_fail(env, repair, member, err, false);
+        complete_when_written(env, repair, part);
 }
 
 void
@@ -237,26 +248,6 @@ repair_opened(struct env *env, struct repair *repair, struct part *part,
     part->mending.memory_ready = true;
     part->request = 0;
     target_run(env, repair, part);
-}
-
-void
-repair_finished(struct env *env, struct repair *repair, struct part *part,
-                const struct cairn_event_answer *answer)
-{
-    cairn_err err = answer->err;
-
-    if (answer->request != part->request || !part->mending.memory_ready)
-        return;
-    if (!err)
-        err = part_keep_parity_crcs(part, answer->crcs, answer->count);
-    if (!err)
-        err = part_complete(env, part);
-    if (err) { /* its bytes are not what was written: all of it is written again */
-        give_up(env, repair, part, err == CAIRN_CORRUPT ? CAIRN_AGAIN : err);
-        return;
-    }
-    target_end(part);
-    repair_report(env, repair, part);
 }
 
 /* ---- seals and blocks ---- */
@@ -286,6 +277,61 @@ target_seal(struct env *env, struct repair *repair, const struct cairn_message *
     (void)save_take_seal(env, part, message, &damaged);
     if (!had_all && has_all_seals(part))
         target_run(env, repair, part);
+}
+
+/* How many blocks from `at` on are missing. */
+static uint32_t
+missing_of(const struct part *part, uint64_t at, uint32_t count)
+{
+    uint32_t missing = 0;
+
+    for (uint64_t block = at; block < at + count; block++)
+        missing += cairn_bitset_has(part->mending.missing, (uint32_t)block);
+    return missing;
+}
+
+/* True for an agent that works for the group of a member, and so may write the member's blocks. */
+static bool
+may_write(const struct plan *plan, uint32_t member, uint32_t agent)
+{
+    const struct cairn_roster_group *group = cairn_roster_group_of(plan->roster, member);
+
+    for (uint32_t p = 0; p < group->count; p++)
+        if (plan->holders[group->members[p]] == agent)
+            return true;
+    return false;
+}
+
+static struct cairn_action_place
+place_of(const struct env *env, const struct part *part, const struct span *span, uint32_t count)
+{
+    return (struct cairn_action_place){.part = part_index(env, part),
+                                       .area = span->area,
+                                       .row = span->slot,
+                                       .first_block = span->first_block,
+                                       .count = count};
+}
+
+bool
+target_place(const struct env *env, const struct repair *repair, uint32_t from, uint64_t place,
+             uint32_t count, struct cairn_action_place *out)
+{
+    struct cairn_message_write write;
+    struct part *part;
+    struct span span;
+
+    if (!repair->active || !cairn_place_is_write(place))
+        return false;
+    cairn_place_read(place, &write);
+    part = parts_find(env->parts, repair->generation, write.member);
+    if (!part || part->state != CAIRN_PART_REBUILDING || !takes_blocks(part) ||
+        !may_write(&repair->plan, write.member, from) ||
+        !part_span(part, write.stripe, write.line, count, &span))
+        return false;
+    if (missing_of(part, span.index, count) < count && !CAIRN_PLANTED(env, BUG_PLACE_WRITTEN))
+        return false;
+    *out = place_of(env, part, &span, count);
+    return true;
 }
 
 /* Removes blocks from `missing`; true if it is time to report. */
@@ -325,7 +371,7 @@ target_write(struct env *env, struct repair *repair, const struct cairn_message 
     const struct cairn_message_write *write = &message->as.write;
     struct part *part = part_for(env, repair, write->generation, write->member, write->attempt);
     struct cairn_message answer = epoch_message(env, CAIRN_MSG_WRITTEN);
-    bool unverified = CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED);
+    bool unverified = CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED), is_known;
     struct span span;
 
     answer.as.written =
@@ -336,26 +382,30 @@ target_write(struct env *env, struct repair *repair, const struct cairn_message 
     }
     if (!part || !takes_blocks(part)) /* ask_for_blocks comes */
         return;
-    if (!part_span(part, write->stripe, write->line, write->count, &span))
+    if (!may_write(&repair->plan, write->member, message->from) ||
+        !part_span(part, write->stripe, write->line, write->count, &span))
         return;
+    if (missing_of(part, span.index, write->count) == 0) {
+        env_send(env, message->from, &answer); /* a repeat */
+        return;
+    }
     if (!payload_ok && !unverified) {
         answer.as.written.again = 1;
         env_send(env, message->from, &answer);
         return;
     }
     /* What a damaged parity block was is known; a lost part's is not. */
-    if (span.crcs && !crcs_match(span.crcs, write->count, message->bytes) && !unverified) {
+    is_known = span.area == CAIRN_AREA_DATA || part->state == CAIRN_PART_COMPLETE;
+    if (is_known && !crcs_match(span.crcs, write->count, message->bytes) && !unverified) {
         CAIRN_LOG_AT(ERROR, "repair: wrong bytes from agent %u for member %u step=%" PRIu64,
                      message->from, part->member, part->generation.step);
         repair_fail(env, repair, part->member, CAIRN_CORRUPT, false);
         return;
     }
-    env_act(env, CAIRN_ACTION_WRITE)->as.place =
-        (struct cairn_action_place){.part = part_index(env, part),
-                                    .area = span.area,
-                                    .row = span.slot,
-                                    .first_block = span.first_block,
-                                    .count = write->count};
+    for (uint32_t i = 0; !is_known && i < write->count; i++)
+        part->parity_crcs[span.slot][span.first_block + i] =
+            cairn_little_get(message->bytes + 8 * (size_t)i, 8);
+    env_act(env, CAIRN_ACTION_WRITE)->as.place = place_of(env, part, &span, write->count);
     part->progress_ns = env->now_ns;
     if (note_written(part, span.index, write->count))
         repair_report(env, repair, part);
@@ -365,5 +415,5 @@ target_write(struct env *env, struct repair *repair, const struct cairn_message 
     if (part->state == CAIRN_PART_COMPLETE)
         mended(env, repair, part);
     else
-        finish_when_written(env, part);
+        complete_when_written(env, repair, part);
 }

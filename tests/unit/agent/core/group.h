@@ -205,19 +205,15 @@ answer_finish(struct group *group, struct agent *agent, const struct cairn_actio
     struct cairn_event_answer answer = {
         .part = asked->part, .request = asked->request, .generation = asked->generation};
     uint64_t crcs[SLOTS_MAX * BLOCKS_MAX + 1];
+    struct outcome outcome;
 
     for (uint32_t slot = 0; slot < part->geometry.m; slot++)
         for (uint64_t i = 0; i < part_slot_blocks(part, slot); i++)
             crcs[answer.count++] = crc_of(agent->memory[asked->part].parity[slot][i]);
     answer.crcs = crcs;
-    if (part->state == CAIRN_PART_REBUILDING) {
-        repair_finished(&agent->env, &agent->repair, part, &answer);
-    } else {
-        struct outcome outcome = save_finished(&agent->env, part, &answer);
-
-        agent->completions += outcome.complete;
-        agent->aborts += outcome.abort != 0;
-    }
+    outcome = save_finished(&agent->env, part, &answer);
+    agent->completions += outcome.complete;
+    agent->aborts += outcome.abort != 0;
     carry_out(group, agent, NULL);
 }
 
@@ -405,6 +401,7 @@ deliver(struct group *group)
 {
     struct packet packet = group->queue[group->head++ % QUEUE_MAX];
     struct agent *agent = &group->agents[packet.to];
+    struct cairn_action_place where;
     struct cairn_message message;
     struct cairn_reader crcs;
     bool ok = true;
@@ -415,6 +412,9 @@ deliver(struct group *group)
         ++group->carried && group->damage_every &&
         (group->carried * UINT64_C(0x9e3779b97f4a7c15) >> 40) % group->damage_every == 0)
         packet.blocks[0][0] ^= 1;
+    if (target_place(&agent->env, &agent->repair, packet.from, cairn_message_place(&message),
+                     cairn_message_block_count(&message), &where))
+        place(agent, &where, &packet, false); /* it comes in place, damaged or not */
     cairn_reader_init(&crcs, message.bytes, packet.has_blocks ? message.bytes_len : 0);
     for (uint32_t i = 0; packet.has_blocks && i < cairn_message_block_count(&message); i++)
         ok &= cairn_read_u64(&crcs) == crc_of(packet.blocks[i]);

@@ -191,6 +191,54 @@ damage_on_the_way_is_mended(void **state)
     }
 }
 
+static bool
+has_place(struct group *group, uint32_t from, const struct cairn_message *write)
+{
+    struct agent *agent = &group->agents[write->to];
+    struct cairn_action_place where;
+
+    return target_place(&agent->env, &agent->repair, from, cairn_message_place(write),
+                        write->as.write.count, &where);
+}
+
+/* A payload arrives in place if its blocks are missing and its sender works for the repair. */
+static void
+only_missing_blocks_are_places(void **state)
+{
+    struct group *group = group_new(6, 4, 2, sizes);
+    struct plan plan;
+    uint64_t placed = 0;
+
+    plan = plan_of_loss(group);
+    for (uint32_t a = 0; a < 4; a++)
+        tell(group, &plan, a);
+    while (group->head < group->tail) {
+        const struct packet *next = &group->queue[group->head % QUEUE_MAX];
+        struct cairn_message message;
+
+        assert_int_equal(cairn_message_unpack(next->bytes, next->len, &message), CAIRN_OK);
+        assert_int_equal(cairn_place_is_write(cairn_message_place(&message)),
+                         message.kind == CAIRN_MSG_WRITE);
+        if (message.kind != CAIRN_MSG_WRITE || !has_place(group, message.from, &message)) {
+            deliver(group); /* a write that comes too early, or is a repeat */
+            continue;
+        }
+        placed += message.as.write.count;
+        assert_false(has_place(group, 0, &message)); /* it holds nothing */
+        assert_false(has_place(group, 5, &message));
+        message.as.write.line += 1000;
+        assert_false(has_place(group, message.from, &message));
+        message.as.write.line -= 1000;
+        message.bytes = NULL; /* its packet's, which go now */
+        deliver(group);
+        assert_false(has_place(group, message.from, &message));
+    }
+    assert_int_equal(group->finished, 1);
+    assert_int_equal(placed, part_blocks(own_part(group, 0)));
+    assert_part_is_right(group, 0, 0);
+    end_repair(group, &plan);
+}
+
 static void
 damage_again_and_again_is_reported(void **state)
 {
@@ -398,6 +446,7 @@ main(void)
         cmocka_unit_test(lost_parts_go_to_others),
         cmocka_unit_test(no_memory_is_reported),
         cmocka_unit_test(damage_on_the_way_is_mended),
+        cmocka_unit_test(only_missing_blocks_are_places),
         cmocka_unit_test(damage_again_and_again_is_reported),
         cmocka_unit_test(a_new_session_goes_on),
         cmocka_unit_test(bad_blocks_are_mended),
