@@ -20,7 +20,7 @@
 struct cairn_agent;
 struct space; /* room for all shards of an item, and for the checksums of what was decoded */
 
-enum { SCRATCH_ITEMS_MAX = 4 };
+enum { SCRATCH_ITEMS_MAX = 2 };
 
 /* A shard that is decoded from where it arrived: a buffer of the transport, or own memory. */
 struct kept_payload {

@@ -22,7 +22,9 @@
 
 #include "agent/core/part/save.h"
 
-enum { REPAIR_ITEMS_MAX = 4 }; /* decoded at the same time by one agent */
+/* Decoded at the same time by one agent: one is read while another is written. With more, what lies
+ * in sockets and buffers falls out of the processors' caches. */
+enum { REPAIR_ITEMS_MAX = 2 };
 
 /* A plan, packed and unpacked by plan.c. Bad blocks' positions are MEMBER numbers here. */
 struct plan {
