@@ -190,6 +190,12 @@ put_question(struct cairn_line *link, const struct cairn_question *question)
         cairn_json_put_u64(&writer, "reads", question->reads);
         cairn_json_put_u64(&writer, "shape", question->shape);
     }
+    if (question->standby && question->standby->count) {
+        cairn_json_put_array(&writer, "standby");
+        for (uint32_t i = 0; i < question->standby->count; i++)
+            cairn_json_write_u64(&writer, question->standby->nodes[i]);
+        cairn_json_write_array_end(&writer);
+    }
     if (question->relaunch)
         cairn_json_put_u64(&writer, "relaunch", 1);
     if (question->local)

@@ -5,6 +5,7 @@
 #ifndef CAIRN_TOOLS_ASK_H
 #define CAIRN_TOOLS_ASK_H
 
+#include "agent/service/launcher_told.h"
 #include "base/json.h"
 #include "cairn/err.h"
 #include "snapshot/generation.h"
@@ -31,10 +32,11 @@ struct cairn_question {
     uint32_t steps, until; /* trace: the last `steps` steps up to that one (0: the newest) of … */
     uint32_t of;           /* … this node, from `offset` of the parcel with this token on */
     uint64_t token, offset;
-    const char *note;     /* launch: of this launcher, for the others; NULL: it stays */
-    uint64_t reads;       /* launch: OPERATOR_READS_… of the command; 0: not told */
-    uint64_t shape;       /* launch: the approved relaunch that the job follows; 0: none */
-    bool relaunch;        /* launch: the launchers begin a new round */
+    const char *note; /* launch: of this launcher, for the others; NULL: it stays */
+    uint64_t reads;   /* launch: OPERATOR_READS_… of the command; 0: not told */
+    uint64_t shape;   /* launch: the approved relaunch that the job follows; 0: none */
+    const struct operator_standby *standby; /* launch: with `reads`; NULL: none */
+    bool relaunch;                          /* launch: the launchers begin a new round */
     bool local;           /* launch: only who is alive, without the other agents */
     bool is_raw;          /* the answer is text unless it is a refusal: no tree */
     uint32_t timeout_ms;  /* for the whole answer */

@@ -257,9 +257,14 @@ look(struct launcher *launcher, uint32_t timeout_ms)
     char note[CAIRN_RELAUNCH_NOTE_BYTES];
     struct cairn_question question = {
         .verb = "launch", .socket = launcher->socket_path, .note = note, .timeout_ms = timeout_ms};
+    const struct cairn_relaunch_view seen = {.peers = launcher->peers,
+                                             .count = launcher->peer_count};
+    struct operator_standby standby;
     struct cairn_answer answer;
     cairn_err err;
 
+    cairn_relaunch_standby(&launcher->relaunch, &seen, &standby);
+    question.standby = &standby;
     question.reads = cairn_relaunch_shapes_reads(&launcher->shapes, launcher->relaunch.keeps_size);
     question.shape = running_shape(launcher);
 

@@ -102,7 +102,7 @@ is_offer_due(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_
 
         if (node >= view->count ||
             (node != relaunch->self && !cairn_relaunch_runs(relaunch, view, node) &&
-             !cairn_relaunch_joins(relaunch, view, node)))
+             !cairn_relaunch_can_have(relaunch, view, node)))
             return false;
     }
     return true;
@@ -701,6 +701,18 @@ cairn_relaunch_heard(struct cairn_relaunch *relaunch, uint64_t name, uint64_t no
     for (uint32_t i = 0; name && name == relaunch->round.name && i < relaunch->round.count; i++)
         if (relaunch->round.seats[i].node == node)
             relaunch->round.seats[i].is_done = true;
+}
+
+void
+cairn_relaunch_standby(const struct cairn_relaunch *relaunch,
+                       const struct cairn_relaunch_view *view, struct operator_standby *out)
+{
+    *out = (struct operator_standby){.count = 0};
+    if (relaunch->note.state != CAIRN_RELAUNCH_RUNS)
+        return;
+    for (uint32_t i = 0; i < view->count && out->count < OPERATOR_STANDBY_MAX; i++)
+        if (cairn_relaunch_can_have(relaunch, view, i))
+            out->nodes[out->count++] = i;
 }
 
 uint32_t

@@ -29,6 +29,7 @@
 #ifndef CAIRN_TOOLS_RELAUNCH_PLAN_H
 #define CAIRN_TOOLS_RELAUNCH_PLAN_H
 
+#include "agent/service/launcher_told.h"
 #include "cairn/err.h"
 #include "tools/relaunch_note.h"
 
@@ -145,6 +146,10 @@ void cairn_relaunch_heard(struct cairn_relaunch *relaunch, uint64_t name, uint64
 enum cairn_relaunch_action cairn_relaunch_ended(struct cairn_relaunch *relaunch,
                                                 const struct cairn_relaunch_view *view,
                                                 int exit_code, bool was_ended, const char *refusal);
+
+/* The nodes that stand by while this launcher's command runs, and could take part in a round. */
+void cairn_relaunch_standby(const struct cairn_relaunch *relaunch,
+                            const struct cairn_relaunch_view *view, struct operator_standby *out);
 
 /* This launcher's rank in its round. */
 uint32_t cairn_relaunch_rank(const struct cairn_relaunch *relaunch);

@@ -40,6 +40,14 @@ cairn_relaunch_joins(const struct cairn_relaunch *relaunch, const struct cairn_r
 }
 
 bool
+cairn_relaunch_can_have(const struct cairn_relaunch *relaunch,
+                        const struct cairn_relaunch_view *view, uint32_t node)
+{
+    return cairn_relaunch_joins(relaunch, view, node) &&
+           (view->peers[node].holds || !view->peers[node].spare);
+}
+
+bool
 cairn_relaunch_runs(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
                     uint32_t node)
 {
@@ -66,8 +74,7 @@ cairn_relaunch_has_offer(const struct cairn_relaunch *relaunch,
         return false;
     for (uint32_t i = 0; i < offer->count; i++)
         if (offer->nodes[i] >= view->count ||
-            !cairn_relaunch_joins(relaunch, view, offer->nodes[i]) ||
-            !view->peers[offer->nodes[i]].holds)
+            !cairn_relaunch_can_have(relaunch, view, offer->nodes[i]))
             return false;
     return true;
 }

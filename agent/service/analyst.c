@@ -620,8 +620,8 @@ consider_relaunch(struct analyst *analyst, struct proposal_book *book, const str
     if (book->shape.placement.count && !book->shape.is_home)
         return proposal_want_relaunch(book, NULL, wall_ns); /* one is under way */
     if (!round->reads || !analyst->slow_holds || analyst->slow.count == 0 ||
-        !proposal_make_relaunch(adviser, round->reads, running_ms, relaunch_price_ms(analyst),
-                                &wanted))
+        !proposal_make_relaunch(adviser, round->reads, &round->standby, running_ms,
+                                relaunch_price_ms(analyst), &wanted))
         return proposal_want_relaunch(book, NULL, wall_ns);
     analyst->lost_ms += steps * (running_ms - wanted.step_ms);
     if (analyst->lost_ms < wanted.cost_ms && book->relaunch.placement.count == 0)

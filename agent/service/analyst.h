@@ -34,6 +34,7 @@
 #ifndef CAIRN_AGENT_SERVICE_ANALYST_H
 #define CAIRN_AGENT_SERVICE_ANALYST_H
 
+#include "agent/service/launcher_told.h"
 #include "agent/service/proposal.h"
 #include "replan/advise/adviser.h"
 
@@ -77,6 +78,7 @@ struct analyst_round {
     const uint64_t *unsure_ranks;
     uint64_t reads; /* OPERATOR_READS_… of the launcher's command; 0: no launcher lives here */
     uint64_t shape; /* number of the approved relaunch that the job follows; 0: none */
+    struct operator_standby standby;          /* as that launcher sees them */
     uint64_t committed_epoch, committed_step; /* of the newest commit; step 0: none */
     uint64_t held_bytes;                      /* this node's state; 0 unknown */
     uint32_t held_count;                      /* ranks that it is of */

@@ -284,6 +284,19 @@ request_advance(struct cairn_agent *agent, struct request *request)
 
 /* ---- requests ---- */
 
+/* Nodes beyond OPERATOR_STANDBY_MAX are passed over. */
+static void
+parse_standby(struct cairn_json_reader *reader, struct operator_standby *out)
+{
+    cairn_json_array_begin(reader);
+    while (cairn_json_array_next(reader)) {
+        uint32_t node = (uint32_t)cairn_json_read_u64(reader, UINT32_MAX);
+
+        if (out->count < OPERATOR_STANDBY_MAX)
+            out->nodes[out->count++] = node;
+    }
+}
+
 static const char *
 parse(const char *text, size_t text_len, struct request *out)
 {
@@ -321,6 +334,8 @@ parse(const char *text, size_t text_len, struct request *out)
             out->note.reads = cairn_json_read_u64(&reader, UINT32_MAX);
         else if (strcmp(key, "shape") == 0)
             out->note.shape = cairn_json_read_u64(&reader, UINT64_MAX);
+        else if (strcmp(key, "standby") == 0)
+            parse_standby(&reader, &out->note.standby);
         else if (strcmp(key, "relaunch") == 0)
             out->note.relaunch = cairn_json_read_u64(&reader, 1) != 0;
         else if (strcmp(key, "local") == 0)
@@ -375,6 +390,7 @@ begin_launch(struct cairn_agent *agent, struct request *request)
     if (request->note.given) {
         agent->operators->launcher.reads = request->note.reads;
         agent->operators->launcher.shape = request->note.shape;
+        agent->operators->launcher.standby = request->note.standby;
     }
     if (request->note.relaunch)
         agent->operators->launcher.asked_ns = agent_now_ns(agent);

@@ -17,23 +17,16 @@
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_LAUNCHER_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_LAUNCHER_H
 
+#include "agent/service/launcher_told.h"
 #include "agent/service/operator_view.h"
 #include "base/json.h"
-
-/* What the launcher's command has placeholders for, so how another round may differ; 0: unknown. */
-enum {
-    OPERATOR_READS_ANY = 1,
-    OPERATOR_READS_NODES = 2,  /* how many nodes there are */
-    OPERATOR_READS_STAGES = 4, /* how many stages */
-    OPERATOR_READS_LAYERS = 8, /* how many layers each stage has */
-    OPERATOR_READS_SHARES = 16 /* how many micro-batches each replica has */
-};
 
 struct operator_launcher {
     uint64_t serial; /* of the session that has the note; 0: none, or it has ended */
     char note[OPERATOR_NOTE_BYTES];
-    uint64_t reads;    /* OPERATOR_READS_… */
-    uint64_t shape;    /* number of the approved relaunch that the job follows; 0: none */
+    uint64_t reads; /* OPERATOR_READS_… */
+    uint64_t shape; /* number of the approved relaunch that the job follows; 0: none */
+    struct operator_standby standby;
     uint64_t asked_ns; /* when an operator asked the launchers for a relaunch; 0: never */
 };
 

@@ -77,8 +77,9 @@ struct operator_plan {
 struct operator_note {
     bool given;            /* it leaves the note `text`; else it only asks */
     uint64_t reads, shape; /* of its launcher; operator_launcher.h */
-    bool relaunch;         /* an operator wants the launchers to begin a new round */
-    bool local;            /* only which agents are alive, at once, without their views */
+    struct operator_standby standby;
+    bool relaunch; /* an operator wants the launchers to begin a new round */
+    bool local;    /* only which agents are alive, at once, without their views */
     char text[OPERATOR_NOTE_BYTES];
 };
 

@@ -1,7 +1,6 @@
 /* agent/service/proposal_shape.c - relaunches as proposals; see proposal_shape.h. */
 #include "agent/service/proposal_shape.h"
 
-#include "agent/service/operator_launcher.h"
 #include "agent/service/proposal_plan.h"
 #include "replan/search/migrate.h"
 
@@ -72,47 +71,154 @@ is_small(const struct cairn_shape *shape, uint32_t node_count)
     return shape->dp * shape->pp <= CAIRN_STAGES_MAX && node_count <= CAIRN_SHAPE_NODES_MAX;
 }
 
+/* A shape on these nodes, if it is faster than what was found. */
+static void
+offer_shape(const struct cairn_problem *problem, const struct cairn_shape *shape,
+            const uint64_t *nodes, uint32_t node_count, struct proposal *out)
+{
+    if (!(shape->step_ms < out->step_ms) || !is_small(shape, node_count))
+        return;
+    out->step_ms = shape->step_ms;
+    take_shape(problem, shape, nodes, node_count, out);
+}
+
+/* The nodes of the current plan in the order of ranks, and again from the slowest on. */
+struct fleet {
+    uint32_t count;
+    uint64_t nodes[CAIRN_SHAPE_NODES_MAX];
+    struct node_rate slowest[CAIRN_SHAPE_NODES_MAX];
+};
+
+static void
+find_fleet(const struct cairn_problem *problem, const double *settled, struct fleet *out)
+{
+    out->count = cairn_shape_nodes(problem, out->nodes);
+    for (uint32_t i = 0; i < out->count; i++)
+        out->slowest[i] =
+            (struct node_rate){out->nodes[i], rate_of_node(problem, settled, out->nodes[i])};
+    qsort(out->slowest, out->count, sizeof *out->slowest, compare_rates);
+}
+
 /* The best of all nodes, and of all without the 1, 2, … slowest; step_ms INFINITY: none. */
 static void
-find_best(const struct cairn_problem *problem, const double *settled, uint64_t reads,
-          struct proposal *out)
+find_best(const struct cairn_problem *problem, const struct fleet *fleet, uint64_t reads,
+          const struct cairn_shape_rules *rules, struct proposal *out)
+{
+    uint64_t nodes[CAIRN_SHAPE_NODES_MAX];
+
+    for (uint32_t without = 0; without < fleet->count; without++) {
+        struct cairn_shape shape;
+        uint32_t left = 0;
+
+        if (without > 0 &&
+            (!(reads & OPERATOR_READS_NODES) || !(fleet->slowest[without - 1].rate > 1)))
+            return;
+        for (uint32_t i = 0; i < fleet->count; i++) {
+            bool leaves = false;
+
+            for (uint32_t k = 0; k < without; k++)
+                leaves |= fleet->slowest[k].node == fleet->nodes[i];
+            if (!leaves)
+                nodes[left++] = fleet->nodes[i];
+        }
+        if (cairn_shape_find(problem, nodes, left, rules, &shape) == CAIRN_OK &&
+            (without > 0 || !is_current(problem, &shape)))
+            offer_shape(problem, &shape, nodes, left, out);
+    }
+}
+
+/* Gives the devices of a node the rates and memory of another's, and those theirs. False: one has
+ * more devices. */
+static bool
+exchange_devices(struct cairn_problem *problem, uint64_t node, uint64_t other)
+{
+    struct cairn_device *devices = problem->devices;
+    uint32_t from = 0, to = 0, count = problem->device_count;
+
+    for (;;) {
+        struct cairn_device kept;
+
+        while (from < count && devices[from].node != node)
+            from++;
+        while (to < count && devices[to].node != other)
+            to++;
+        if (from == count || to == count)
+            return from == to;
+        kept = devices[from];
+        devices[from].rate = devices[to].rate;
+        devices[from].memory_bytes = devices[to].memory_bytes;
+        devices[to].rate = kept.rate;
+        devices[to].memory_bytes = kept.memory_bytes;
+        from++;
+        to++;
+    }
+}
+
+/* Whether a node that stands by has devices, and the current plan none of them. */
+static bool
+is_extra(const struct cairn_problem *problem, const struct fleet *fleet, uint64_t node)
+{
+    bool has_devices = false;
+
+    for (uint32_t i = 0; i < problem->device_count; i++)
+        has_devices |= problem->devices[i].node == node && problem->devices[i].rate > 0;
+    for (uint32_t i = 0; i < fleet->count; i++)
+        if (fleet->nodes[i] == node)
+            return false;
+    return has_devices;
+}
+
+/* Nodes that stand by take the places of the 1, 2, … slowest, and have their ranks. The problem's
+ * devices are exchanged on the way. */
+static void
+find_exchange(struct cairn_problem *problem, const struct fleet *fleet,
+              const struct operator_standby *standby, uint64_t reads,
+              const struct cairn_shape_rules *rules, struct proposal *out)
+{
+    uint64_t nodes[CAIRN_SHAPE_NODES_MAX];
+    struct cairn_shape shape;
+    uint32_t slowest = 0;
+
+    memcpy(nodes, fleet->nodes, sizeof nodes);
+    for (uint32_t i = 0; i < standby->count && slowest < fleet->count; i++) {
+        uint64_t slow = fleet->slowest[slowest].node;
+
+        if (!(fleet->slowest[slowest].rate > 1))
+            return;
+        if (!is_extra(problem, fleet, standby->nodes[i]))
+            continue;
+        if (!exchange_devices(problem, slow, standby->nodes[i]))
+            return;
+        for (uint32_t k = 0; k < fleet->count; k++)
+            if (fleet->nodes[k] == slow)
+                nodes[k] = standby->nodes[i];
+        slowest++;
+        if (cairn_shape_current(problem, &shape))
+            offer_shape(problem, &shape, nodes, fleet->count, out);
+        if ((reads & OPERATOR_READS_SHAPE) &&
+            cairn_shape_find(problem, fleet->nodes, fleet->count, rules, &shape) == CAIRN_OK)
+            offer_shape(problem, &shape, nodes, fleet->count, out);
+    }
+}
+
+static void
+find_shape(struct cairn_problem *problem, const double *settled, uint64_t reads,
+           const struct operator_standby *standby, struct proposal *out)
 {
     const struct cairn_shape_rules rules = {.has_stages = reads & OPERATOR_READS_STAGES,
                                             .has_layers = reads & OPERATOR_READS_LAYERS,
                                             .has_shares = reads & OPERATOR_READS_SHARES};
-    uint64_t all[CAIRN_SHAPE_NODES_MAX], nodes[CAIRN_SHAPE_NODES_MAX];
-    struct node_rate rates[CAIRN_SHAPE_NODES_MAX] = {{0}};
-    uint32_t count = cairn_shape_nodes(problem, all);
+    struct fleet fleet;
 
-    for (uint32_t i = 0; i < count; i++)
-        rates[i] = (struct node_rate){all[i], rate_of_node(problem, settled, all[i])};
-    qsort(rates, count, sizeof *rates, compare_rates);
-    for (uint32_t without = 0; without < count; without++) {
-        struct cairn_shape shape;
-        uint32_t left = 0;
-
-        if (without > 0 && (!(reads & OPERATOR_READS_NODES) || !(rates[without - 1].rate > 1)))
-            return;
-        for (uint32_t i = 0; i < count; i++) {
-            bool leaves = false;
-
-            for (uint32_t k = 0; k < without; k++)
-                leaves |= rates[k].node == all[i];
-            if (!leaves)
-                nodes[left++] = all[i];
-        }
-        if (cairn_shape_find(problem, nodes, left, &rules, &shape) != CAIRN_OK ||
-            !(shape.step_ms < out->step_ms) || !is_small(&shape, left) ||
-            (without == 0 && is_current(problem, &shape)))
-            continue;
-        out->step_ms = shape.step_ms;
-        take_shape(problem, &shape, nodes, left, out);
-    }
+    find_fleet(problem, settled, &fleet);
+    find_best(problem, &fleet, reads, &rules, out);
+    find_exchange(problem, &fleet, standby, reads, &rules, out);
 }
 
 bool
-proposal_make_relaunch(const struct cairn_adviser *adviser, uint64_t reads, double running_ms,
-                       double cost_ms, struct proposal *out)
+proposal_make_relaunch(const struct cairn_adviser *adviser, uint64_t reads,
+                       const struct operator_standby *standby, double running_ms, double cost_ms,
+                       struct proposal *out)
 {
     const double *settled = cairn_adviser_settled(adviser);
     const struct cairn_offers *offers = cairn_adviser_offers(adviser);
@@ -131,7 +237,7 @@ proposal_make_relaunch(const struct cairn_adviser *adviser, uint64_t reads, doub
         problem.devices[i].rate *= settled[i];
     }
     if (problem.devices)
-        find_best(&problem, settled, reads, out);
+        find_shape(&problem, settled, reads, standby, out);
     free(problem.devices);
     if (!(out->step_ms < INFINITY) || out->step_ms > running_ms * (1 - PROPOSAL_LEAST_GAIN))
         return false;

@@ -353,6 +353,7 @@ take_round(struct cairn_agent *agent)
         if (agent->operators && agent->operators->launcher.serial) {
             round->reads = agent->operators->launcher.reads;
             round->shape = agent->operators->launcher.shape;
+            round->standby = agent->operators->launcher.standby;
         }
         round->held_bytes = find_held(agent, held_ranks, &round->held_count);
     }

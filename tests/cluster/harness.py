@@ -303,6 +303,7 @@ class Cluster:
         addresses=None,
         prefixes=None,
         dead_after_ms=1000,
+        spares=(),
     ):
         self.dir = tempfile.mkdtemp(prefix="cairn-test-")
         self.nodes = nodes
@@ -324,7 +325,9 @@ class Cluster:
                     # repaired by the others.
                     f"repair_after_ms: 600000\nlog_level: debug\n{options}\nnodes:\n"
                 )
-                file.writelines(f'  - {{address: "{address}"}}\n' for address in addresses)
+                for number, address in enumerate(addresses):
+                    spare = ", spare: true" if number in spares else ""
+                    file.write(f'  - {{address: "{address}"{spare}}}\n')
 
     def path(self, name):
         return os.path.join(self.dir, name)

@@ -37,17 +37,8 @@ MODEL = (
 
 
 class Relaunch(Built):
-    def agents(self, nodes=3, spares=(), **options):
-        cluster = self.cluster(nodes, parity=min(1, nodes - 1), **options)
-        for number in range(nodes):
-            path = cluster.path(f"node{number}.yaml")
-            lines = text_of(path).splitlines()
-            for spare in spares:
-                at = len(lines) - nodes + spare
-                lines[at] = lines[at].replace("}", ", spare: true}")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
-        return cluster.start()
+    def agents(self, nodes=3, **options):
+        return self.cluster(nodes, parity=min(1, nodes - 1), **options).start()
 
     def launch(self, cluster, node, command, *words, budget=3, prefix=()):
         launcher = spawn(

@@ -26,13 +26,17 @@ SHAPE = (
 
 
 class Reshape(Built):
-    def agents(self, with_problem=True):
+    def agents(self, with_problem=True, extra=0):
+        """The current plan has no devices of the extra nodes."""
         cluster = self.cluster(
-            nodes=NODES, parity=1, options="plan_policy: approve\nverdict_policy: advise"
+            nodes=NODES + extra, parity=1, options="plan_policy: approve\nverdict_policy: advise"
         )
-        cluster.write_problem(problem(room=4))
+        plan = problem(room=4)
+        for node in range(NODES, NODES + extra):
+            plan["devices"].append({**plan["devices"][0], "id": node, "node": node})
+        cluster.write_problem(plan)
         if with_problem:
-            cluster.plan_for(problem(room=4))
+            cluster.plan_for(plan)
         return cluster.start()
 
     def launch(self, cluster, command, *words, nodes=NODES):
@@ -48,7 +52,7 @@ class Reshape(Built):
         return launchers
 
     def said(self, cluster):
-        return "\n".join(text_of(cluster.path(f"run{node}")) for node in range(NODES))
+        return "\n".join(text_of(cluster.path(f"run{node}")) for node in range(cluster.nodes))
 
     def events(self, cluster, kind):
         lines = [json.loads(line) for line in text_of(cluster.path("events")).splitlines()]
@@ -129,6 +133,34 @@ class Reshape(Built):
             f"{story['before_ms']:.0f} to {story['after_ms']:.0f} ms, stood still for "
             f"{story['standstill_ms'] / 1e3:.1f} s"
         )
+
+    def test_a_standby_takes_the_place_of_a_slow_node(self):
+        """The command has no word for it: the same shape, on other nodes."""
+        cluster = self.agents(extra=1)
+        shape = "--rank {node_rank} --dp 2 --pp 2 --peers {peers} --micro-batches 4,4".split()
+        emulated = ["--emulate-layer-ms", str(LAYER_MS), "--events", cluster.path("events")]
+        command = ["sh", "-c", SCRIPT, "sh", *shape, *MODEL, *emulated]
+        launchers = self.launch(cluster, command, "--nodes", "4:4", nodes=NODES + 1)
+        wait_for(
+            "a relaunch is proposed", lambda: (self.replan(cluster)[1] or {}).get("relaunch"), 180
+        )
+        relaunch = self.replan(cluster)[1]["relaunch"]
+        self.assertEqual(relaunch["nodes"], [0, 1, 2, 4])
+        self.assertEqual((relaunch["micro_batches"], relaunch["layers"]), ([4, 4], [[2, 2]] * 2))
+        code, _, error = self.replan(cluster, "--approve", str(relaunch["number"]))
+        self.assertEqual(code, OK, error)
+        for node, launcher in enumerate(launchers):
+            self.assertEqual(launcher.wait(timeout=120 * PATIENCE), OK, self.said(cluster))
+        self.assertEqual([each["world"] for each in self.events(cluster, "started")], [4] * 8)
+        self.assertIn("stands by", text_of(cluster.path(f"run{SLOW_RANK}")))
+        self.assertEqual(
+            len({each["generation_step"] for each in self.events(cluster, "restored")}), 1
+        )
+        (done,) = [each for each in self.events(cluster, "done") if each["rank"] == 0]
+        one = [*MODEL, "--dp", "1", "--pp", "1", "--micro-batches", "8"]
+        self.assertEqual((done["loss_sha256"], done["state_sha256"]), undisturbed(one))
+        story = self.story(cluster, relaunch["number"])
+        self.assertLess(story["after_ms"], story["before_ms"] / 2)
 
     def test_words_without_a_shape(self):
         cluster = self.agents(with_problem=False)

@@ -24,12 +24,16 @@ static const char problem_format[] =
     "{\"id\": 0, \"node\": 0, \"rate\": 1, \"memory_bytes\": 7000},"
     "{\"id\": 1, \"node\": 1, \"rate\": 1, \"memory_bytes\": 7000},"
     "{\"id\": 2, \"node\": 2, \"rate\": 1, \"memory_bytes\": 7000},"
-    "{\"id\": 3, \"node\": 3, \"rate\": 1, \"memory_bytes\": 7000}],"
+    "{\"id\": 3, \"node\": 3, \"rate\": 1, \"memory_bytes\": 7000}%s],"
     "\"current\": {\"pipelines\": ["
     "{\"microbatches\": %u, \"stages\": [{\"devices\": [0], \"layers\": [0, 4]}, "
     "{\"devices\": [1], \"layers\": [4, 8]}]},"
     "{\"microbatches\": %u, \"stages\": [{\"devices\": [2], \"layers\": [0, 4]}, "
     "{\"devices\": [3], \"layers\": [4, 8]}]}]}}";
+
+/* A device more, of a node that stands by. */
+static const char extra_device[] =
+    ",{\"id\": 4, \"node\": 4, \"rate\": 1.1, \"memory_bytes\": 7000}";
 
 struct scene {
     struct analyst *analyst;
@@ -41,17 +45,19 @@ struct scene {
     uint64_t committed_step;
     uint64_t held_bytes;   /* of rank 0 */
     uint64_t reads, shape; /* of the launcher */
+    struct operator_standby standby;
 };
 
 static void
-begin(struct scene *scene, uint32_t microbatches, double rate, uint64_t state_bytes)
+begin_with(struct scene *scene, const char *extra, uint32_t microbatches, double rate,
+           uint64_t state_bytes)
 {
     struct cairn_problem problem = {0};
     struct cairn_adviser *adviser = NULL;
     struct analyst_actions actions;
     struct cairn_fault fault;
     char text[2048];
-    int bytes = snprintf(text, sizeof text, problem_format, microbatches, microbatches / 2,
+    int bytes = snprintf(text, sizeof text, problem_format, microbatches, extra, microbatches / 2,
                          microbatches / 2);
 
     assert_int_equal(cairn_problem_read(text, (size_t)bytes, &problem, &fault), CAIRN_OK);
@@ -74,6 +80,12 @@ begin(struct scene *scene, uint32_t microbatches, double rate, uint64_t state_by
         scene->analyst,
         &(struct analyst_event){.type = ANALYST_RUNS, .as.runs = &(struct cairn_session_shares){0}},
         &actions);
+}
+
+static void
+begin(struct scene *scene, uint32_t microbatches, double rate, uint64_t state_bytes)
+{
+    begin_with(scene, "", microbatches, rate, state_bytes);
 }
 
 /* Does what the analyst wants; the trainers take offers at once. */
@@ -130,6 +142,7 @@ run_rounds(struct scene *scene, uint32_t count)
                                                 .committed_step = scene->committed_step,
                                                 .reads = scene->reads,
                                                 .shape = scene->shape,
+                                                .standby = scene->standby,
                                                 .held_bytes = scene->held_bytes,
                                                 .held_count = 1,
                                                 .held_ranks = &own_rank};
@@ -328,6 +341,35 @@ test_a_relaunch_is_proposed_once_it_pays(void **state)
     analyst_destroy(scene.analyst);
 }
 
+/* A node that stands by takes the place of a slow one, in the same shape, which no word of the
+ * command has to tell. */
+static void
+test_a_standby_takes_the_place_of_a_slow_node(void **state)
+{
+    static const uint32_t nodes[] = {0, 1, 2, 4};
+    const struct proposal *relaunch;
+    struct scene scene;
+
+    begin_with(&scene, extra_device, 8, 20, 6000);
+    scene.reads = OPERATOR_READS_ANY;
+    relaunch = &analyst_book(scene.analyst)->relaunch;
+    run_rounds(&scene, 100);
+    assert_int_equal(relaunch->placement.count, 0); /* nobody stands by */
+    scene.standby = (struct operator_standby){3, {3, 7, 4}};
+    run_rounds(&scene, 100);
+    assert_int_equal(relaunch->shape.node_count, 4);
+    assert_memory_equal(relaunch->shape.nodes, nodes, sizeof nodes);
+    assert_int_equal(relaunch->placement.count, 2);
+    assert_int_equal(relaunch->placement.parts[0], 4);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(relaunch->placement.layers[i], 4);
+    assert_true(relaunch->step_ms > 80 && relaunch->step_ms < 90); /* 1.1 of 5 turns of 16 ms */
+    scene.standby.count = 2;                                       /* it has gone */
+    run_rounds(&scene, 1);
+    assert_int_equal(relaunch->placement.count, 0);
+    analyst_destroy(scene.analyst);
+}
+
 static void
 test_a_job_in_another_shape(void **state)
 {
@@ -410,6 +452,7 @@ main(void)
         cmocka_unit_test(test_a_small_gain_changes_nothing),
         cmocka_unit_test(test_nothing_changes_while_a_rank_is_silent),
         cmocka_unit_test(test_a_relaunch_is_proposed_once_it_pays),
+        cmocka_unit_test(test_a_standby_takes_the_place_of_a_slow_node),
         cmocka_unit_test(test_a_job_in_another_shape),
         cmocka_unit_test(test_a_relaunch_that_nobody_carries_out),
     };
