@@ -219,6 +219,7 @@ session_grant(struct cairn_agent *agent, const struct cairn_action_trainer *acti
 
     if (!session)
         return;
+    session->begun.waiting = false;
     if (!cutting_is_whole(agent, session, grant.slot))
         cutting_advance(agent);
     if (!cutting_is_whole(agent, session, grant.slot) ||
@@ -291,6 +292,7 @@ session_skip(struct cairn_agent *agent, const struct cairn_action_trainer *actio
 
     if (!session)
         return;
+    session->begun.waiting = false;
     cairn_core_look(agent->core, &view);
     switch (action->reason) {
     case CAIRN_SKIP_NOT_DUE:

@@ -73,9 +73,10 @@ struct session {
     struct cairn_generation_id granted; /* being captured, step 0: none */
     uint32_t writing;                   /* slots (a bit each) that it may be copying into */
     struct cairn_session_grant
-        held_back;         /* waits for another trainer's copy to stop; step 0: none */
-    uint64_t held_back_ns; /* since when */
-    uint64_t last_step;    /* the trainer's last one, whose commit it waits for; 0: none */
+        held_back;                 /* waits for another trainer's copy to stop; step 0: none */
+    uint64_t held_back_ns;         /* since when */
+    struct cairn_begun_step begun; /* since it registered these tensors */
+    uint64_t last_step;            /* the trainer's last one, whose commit it waits for; 0: none */
     struct cairn_client_stats stats;
     struct cairn_session_coverage *coverage; /* owned; NULL: not reported */
     struct cairn_session_unwatched unwatched;

@@ -303,6 +303,8 @@ take_begin(struct cairn_agent *agent, struct session *session,
     }
     session->last_step = begin.last ? begin.step : 0;
     session->stands_still = false;
+    session->begun = (struct cairn_begun_step){
+        .step = begin.step, .before = session->begun.step, .waiting = true, .last = begin.last};
     if (session_is_rank(session) && agent->regions.registered_ranks == session->hello.local_ranks) {
         event.as.step = (struct cairn_event_step){
             .rank = session->local_rank, .step = begin.step, .last = begin.last};
@@ -310,6 +312,9 @@ take_begin(struct cairn_agent *agent, struct session *session,
         agent_step(agent, &event, NULL);
         return;
     }
+    if (session_is_rank(session) && begin.last)
+        return; /* until the other ranks of this node have registered */
+    session->begun.waiting = false;
     skip.step = begin.step;
     snprintf(skip.text, sizeof skip.text, "%s",
              session->stale ? "a restore has begun a new epoch; end this trainer"
@@ -397,6 +402,8 @@ take_cancel(struct cairn_agent *agent, struct session *session,
     CAIRN_LOG_AT(DEBUG, "session: rank=%u gives up step=%" PRIu64 " why=%s", session->hello.rank,
                  cancel.step, reason_text(cancel.reason));
     event.as.step = (struct cairn_event_step){.rank = session->local_rank, .step = cancel.step};
+    if (session->begun.step == cancel.step)
+        session->begun.waiting = false;
     stop_copying(agent, session, &event);
 }
 

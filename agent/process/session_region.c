@@ -120,6 +120,7 @@ session_forget_region(struct session *session)
     session->entries = NULL;
     session->registered = false;
     session->region_blocks = 0;
+    session->begun = (struct cairn_begun_step){0};
 }
 
 /* By place: the region of a rank that registered again may lie behind that of an older session. */
@@ -222,6 +223,7 @@ session_tell_ranks(struct cairn_agent *agent)
 {
     struct cairn_event event = {.type = CAIRN_EVENT_RANKS};
     struct cairn_event_ranks *ranks = &event.as.ranks;
+    struct cairn_begun_step steps[SESSIONS_MAX];
     uint32_t count = 0, wanted = 0;
     uint8_t *manifest = NULL;
     uint64_t end = 0;
@@ -232,6 +234,7 @@ session_tell_ranks(struct cairn_agent *agent)
 
         if (!session_is_rank(session))
             continue;
+        steps[count] = session->begun;
         session->local_rank = count++;
         wanted = session->hello.local_ranks;
         ranks->world = session->hello.world;
@@ -249,6 +252,7 @@ session_tell_ranks(struct cairn_agent *agent)
         ranks->manifest = manifest;
         ranks->blocks = end;
         ranks->ranks = err ? 0 : count;
+        ranks->steps = steps;
     }
     agent_step(agent, &event, NULL);
     free(manifest);

@@ -193,6 +193,14 @@ def finished(run):
     return states
 
 
+def wait_for_the_end(cluster, run, steps=STEPS):
+    """Until the last step is committed; else tells why, as the ranks and the agent have it."""
+    try:
+        harness.wait_for("the end is committed", lambda: newest(cluster) == steps, 10)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{run.errors()}\n{cluster.log(0)[-6000:]}") from None
+
+
 REFERENCES = {}
 
 
@@ -259,7 +267,22 @@ def test_killed_and_resumed(cluster, tmp_path, kind, world):
         assert last.steps(rank) == {
             step: loss for step, loss in losses[rank].items() if step >= first
         }
-    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+    assert "not protected" not in last.errors(), last.errors()
+    wait_for_the_end(cluster, last)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_one_update_left(cluster, tmp_path, kind):
+    """A rank's first snapshot after a restore is its last: it waits for the others to register
+    theirs. Until then they have registered what they restore, and both do not go together."""
+    run = Run(tmp_path, [kind, STEPS], 2, under(cluster), hold_at=STEPS - 2)
+    run.kill_at(RANDOM.randrange(3, STEPS - 3), cluster)
+    left = newest(cluster) + 1
+    last = Run(tmp_path, [kind, left], 2, under(cluster, "--resume"))
+    finished(last)
+    assert [*last.steps()] == [left - 1], last.errors()
+    assert "not protected" not in last.errors(), last.errors()
+    assert newest(cluster) == left, f"{last.errors()}\n{cluster.log(0)}"
 
 
 @pytest.mark.parametrize("kind, world", [("mlp", 1), ("ddp", 2), ("fsdp", 2)])
@@ -317,7 +340,7 @@ def test_group_added_in_mid_training(cluster, tmp_path):
     assert last.steps() == {
         step: loss for step, loss in losses.items() if step >= first
     }, last.errors()
-    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+    wait_for_the_end(cluster, last)
     other = Run(tmp_path, ["mlp", STEPS + 1], 1, under(cluster, "--resume"))
     finished(other)
     assert (

@@ -5,8 +5,18 @@ import re
 
 import pytest
 
-# noqa: F401: fixtures
-from test_torch import RANDOM, ROOT, Run, built, cluster, finished, harness, newest, under
+from test_torch import (  # noqa: F401
+    RANDOM,
+    ROOT,
+    Run,
+    built,
+    cluster,
+    finished,
+    harness,
+    newest,
+    under,
+    wait_for_the_end,
+)
 
 STEPS = 20
 
@@ -36,10 +46,7 @@ def killed_and_resumed(cluster, tmp_path, script, words, world, **start):  # noq
         assert run.steps(rank).items() <= losses[rank].items(), f"rank {rank}: {run.errors()}"
         rest = {step: loss for step, loss in losses[rank].items() if step >= first}
         assert last.steps(rank) == rest, f"rank {rank}: {last.errors()}"
-    try:
-        harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
-    except AssertionError as error:
-        raise AssertionError(last.errors()) from error
+    wait_for_the_end(cluster, last, STEPS)
 
 
 @pytest.mark.parametrize("kind, world", [("tp", 2), ("fsdp", 4), ("moe", 2), ("pp", 2)])

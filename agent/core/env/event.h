@@ -37,11 +37,21 @@ struct cairn_event_message {
     bool payload_ok; /* its blocks have the checksums in the message */
 };
 
+/* The newest step that a rank has begun since it registered. */
+struct cairn_begun_step {
+    uint64_t step;
+    uint64_t before; /* the one begun before it */
+    bool waiting;    /* for GRANT or SKIP */
+    bool last;       /* no step follows: it waits also while it is not due */
+};
+
 /*
  * The local trainers' tensors are known (ranks > 0), have changed, or are gone (0). Each change
- * ends the run. `manifest` is packed as for SEALED, with any block checksums.
+ * ends the run. `manifest` is packed as for SEALED, with any block checksums. Ranks register one
+ * after the other: a rank that has not changed keeps its step.
  */
 struct cairn_event_ranks {
+    const struct cairn_begun_step *steps; /* [ranks]; NULL: none has begun */
     uint32_t ranks;
     uint32_t world;  /* ranks of the whole job; 0: unknown */
     uint64_t blocks; /* data blocks of the shard */

@@ -40,6 +40,14 @@ run_ranks(struct run *run, const struct cairn_event_ranks *ranks)
     run->trainers.world = ranks->world;
     run->trainers.blocks = ranks->blocks;
     run->trainers.launch = ranks->launch;
+    for (uint32_t r = 0; ranks->steps && r < ranks->ranks; r++) {
+        const struct cairn_begun_step *step = &ranks->steps[r];
+
+        run->steps[r] = *step;
+        run->begun = max_u64(run->begun, step->step);
+        if (step->waiting && step->last)
+            run->asked = max_u64(run->asked, step->step);
+    }
 }
 
 bool
@@ -116,6 +124,23 @@ run_abort(struct run *run, struct cairn_generation_id generation, enum cairn_abo
     run->reason = reason;
 }
 
+/* The newest step that trainers here have begun and cannot be asked for any more: a last one that
+ * waits can. */
+static uint64_t
+newest_gone(const struct run *run)
+{
+    bool held = false;
+
+    for (uint32_t r = 0; r < run->trainers.ranks; r++) {
+        const struct cairn_begun_step *rank = &run->steps[r];
+
+        if (rank->step == run->begun && !(rank->waiting && rank->last))
+            return run->begun;
+        held |= rank->step == run->begun;
+    }
+    return held && run->begun > 1 ? run->begun - 1 : run->begun; /* 0 says that none has begun */
+}
+
 struct cairn_message_report
 run_report(const struct env *env, const struct run *run)
 {
@@ -125,7 +150,7 @@ run_report(const struct env *env, const struct run *run)
                                           .world = run->trainers.world,
                                           .launch = run->trainers.launch,
                                           .tiling_sum = run->trainers.tiling_sum,
-                                          .begun = run->begun,
+                                          .begun = newest_gone(run),
                                           .incarnation = env->options->incarnation,
                                           .registration = run->trainers.registration + 1,
                                           .aborted = run->aborted,
@@ -189,15 +214,19 @@ is_open(const struct env *env, const struct run *run)
            run->decision.run == run->audited;
 }
 
-/* Why a rank that waits cannot have its step; 0: it can, or it holds its last step until it can. */
+/*
+ * Why a rank that waits cannot have its step; 0: it can, or it holds its last step until it can.
+ * What is refused when a rank begins its first step may be a mixture of layouts, while other ranks
+ * still have to register: it is told at the next step, which no rank begins before all have.
+ */
 static enum cairn_skip
 why_not(const struct env *env, struct run *run, uint32_t r)
 {
-    const struct rank_step *rank = &run->steps[r];
+    const struct cairn_begun_step *rank = &run->steps[r];
     uint64_t bit = UINT64_C(1) << r;
     bool open = is_open(env, run);
 
-    if (!open && membership_acts(env->membership) && run->refusal[0] != '\0' &&
+    if (!open && membership_acts(env->membership) && run->refusal[0] != '\0' && rank->before != 0 &&
         !(run->told & bit)) {
         run->told |= bit;
         return CAIRN_SKIP_UNTILED;
@@ -217,11 +246,11 @@ why_not(const struct env *env, struct run *run, uint32_t r)
 void
 run_begin(struct run *run, const struct cairn_event_step *begin)
 {
-    struct rank_step *rank = &run->steps[begin->rank % CAIRN_RANKS_PER_NODE_MAX];
+    struct cairn_begun_step *rank = &run->steps[begin->rank % CAIRN_RANKS_PER_NODE_MAX];
 
     if (begin->rank >= run->trainers.ranks || begin->step == 0)
         return;
-    *rank = (struct rank_step){
+    *rank = (struct cairn_begun_step){
         .step = begin->step, .before = rank->step, .waiting = true, .last = begin->last};
     run->begun = max_u64(run->begun, begin->step);
 }
@@ -249,7 +278,7 @@ static bool
 passed(const struct run *run, uint64_t step)
 {
     for (uint32_t r = 0; r < run->trainers.ranks; r++) {
-        const struct rank_step *rank = &run->steps[r];
+        const struct cairn_begun_step *rank = &run->steps[r];
 
         if (rank->step < run->decision.next)
             continue;
@@ -322,7 +351,7 @@ static struct outcome
 grant_part(struct env *env, struct run *run, struct part *part)
 {
     for (uint32_t r = 0; r < run->trainers.ranks; r++) {
-        struct rank_step *rank = &run->steps[r];
+        struct cairn_begun_step *rank = &run->steps[r];
         uint64_t bit = UINT64_C(1) << r;
 
         if (part->state != CAIRN_PART_OPEN || (part->capture.done & bit) ||

@@ -25,14 +25,6 @@ struct trainers {
     struct cairn_tiling *tiling; /* NULL: no tensors */
 };
 
-/* The newest step that a rank has begun. */
-struct rank_step {
-    uint64_t step;
-    uint64_t before; /* the one begun before it */
-    bool waiting;    /* for GRANT or SKIP */
-    bool last;       /* no step follows: it waits also while it is not due */
-};
-
 struct run {
     struct trainers trainers;
     struct cairn_decision decision;
@@ -47,7 +39,7 @@ struct run {
     uint64_t told;                      /* ranks that were told the refusal, as a set */
     uint64_t asked;      /* step that an operator or a last step here asked for; 0: none */
     uint64_t waiting_ns; /* when a part without progress was reported last */
-    struct rank_step steps[CAIRN_RANKS_PER_NODE_MAX];
+    struct cairn_begun_step steps[CAIRN_RANKS_PER_NODE_MAX];
 };
 
 void run_fini(struct run *run);

@@ -517,6 +517,8 @@ test_replicas_of_one_number_are_refused(void **state)
     for (uint32_t rank = 0; rank < 2; rank++)
         enlist_as_replica(&trainers[rank], rank, 1);
     await_status(*state, "bias: of its 2 replicas none is number 0", true);
+    for (uint32_t rank = 0; rank < 2; rank++) /* the other could still register other tensors */
+        expect_skip(&trainers[rank], 5, CAIRN_REASON_NOT_READY, "have registered");
     expect_skip(&trainers[0], 6, CAIRN_REASON_OTHER,
                 "bias: of its 2 replicas none is number 0, and ranks 0 and 1 both are number 1");
     expect_skip(&trainers[1], 6, CAIRN_REASON_OTHER, "bias: of its 2 replicas");
@@ -527,6 +529,42 @@ test_replicas_of_one_number_are_refused(void **state)
         capture(&trainers[rank], &grant, 0x22);
     }
     await_ready(*state, 7); /* who left before the other's was taken up would end the generation */
+    hang_up(&trainers[0]);
+    hang_up(&trainers[1]);
+}
+
+static void
+begin_last(struct trainer *trainer, uint64_t step)
+{
+    const struct cairn_session_begin frame = {.step = step, .last = 1};
+
+    assert_int_equal(cairn_session_put_begin(&trainer->writer, &frame), CAIRN_OK);
+    assert_int_equal(cairn_session_writer_send(&trainer->writer, trainer->fd), CAIRN_OK);
+}
+
+/* A rank ends with a step before the other has registered, and while what the other has registered
+ * for its restore does not fit: it gets its grant when the other is ready. */
+static void
+test_a_last_step_waits_for_the_other_rank(void **state)
+{
+    struct trainer trainers[2];
+    struct cairn_session_grant grant;
+
+    for (uint32_t rank = 0; rank < 2; rank++)
+        attach(*state, &trainers[rank], rank, 2);
+    enlist_as_replica(&trainers[1], 1, 1);
+    begin_last(&trainers[1], 8);
+    enlist_as_replica(&trainers[0], 0, 1);
+    await_status(*state, "bias: of its 2 replicas none is number 0", true);
+    enlist_as_replica(&trainers[0], 0, 0);
+    begin_last(&trainers[0], 8);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        expect(&trainers[rank], CAIRN_SESSION_GRANT);
+        assert_int_equal(cairn_session_take_grant(&trainers[rank].frame, &grant), CAIRN_OK);
+        assert_int_equal(grant.step, 8);
+        capture(&trainers[rank], &grant, 0x33);
+    }
+    await_ready(*state, 8);
     hang_up(&trainers[0]);
     hang_up(&trainers[1]);
 }
@@ -673,6 +711,8 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_slot_waits_for_its_old_writer, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_a_run_after_another, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_left_overs_of_a_restore, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_last_step_waits_for_the_other_rank, start_node,
+                                        end_node),
         cmocka_unit_test_setup_teardown(test_replicas_of_one_number_are_refused, start_node,
                                         end_node),
         cmocka_unit_test_setup_teardown(test_a_second_launch_is_refused, start_node, end_node),

@@ -507,7 +507,9 @@ two_launches_make_no_run(void **unused)
     attach(2, 1, 5);
     assert_int_equal(view_of(0).run, 0);
     assert_true(view_of(2).refusal[0] != '\0');
-    begin(2, 1);
+    begin(2, 1); /* others may still have to register */
+    assert_int_equal(job.nodes[2].skipped, CAIRN_SKIP_NOT_READY);
+    begin(2, 2);
     assert_int_equal(job.nodes[2].skipped, CAIRN_SKIP_UNTILED);
     attach(1, 1, 5);
     assert_true(view_of(0).run != 0);
@@ -586,6 +588,72 @@ a_last_step_waits_for_the_run(void **unused)
     for (uint32_t a = 0; a < job.count; a++)
         copy(a);
     assert_int_equal(job.nodes[1].committed.step, 1);
+}
+
+/* Nor does a refusal end it: the ranks register one after the other. */
+static void
+a_last_step_waits_while_layouts_are_refused(void **unused)
+{
+    attach(0, 1, 5);
+    attach(1, 1, 6);
+    attach(2, 1, 5);
+    assert_true(view_of(0).refusal[0] != '\0');
+    for (uint32_t a = 0; a < job.count; a += 2) {
+        begin_last(a, 1);
+        assert_int_equal(job.nodes[a].skipped, 0);
+    }
+    attach(1, 1, 5);
+    begin_last(1, 1);
+    for (uint32_t a = 0; a < job.count; a++)
+        copy(a);
+    assert_int_equal(job.nodes[1].committed.step, 1);
+}
+
+/* What a rank has begun outlives that another rank of its node registers again. */
+static void
+a_last_step_outlives_another_registration(void **unused)
+{
+    const struct cairn_begun_step begun[] = {{.step = 1, .waiting = true, .last = true}};
+    struct cairn_event ranks = {
+        .type = CAIRN_EVENT_RANKS,
+        .as.ranks = {
+            .steps = begun, .ranks = 1, .world = job.count, .blocks = BLOCKS, .launch = 5}};
+
+    attach_all(5);
+    begin_last(1, 1);
+    attach(0, 0, 0);
+    attach(0, 1, 5);
+    job.nodes[1].granted = (struct cairn_generation_id){0};
+    give(1, &(struct cairn_event){.type = CAIRN_EVENT_RANKS});
+    give(1, &ranks);
+    deliver_all();
+    assert_int_equal(job.nodes[1].granted.step, 1);
+    begin_last(0, 1);
+    begin_last(2, 1);
+    job.nodes[1].granted.step = 1;
+    for (uint32_t a = 0; a < job.count; a++)
+        copy(a);
+    assert_int_equal(job.nodes[2].committed.step, 1);
+}
+
+/* A member that holds its last step has let all steps before it pass, but not that one. */
+static void
+a_last_step_follows_one_that_is_passed(void **unused)
+{
+    attach_all(5);
+    step_all(1);
+    give(2, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, 3, true}});
+    for (uint32_t at = job.head; at != job.tail; at++) /* too late for the leader */
+        job.queue[at % QUEUE_MAX].to = UINT32_MAX;
+    begin(0, 2);
+    begin(1, 2);
+    begin_last(0, 3);
+    begin_last(1, 3);
+    for (uint32_t a = 0; a < job.count; a++) {
+        assert_int_equal(job.nodes[a].granted.step, 3);
+        copy(a);
+    }
+    assert_int_equal(job.nodes[0].committed.step, 3);
 }
 
 static void
@@ -796,6 +864,9 @@ main(void)
         TEST(a_step_that_one_has_passed_is_aborted),
         TEST(the_last_step_is_committed_whatever_the_margin),
         TEST(a_last_step_waits_for_the_run),
+        TEST(a_last_step_waits_while_layouts_are_refused),
+        TEST(a_last_step_outlives_another_registration),
+        TEST(a_last_step_follows_one_that_is_passed),
         TEST(steps_may_have_gaps),
         TEST(a_member_that_restarts_is_done_still),
         TEST(a_blank_member_is_admitted_by_a_repair),
