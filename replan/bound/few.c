@@ -30,6 +30,7 @@ enum {
     ROUNDS_ROOT = 300,
     DEPTH_MAX = 16, /* micro-batches: of more in flight, hardly any layers are on such stages */
     CRITICAL_MAX = 1 << 18,
+    GUESSED = 4, /* boxes */
     PATIENCE = 8 /* rounds without a better bound before steps get shorter */
 };
 #define ENOUGH 1.0002 /* how near the plan a bound need not be raised */
@@ -42,7 +43,7 @@ enum {
 #define LIGHTER 0.3f
 #define WEIGHT_MIN 0.01f
 #define WIDE 1.05   /* above it prices need not be as good */
-#define SCALE 32.0  /* of the price of layers to that of places: the stages of two pipelines */
+#define SCALE 12.0  /* of the price of layers to that of places: the stages of a pipeline */
 #define MIXED 0.03f /* of a round into the mean of the rounds before */
 
 /* Stages from the last one on share a place, and its price: the first of each place, as many as
@@ -95,7 +96,14 @@ struct shape {
     uint32_t places[PIPELINES_MAX]; /* with a price */
 };
 
+/* A group of a node, of a solution of a box. */
+struct pick {
+    uint32_t step; /* of the node's grouping; UINT32_MAX ends them */
+    uint8_t pipeline, place;
+};
+
 struct cairn_few {
+    const struct cairn_fleet *fleet;
     const struct cairn_problem *problem;
     struct cairn_groupings *groupings;
     double plan_ms;    /* of the best plan known */
@@ -118,6 +126,8 @@ struct cairn_few {
     uint32_t *formed;
     double *critical; /* what the longest stage may take, ascending */
     uint32_t critical_count;
+    struct pick *picks; /* [nodes * groupings->room]: a solution; NULL while none is wanted */
+    uint64_t draw;      /* random */
 };
 
 /* ---- one box ---- */
@@ -127,7 +137,7 @@ struct cairn_few {
 static bool
 count_microbatches(const struct cairn_few *few, struct box *box)
 {
-    double room_ms = few->plan_ms - few->work_layers * few->fastest_ms, sum = 0;
+    double room_ms = few->plan_ms - few->work_layers * few->fastest_ms, sum = 0, sum_least = 0;
 
     for (uint32_t i = 0; i < box->pipelines; i++) {
         double most = 1 + floor(room_ms / box->low_ms[i] + ROUNDING);
@@ -141,8 +151,15 @@ count_microbatches(const struct cairn_few *few, struct box *box)
 
         if (least > box->least[i])
             box->least[i] = (uint32_t)least;
-        if (box->least[i] > box->most[i])
+        sum_least += box->least[i];
+    }
+    for (uint32_t i = 0; i < box->pipelines; i++) {
+        double most = few->problem->microbatches - (sum_least - box->least[i]);
+
+        if (most < box->least[i] || box->least[i] > box->most[i])
             return false;
+        if (most < box->most[i])
+            box->most[i] = (uint32_t)most;
     }
     return true;
 }
@@ -488,6 +505,31 @@ begin_prices(const struct cairn_few *few, struct box *box)
         box->limits[i].price = 0;
 }
 
+/* Keeps the last look's groups of each node with a chance, so that every look counts as it does in
+ * the mean. */
+static void
+pick(struct cairn_few *few, float chance)
+{
+    uint32_t room = few->groupings->room;
+
+    for (uint32_t node = 0; few->picks && node < few->fleet->node_count; node++) {
+        uint32_t sort = few->groupings->sort_of[node];
+        const uint32_t *chosen = &few->groupings->chosen[sort * room];
+        struct pick *into = &few->picks[node * room];
+
+        few->draw = few->draw * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        if ((float)(few->draw >> 40) >= chance * 0x1p24f)
+            continue;
+        for (; *chosen < UINT32_MAX; chosen++) {
+            const struct best_place *best =
+                &few->best[cairn_groupings_span(few->groupings, sort, *chosen).kind];
+
+            *into++ = (struct pick){*chosen, best->pipeline, best->place};
+        }
+        into->step = UINT32_MAX;
+    }
+}
+
 /* Finds good prices of a box, beginning at those it has, and raises its bound: the volume algorithm
  * (Barahona and Anbil, Mathematical Programming 87, 2000). */
 static void
@@ -503,6 +545,7 @@ raise_box(struct cairn_few *few, struct box *box, uint32_t rounds)
     for (uint32_t i = 0; i < box->pipelines; i++)
         speed += 1 / box->low_ms[i];
     best_ms = look(few, box, &shape, &mean);
+    pick(few, 1);
     square = mix(&mean, &mean, 0, box, &shape);
     for (uint32_t i = 0; i < few->which_count; i++)
         few->mean[i] = few->formed[i], few->square[i] = few->mean[i] * few->mean[i];
@@ -514,6 +557,7 @@ raise_box(struct cairn_few *few, struct box *box, uint32_t rounds)
             break; /* these are the best */
         go(&tried, &mean, (float)(step * (few->plan_ms - best_ms) * speed / square), &shape);
         bound_ms = look(few, &tried, &shape, &way);
+        pick(few, MIXED);
         for (uint32_t i = 0; i < few->which_count; i++) {
             double formed = few->formed[i];
 
@@ -766,6 +810,7 @@ init(struct cairn_few *few, const struct cairn_fleet *fleet)
 
     if (err)
         return err;
+    few->fleet = fleet;
     few->problem = fleet->problem;
     few->work_layers = cairn_problem_work_layers(fleet->problem);
     few->kind_count = few->groupings->kind_count;
@@ -836,6 +881,115 @@ cairn_few_raise(struct cairn_few *few, double plan_ms, uint32_t cuts_max,
     }
     raised_ms = few->box_count > 0 ? fmin(few->boxes[0].bound_ms, plan_ms) : plan_ms;
     *bound_ms = fmax(*bound_ms, raised_ms * (1 - ROUNDING));
+}
+
+/* ---- guesses ---- */
+
+/* As many micro-batches as lie in the middle. */
+static void
+guess_microbatches(const struct cairn_few *few, const struct box *box,
+                   struct cairn_few_guess *guess)
+{
+    uint32_t left = few->problem->microbatches, width = 0;
+
+    for (uint32_t i = 0; i < box->pipelines; i++) {
+        left -= box->least[i];
+        width += box->most[i] - box->least[i];
+    }
+    for (uint32_t i = 0; i < box->pipelines; i++) {
+        uint32_t own = box->most[i] - box->least[i];
+        uint32_t more = width > 0 ? (uint32_t)((uint64_t)left * own / width) : 0;
+
+        guess->microbatches[i] = box->least[i] + more;
+        left -= more;
+        width -= own;
+    }
+}
+
+/* A pipeline that counts together with others: the one of those with fewest groups there. */
+static uint32_t
+guess_pipeline(const struct box *box, const struct pick *own, const struct cairn_few_guess *guess)
+{
+    uint32_t counts[PIPELINES_MAX] = {0}, best = own->pipeline;
+    uint32_t end = best + alike_from(box, best);
+
+    for (uint32_t i = 0; i < guess->group_count; i++)
+        counts[guess->groups[i].pipeline]++;
+    for (uint32_t i = best + 1; i < end; i++)
+        if (counts[i] < counts[best])
+            best = i;
+    return best;
+}
+
+/* The groups of one node. */
+static void
+guess_node(const struct cairn_few *few, const struct box *box, uint32_t node,
+           struct cairn_few_guess *guess)
+{
+    const struct cairn_fleet *fleet = few->fleet;
+    uint32_t sort = few->groupings->sort_of[node];
+
+    for (const struct pick *own = &few->picks[node * few->groupings->room]; own->step < UINT32_MAX;
+         own++) {
+        struct cairn_group_span span = cairn_groupings_span(few->groupings, sort, own->step);
+        uint32_t seen[2] = {0, 0};
+
+        if (own->place == PLACES_MAX)
+            continue;
+        guess->groups[guess->group_count] =
+            (struct cairn_few_group){span.size, guess_pipeline(box, own, guess), own->place};
+        for (uint32_t i = fleet->node_first[node]; i < fleet->node_first[node + 1]; i++) {
+            uint64_t bytes = fleet->problem->devices[fleet->order[i]].memory_bytes;
+            uint32_t less = bytes < fleet->node_memory_bytes[node];
+
+            if (seen[less] >= span.first[less] && seen[less] < span.end[less])
+                guess->group_of[i] = guess->group_count;
+            seen[less]++;
+        }
+        guess->group_count++;
+    }
+}
+
+cairn_err
+cairn_few_guess(struct cairn_few *few, uint64_t seed, struct cairn_few_guess *out)
+{
+    size_t devices = (size_t)few->fleet->device_count + 1;
+    struct cairn_few_guess guess = {0};
+    struct box box;
+
+    if (few->box_count == 0)
+        return CAIRN_NOT_FOUND;
+    box = few->boxes[seed % (few->box_count < GUESSED ? few->box_count : GUESSED)];
+    guess.pipeline_count = box.pipelines;
+    guess.groups = calloc(devices, sizeof(*guess.groups));
+    guess.group_of = calloc(devices, sizeof(*guess.group_of));
+    few->picks =
+        calloc((size_t)few->fleet->node_count * few->groupings->room + 1, sizeof(*few->picks));
+    if (!guess.groups || !guess.group_of || !few->picks) {
+        cairn_few_guess_fini(&guess);
+        free(few->picks);
+        few->picks = NULL;
+        return CAIRN_NOMEM;
+    }
+    few->draw = seed;
+    guess_microbatches(few, &box, &guess);
+    raise_box(few, &box, ROUNDS);
+    for (uint32_t i = 0; i < few->fleet->device_count; i++)
+        guess.group_of[i] = UINT32_MAX;
+    for (uint32_t node = 0; node < few->fleet->node_count; node++)
+        guess_node(few, &box, node, &guess);
+    free(few->picks);
+    few->picks = NULL;
+    *out = guess;
+    return CAIRN_OK;
+}
+
+void
+cairn_few_guess_fini(struct cairn_few_guess *guess)
+{
+    free(guess->groups);
+    free(guess->group_of);
+    *guess = (struct cairn_few_guess){0};
 }
 
 void

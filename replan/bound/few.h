@@ -28,4 +28,24 @@ void cairn_few_destroy(struct cairn_few *few); /* NULL is allowed */
 void cairn_few_raise(struct cairn_few *few, double plan_ms, uint32_t cuts_max,
                      const struct cairn_stop *stop, double *bound_ms);
 
+/* Groups that the bound's prices favour, where plans may be fastest. They need not fit: a start for
+ * a search. */
+struct cairn_few_guess {
+    uint32_t pipeline_count;
+    uint32_t microbatches[CAIRN_BOUND_FEW_PIPELINES];
+    uint32_t group_count;
+    struct cairn_few_group {
+        uint32_t size; /* its index */
+        uint32_t pipeline;
+        uint32_t place; /* the last stage is 0; groups may share one */
+    } * groups;         /* owned; [group_count] */
+    uint32_t *group_of; /* owned; by place in the fleet's order; UINT32_MAX: in none */
+};
+
+/* Another guess with every seed. CAIRN_NOT_FOUND: no plan is faster than the one that the bound was
+ * last raised towards, or nothing was raised; CAIRN_NOMEM. Ended by cairn_few_guess_fini. */
+CAIRN_MUST_CHECK cairn_err cairn_few_guess(struct cairn_few *few, uint64_t seed,
+                                           struct cairn_few_guess *out);
+void cairn_few_guess_fini(struct cairn_few_guess *guess);
+
 #endif

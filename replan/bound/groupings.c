@@ -18,6 +18,7 @@ struct cairn_node_step {
 struct cairn_node_groups {
     uint32_t first_step, step_count; /* ascending in `from` */
     uint32_t state_count;
+    uint32_t row;   /* states of a row: devices of less memory, and one more */
     uint32_t alike; /* nodes that this one stands for */
 };
 
@@ -109,7 +110,8 @@ add_node(struct cairn_groupings *groupings, const struct cairn_problem *problem,
     uint64_t states = ((uint64_t)sorted->counts[0] + 1) * ((uint64_t)sorted->counts[1] + 1);
     cairn_err err = states > STATES_MAX ? CAIRN_NOT_FOUND : CAIRN_OK;
 
-    *node = (struct cairn_node_groups){groupings->step_count, 0, (uint32_t)states, 1};
+    *node = (struct cairn_node_groups){groupings->step_count, 0, (uint32_t)states,
+                                       sorted->counts[1] + 1, 1};
     for (uint32_t large = 0; !err && large <= sorted->counts[0]; large++)
         for (uint32_t small = 0; !err && small <= sorted->counts[1]; small++)
             err = add_steps(groupings, problem, sorted, large, small);
@@ -121,30 +123,39 @@ cairn_err
 cairn_groupings_create(const struct cairn_fleet *fleet, struct cairn_groupings **out)
 {
     struct cairn_groupings *groupings = calloc(1, sizeof(*groupings));
-    uint32_t *known = calloc((size_t)fleet->node_count + 1, sizeof(*known));
     struct sorted sorted = {.counts = {0, 0}};
     cairn_err err = CAIRN_NOMEM;
 
-    if (!groupings || !known)
+    if (!groupings)
         goto done;
+    for (uint32_t node = 0; node < fleet->node_count; node++) {
+        uint32_t room = fleet->node_first[node + 1] - fleet->node_first[node] + 1;
+
+        groupings->room = room > groupings->room ? room : groupings->room;
+    }
     groupings->size_count = fleet->problem->size_count;
     groupings->kinds = calloc(KINDS_MAX, sizeof(*groupings->kinds));
     groupings->sorts = calloc((size_t)fleet->node_count + 1, sizeof(*groupings->sorts));
     groupings->steps = calloc(STEPS_MAX, sizeof(*groupings->steps));
+    groupings->sort_of = calloc((size_t)fleet->node_count + 1, sizeof(*groupings->sort_of));
+    groupings->chosen =
+        calloc((size_t)fleet->node_count * groupings->room + 1, sizeof(*groupings->chosen));
     groupings->total = calloc(STATES_MAX, sizeof(*groupings->total));
     groupings->last = calloc(STATES_MAX, sizeof(*groupings->last));
     for (int i = 0; i < 2; i++)
         sorted.devices[i] = calloc((size_t)fleet->device_count + 1, sizeof(*sorted.devices[i]));
-    if (!groupings->kinds || !groupings->sorts || !groupings->steps || !groupings->total ||
-        !groupings->last || !sorted.devices[0] || !sorted.devices[1])
+    if (!groupings->kinds || !groupings->sorts || !groupings->steps || !groupings->sort_of ||
+        !groupings->chosen || !groupings->total || !groupings->last || !sorted.devices[0] ||
+        !sorted.devices[1])
         goto done;
     err = CAIRN_OK;
     for (uint32_t node = 0; !err && node < fleet->node_count; node++) {
         if (fleet->node_alike[node] != node) {
-            groupings->sorts[known[fleet->node_alike[node]]].alike++;
+            groupings->sort_of[node] = groupings->sort_of[fleet->node_alike[node]];
+            groupings->sorts[groupings->sort_of[node]].alike++;
             continue;
         }
-        known[node] = groupings->sort_count;
+        groupings->sort_of[node] = groupings->sort_count;
         sort_node(fleet, node, &sorted);
         err = add_node(groupings, fleet->problem, &sorted);
     }
@@ -156,7 +167,6 @@ done:
     cairn_groupings_destroy(groupings);
     free(sorted.devices[0]);
     free(sorted.devices[1]);
-    free(known);
     return err;
 }
 
@@ -168,6 +178,8 @@ cairn_groupings_destroy(struct cairn_groupings *groupings)
     free(groupings->kinds);
     free(groupings->sorts);
     free(groupings->steps);
+    free(groupings->sort_of);
+    free(groupings->chosen);
     free(groupings->total);
     free(groupings->last);
     free(groupings);
@@ -186,6 +198,7 @@ cairn_groupings_best(struct cairn_groupings *groupings, const double *gain, cons
         const struct cairn_node_step *steps = &groupings->steps[node->first_step];
         const double *own_more = &more[n * groupings->size_count];
         double *total = groupings->total;
+        uint32_t *chosen = &groupings->chosen[n * groupings->room];
         uint32_t best = 0;
 
         for (uint32_t i = 0; i < node->state_count; i++) {
@@ -208,7 +221,21 @@ cairn_groupings_best(struct cairn_groupings *groupings, const double *gain, cons
              at = steps[groupings->last[at]].from) {
             used[steps[groupings->last[at]].kind] += node->alike;
             formed[n * groupings->size_count + steps[groupings->last[at]].size] += node->alike;
+            *chosen++ = groupings->last[at];
         }
+        *chosen = UINT32_MAX;
     }
     return all;
+}
+
+struct cairn_group_span
+cairn_groupings_span(const struct cairn_groupings *groupings, uint32_t sort, uint32_t step)
+{
+    const struct cairn_node_groups *node = &groupings->sorts[sort];
+    const struct cairn_node_step *own = &groupings->steps[node->first_step + step];
+
+    return (struct cairn_group_span){{own->from / node->row, own->from % node->row},
+                                     {own->to / node->row, own->to % node->row},
+                                     own->kind,
+                                     own->size};
 }

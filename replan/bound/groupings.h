@@ -24,8 +24,20 @@ struct cairn_groupings {
     struct cairn_node_groups *sorts; /* private from here on */
     struct cairn_node_step *steps;
     uint32_t step_count;
-    double *total; /* scratch, by state of a node */
+    uint32_t *sort_of; /* by node of the fleet */
+    uint32_t room;     /* the devices of the largest node, and one more */
+    uint32_t *chosen;  /* [sort_count * room]: steps of the best grouping of each sort of nodes, as
+                        * of the last call; then UINT32_MAX */
+    double *total;     /* scratch, by state of a node */
     uint32_t *last;
+};
+
+/* A group of a node: devices from `first` up to `end` of those with most memory, and of the others,
+ * each in the fleet's order. */
+struct cairn_group_span {
+    uint32_t first[2], end[2];
+    uint32_t kind;
+    uint32_t size; /* its index */
 };
 
 /* CAIRN_NOT_FOUND: the nodes have too many kinds of groups; CAIRN_NOMEM. */
@@ -42,5 +54,8 @@ void cairn_groupings_destroy(struct cairn_groupings *groupings); /* NULL is allo
  */
 double cairn_groupings_best(struct cairn_groupings *groupings, const double *gain,
                             const double *more, uint32_t *used, uint32_t *formed);
+
+struct cairn_group_span cairn_groupings_span(const struct cairn_groupings *groupings, uint32_t sort,
+                                             uint32_t step);
 
 #endif

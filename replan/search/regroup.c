@@ -248,9 +248,10 @@ shortage_of(const struct regroup *regroup, const struct state *state)
     return shortage;
 }
 
-/* The time of a state, divided exactly; its micro-batches are then divided so. */
+/* The time of a state, divided exactly; its micro-batches are then divided so where it is less than
+ * a limit. */
 static double
-divide(struct regroup *regroup, struct state *state)
+divide(struct regroup *regroup, struct state *state, double limit_ms)
 {
     uint32_t stage_counts[PIPELINES_MAX], microbatches[PIPELINES_MAX], stages = 0;
     double step_ms;
@@ -263,7 +264,7 @@ divide(struct regroup *regroup, struct state *state)
     }
     step_ms = cairn_divide(regroup->divider, regroup->all_groups, stage_counts,
                            regroup->pipeline_count, microbatches, regroup->layers);
-    if (step_ms < INFINITY)
+    if (step_ms < limit_ms)
         memcpy(state->microbatches, microbatches, regroup->pipeline_count * sizeof(*microbatches));
     return step_ms;
 }
@@ -520,7 +521,37 @@ begin(struct regroup *regroup, const struct cairn_division *division)
         }
         state->microbatches[pipeline++] = (uint32_t)own->microbatches;
     }
-    (void)divide(regroup, state);
+    (void)divide(regroup, state, INFINITY);
+}
+
+/* The state of a guess. */
+static void
+begin_at(struct regroup *regroup, const struct cairn_few_guess *guess)
+{
+    const struct cairn_fleet *fleet = regroup->fleet;
+    struct state *state = &regroup->now;
+
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        state->part_of[i] = NONE;
+        state->parts[i].size = UINT8_MAX;
+    }
+    for (uint32_t node = 0; node < fleet->node_count; node++)
+        for (uint32_t i = fleet->node_first[node]; i < fleet->node_first[node + 1]; i++) {
+            uint32_t group = guess->group_of[i];
+
+            if (group == UINT32_MAX)
+                continue;
+            state->part_of[i] = (uint16_t)group;
+            state->parts[group] =
+                (struct part){.node = (uint16_t)node,
+                              .pipeline = (uint16_t)guess->groups[group].pipeline,
+                              .rank = (uint16_t)(DEVICES - guess->groups[group].place),
+                              .size = (uint8_t)guess->groups[group].size};
+        }
+    for (uint32_t i = 0; i < guess->group_count; i++)
+        count_part(regroup, state, i);
+    memcpy(state->microbatches, guess->microbatches,
+           guess->pipeline_count * sizeof(*guess->microbatches));
 }
 
 /* The fastest first, with numbers for kinds. */
@@ -614,7 +645,7 @@ search(struct regroup *regroup, uint32_t moves, const struct cairn_stop *stop)
         if (shortage > 0 && shortage >= regroup->lowest)
             continue;
         regroup->lowest = shortage;
-        step_ms = divide(regroup, &regroup->now);
+        step_ms = divide(regroup, &regroup->now, regroup->step_ms);
         if (step_ms < regroup->step_ms) {
             regroup->step_ms = step_ms;
             copy(regroup, &regroup->best, &regroup->now);
@@ -625,15 +656,17 @@ search(struct regroup *regroup, uint32_t moves, const struct cairn_stop *stop)
 
 cairn_err
 cairn_regroup(const struct cairn_fleet *fleet, const struct cairn_division *division,
-              uint32_t moves, double bound_ms, uint64_t seed, const struct cairn_stop *stop,
-              double *step_ms, struct cairn_regrouped *out)
+              const struct cairn_few_guess *guess, uint32_t moves, double bound_ms, uint64_t seed,
+              const struct cairn_stop *stop, double *step_ms, struct cairn_regrouped *out)
 {
     struct regroup *regroup;
     uint32_t pipeline_count = 0;
     cairn_err err;
 
-    for (uint32_t i = 0; i < division->pipeline_count; i++)
+    for (uint32_t i = 0; !guess && i < division->pipeline_count; i++)
         pipeline_count += division->pipelines[i].microbatches >= 1;
+    if (guess)
+        pipeline_count = guess->pipeline_count;
     if (fleet->device_count > DEVICES || pipeline_count == 0 || pipeline_count > PIPELINES_MAX)
         return CAIRN_NOT_FOUND;
     regroup = calloc(1, sizeof(*regroup));
@@ -647,7 +680,10 @@ cairn_regroup(const struct cairn_fleet *fleet, const struct cairn_division *divi
     regroup->step_ms = *step_ms;
     regroup->bound_ms = bound_ms;
     regroup->round = rounds[seed % (sizeof(rounds) / sizeof(*rounds))];
-    begin(regroup, division);
+    if (guess)
+        begin_at(regroup, guess);
+    else
+        begin(regroup, division);
     regroup->best = regroup->now;
     aim(regroup, &regroup->now);
     search(regroup, moves, stop);

@@ -8,6 +8,7 @@
 #ifndef CAIRN_REPLAN_SEARCH_REGROUP_H
 #define CAIRN_REPLAN_SEARCH_REGROUP_H
 
+#include "replan/bound/few.h"
 #include "replan/fleet/group.h"
 #include "replan/search/pipelines.h"
 
@@ -24,13 +25,15 @@ struct cairn_regrouped {
 };
 
 /*
- * Changes the groups of a division for about so many moves; *step_ms, the division's time, becomes
- * that of the best that was found, *out, which the caller ends with cairn_regrouped_fini. It may be
- * the same. The same seed leads to the same; seeds that follow each other aim nearer to, or less
- * near, the bound. CAIRN_NOT_FOUND: too many devices; CAIRN_NOMEM.
+ * Changes the groups of a division for about so many moves; or those of a guess, where there is one
+ * (else NULL). *step_ms, the division's time, or for a guess the time to beat, becomes that of the
+ * best that was found, *out, which the caller ends with cairn_regrouped_fini. It may be the same.
+ * The same seed leads to the same; seeds that follow each other aim nearer to, or less near, the
+ * bound. CAIRN_NOT_FOUND: too many devices; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_regroup(const struct cairn_fleet *fleet,
-                                         const struct cairn_division *division, uint32_t moves,
+                                         const struct cairn_division *division,
+                                         const struct cairn_few_guess *guess, uint32_t moves,
                                          double bound_ms, uint64_t seed,
                                          const struct cairn_stop *stop, double *step_ms,
                                          struct cairn_regrouped *out);

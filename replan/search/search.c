@@ -24,14 +24,16 @@ enum {
     PARTS = 4,
     PARTS_BRIEFLY = 2,
     RAISED_AFTER = 12000, /* moves: a plan first, then the bound */
-    REGROUPED_MAX = 48,
+    REGROUPED_MAX = 96,
     REGROUP_FIRST = 30000, /* moves */
     REGROUP_LAST = 200000,
     LAST_TURNS = 4,
     CUTS_FIRST = 400, /* of the bound of few pipelines */
     CUTS_LAST = 2000,
     REGROUP_COUNTS = 3, /* numbers of pipelines in a round */
-    REGROUP_MOVES = 4000
+    REGROUP_MOVES = 4000,
+    GUESSES = 6,
+    GUESS_MOVES = 8000
 };
 #define ENOUGH 1.0005 /* how far from the bound a plan is not improved */
 #define FOR_EVER                                                                                   \
@@ -435,19 +437,20 @@ improve_all(struct search *search)
     return err ? err : raise_bound(search);
 }
 
-/* Groups of a kept division changed by annealing, and what that found improved. */
+/* Groups of a kept division, or of a guess (or NULL), changed by annealing, and what that found
+ * improved. */
 static cairn_err
-regroup_one(struct search *search, uint32_t at, uint32_t moves)
+regroup_one(struct search *search, uint32_t at, const struct cairn_few_guess *guess, uint32_t moves)
 {
     struct cairn_regrouped *made = &search->regrouped[search->regrouped_count];
     struct cairn_division *division = NULL;
-    double step_ms = search->kept_ms[at];
-    cairn_err err = cairn_regroup(search->fleet, search->kept[at], moves, search->bound_ms,
+    double known_ms = guess ? search->step_ms : search->kept_ms[at], step_ms = known_ms;
+    cairn_err err = cairn_regroup(search->fleet, search->kept[at], guess, moves, search->bound_ms,
                                   search->regroup_seed++, search->stop, &step_ms, made);
 
     if (err)
         return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
-    if (!(step_ms < search->kept_ms[at])) {
+    if (!(step_ms < known_ms)) {
         cairn_regrouped_fini(made);
         return CAIRN_OK;
     }
@@ -491,12 +494,35 @@ regroup_all(struct search *search, uint32_t moves_max)
                 search->regrouped_count == REGROUPED_MAX)
                 return CAIRN_OK;
             counts[found++] = search->kept[i]->pipeline_count;
-            err = regroup_one(search, i, now);
+            err = regroup_one(search, i, NULL, now);
             left -= now;
         }
         moves *= 2;
     }
     return err;
+}
+
+/* Raises the bound of few pipelines, and looks for plans where it is then least: no division that
+ * is known may have as many pipelines, or micro-batches given out like that. */
+static cairn_err
+raise_few(struct search *search, uint32_t cuts)
+{
+    cairn_err err = CAIRN_OK;
+
+    cairn_few_raise(search->few, search->step_ms, cuts, search->stop, &search->bound_ms);
+    for (uint32_t i = 0;
+         !err && i < GUESSES && search->kept_count > 0 && !over(search) &&
+         search->step_ms > search->bound_ms * ENOUGH && search->regrouped_count < REGROUPED_MAX;
+         i++) {
+        struct cairn_few_guess guess;
+
+        err = cairn_few_guess(search->few, search->regroup_seed, &guess);
+        if (err)
+            break;
+        err = regroup_one(search, 0, &guess, GUESS_MOVES);
+        cairn_few_guess_fini(&guess);
+    }
+    return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
 }
 
 /* Improves divisions, and raises the bound. Where there are few pipelines groups matter more than
@@ -512,16 +538,16 @@ improve_plan(struct search *search)
         err = CAIRN_OK;
     for (int i = 1; !err && search->few && i <= 2; i++) {
         err = regroup_all(search, REGROUP_FIRST);
-        cairn_few_raise(search->few, search->step_ms, CUTS_FIRST, search->stop, &search->bound_ms);
+        if (!err)
+            err = raise_few(search, CUTS_FIRST);
     }
     if (!err)
         err = improve_all(search);
     /* a bound of one pipeline ends early, and time is left for the search */
     for (int i = 0; !err && i < (search->few ? LAST_TURNS : 1); i++) {
         err = regroup_all(search, REGROUP_LAST);
-        if (search->few)
-            cairn_few_raise(search->few, search->step_ms, CUTS_LAST, search->stop,
-                            &search->bound_ms);
+        if (!err && search->few)
+            err = raise_few(search, CUTS_LAST);
     }
     return err;
 }

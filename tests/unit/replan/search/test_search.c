@@ -159,7 +159,50 @@ exhaustive_plan_ms(struct table *table)
 
 /* The bound raised towards times above the best plan's, from itself and from far below: it stays at
  * or below the best. */
+static uint32_t guesses;  /* of groups, by the bound of few pipelines */
 static uint32_t few_near; /* problems whose best the bound of few pipelines is 2 % below, or less */
+
+/* A guess uses each device once at most, in groups of their sizes, and gives out all
+ * micro-batches. */
+static uint32_t
+check_guess(const struct cairn_fleet *fleet, struct cairn_few *few, uint64_t seed)
+{
+    const struct cairn_problem *problem = fleet->problem;
+    uint32_t microbatches = 0, grouped = 0, expected = 0;
+    struct cairn_few_guess guess;
+    cairn_err err = cairn_few_guess(few, seed, &guess);
+
+    assert_true(err == CAIRN_OK || err == CAIRN_NOT_FOUND);
+    if (err)
+        return 0;
+    for (uint32_t i = 0; i < guess.pipeline_count; i++) {
+        assert_true(guess.microbatches[i] >= 1);
+        microbatches += guess.microbatches[i];
+    }
+    assert_int_equal(microbatches, problem->microbatches);
+    for (uint32_t group = 0; group < guess.group_count; group++) {
+        uint64_t node = UINT64_MAX;
+        uint32_t size = 0;
+
+        assert_true(guess.groups[group].pipeline < guess.pipeline_count);
+        for (uint32_t i = 0; i < fleet->device_count; i++) {
+            uint64_t own = problem->devices[fleet->order[i]].node;
+
+            if (guess.group_of[i] != group)
+                continue;
+            assert_true(size == 0 || own == node);
+            node = own;
+            size++;
+        }
+        assert_int_equal(size, problem->sizes[guess.groups[group].size].size);
+        expected += size;
+    }
+    for (uint32_t i = 0; i < fleet->device_count; i++)
+        grouped += guess.group_of[i] != UINT32_MAX;
+    assert_int_equal(grouped, expected);
+    cairn_few_guess_fini(&guess);
+    return 1;
+}
 
 /* As the planner does: again, once there is a better plan. */
 static void
@@ -172,6 +215,8 @@ check_few(const struct cairn_fleet *fleet, double plan_ms, double expected, doub
     assert_true(err == CAIRN_OK || err == CAIRN_NOT_FOUND);
     if (!err)
         cairn_few_raise(few, plan_ms, 10, &stop, bound_ms);
+    for (uint64_t seed = 0; !err && seed < 3; seed++)
+        guesses += check_guess(fleet, few, seed);
     if (!err)
         cairn_few_raise(few, (plan_ms + expected) / 2, 10, &stop, bound_ms);
     cairn_few_destroy(few);
@@ -251,9 +296,11 @@ test_small(void **test_state)
         cairn_answer_plan_fini(&answer);
         cairn_problem_fini(&problem);
     }
-    print_message("%u of %u solved (%u with tight memory, %u with several pipelines, %u of five to "
-                  "eight devices); %u times the bound of few pipelines is within 2 %%\n",
-                  solved, tried, tight, uneven, large, few_near);
+    print_message(
+        "%u of %u solved (%u with tight memory, %u with several pipelines, %u of five to "
+        "eight devices); %u times the bound of few pipelines is within 2 %%, %u guesses\n",
+        solved, tried, tight, uneven, large, few_near, guesses);
+    assert_true(guesses > 0);
     assert_true(solved > tried / 2 && tight > tried / 5 && uneven > tried / 10 &&
                 large > tried / 3);
     free(table);
@@ -620,11 +667,12 @@ test_memory_decides(void **test_state)
 
 /* Problems of 64 devices where hardly one pipeline fits: the plan is never slower than that of a
  * simple heuristic that looks at memory, no such plan beats the bound, and the two are not far
- * apart: without annealing, or without the bound of few pipelines, three times. */
+ * apart: without annealing, or without the bound of few pipelines, three times. Without guesses the
+ * last has a second pipeline of one micro-batch. */
 static void
 test_memory_is_tight(void **test_state)
 {
-    static const uint64_t seeds[] = {41, 47, 52, 55, 56, 59};
+    static const uint64_t seeds[] = {41, 47, 52, 55, 56, 59, 1037};
     double worst = 0;
 
     for (size_t i = 0; i < sizeof(seeds) / sizeof(*seeds); i++) {
