@@ -13,7 +13,6 @@
 enum { SLOTS = 2, SLOT_BLOCKS = 2 };
 
 static struct cairn_code *codes[AGENTS_MAX + 1][AGENTS_MAX + 1];
-static const bool spares[AGENTS_MAX];
 
 void
 code_open(void)
@@ -130,7 +129,7 @@ agent_start(struct agent *agent)
     struct cairn_core_options options = {
         .self = agent->number,
         .agent_count = world->setup.agents,
-        .spares = spares,
+        .spares = world->spares,
         .parity = world->setup.parity,
         .group_size = world->setup.agents,
         .slots = SLOTS,
@@ -222,8 +221,7 @@ agent_crash(struct agent *agent, bool memory, bool disk)
     agent->core = NULL;
     agent->paused = false;
     agent->gone_ns = world->now_ns;
-    agent->died_at = world->starts;
-    agent->first_promise = disk ? 0 : agent->first_promise;
+    agent->knows &= !disk;
     answers_clear(agent);
     memset(agent->scratch, 0, sizeof agent->scratch);
     if (memory) {

@@ -29,14 +29,15 @@
 #include <stdint.h>
 
 enum {
-    AGENTS_MAX = 4,
+    AGENTS_MAX = 5,
     BLOCK_BYTES = 8,
     RING_ROWS = 1,
     RING_LINES = 2,
+    EPOCHS_MAX = 16, /* claimed in one schedule, and not forgotten */
     ITEMS_MAX = 8,   /* repair items whose scratch is kept */
-    TRUTHS_MAX = 64, /* generations of one schedule */
-    SOURCES = 64,
-    EVENTS_MAX = 64,   /* possible at once */
+    TRUTHS_MAX = 96, /* generations of one schedule */
+    SOURCES = 128,
+    EVENTS_MAX = 128,  /* possible at once */
     TICKS_DEAD = 3,    /* until a silent agent is taken for dead */
     TICKS_PATIENT = 8, /* until what it holds may be rebuilt elsewhere */
     TICKS_LONG = 10,   /* what is long away comes back after so many ticks */
@@ -71,6 +72,7 @@ enum fault {
     FAULT_CANCEL,    /* a trainer gives its snapshot up */
     FAULT_DAMAGE,    /* a message's blocks arrive damaged */
     FAULT_SNAPSHOT,  /* an operator asks for a generation */
+    FAULT_FRESH,     /* all trainers die, and an operator asks for a fresh epoch */
     FAULT_KINDS
 };
 
@@ -79,6 +81,7 @@ struct setup {
     uint32_t agents;
     uint32_t parity;
     uint32_t late;               /* agents that start long after the others, numbered last */
+    uint32_t spares;             /* of the agents, numbered last; the job runs on the members */
     bool untiled;                /* the ranks' tensors do not fit together */
     bool asked;                  /* nothing is due: only operators ask for generations */
     bool from_start;             /* the search begins with the agents' start, else with a run */
@@ -160,10 +163,9 @@ struct agent {
     struct cairn_core *core; /* NULL: it is not running */
     bool memory_new;
     bool paused;
-    bool away;              /* a crashed agent comes back late */
-    uint64_t gone_ns;       /* when it died last, if it was or is away for long; 0: never */
-    uint64_t died_at;       /* when it died last, in starts of agents */
-    uint64_t first_promise; /* that its disk knows; 0: it knows none */
+    bool away;        /* a crashed agent comes back late */
+    uint64_t gone_ns; /* when it died last, if it was or is away for long; 0: never */
+    bool knows;       /* its disk has all that it promised */
     struct blob disk;
     struct blob records[CAIRN_PARTS_MAX];
     struct stored stored[CAIRN_PARTS_MAX];
@@ -223,8 +225,15 @@ struct truth {
     bool committed;
 };
 
+/* Who has promised an epoch, as sets. */
+struct promises {
+    uint64_t epoch;
+    uint32_t knew, forgot; /* what they had promised before */
+};
+
 struct world {
     struct setup setup;
+    bool spares[AGENTS_MAX];
     uint64_t now_ns;
     uint64_t starts; /* of agents */
     bool open[AGENTS_MAX][AGENTS_MAX];
@@ -232,16 +241,18 @@ struct world {
     struct side sides[AGENTS_MAX][AGENTS_MAX];
     struct channel channels[AGENTS_MAX][AGENTS_MAX][CHANNELS]; /* [to][from] */
     struct packet *beats, *last_beat; /* heartbeats of this event, each behind u32 to */
-    uint64_t stalled;                 /* sources, as a set */
+    uint64_t stalled[SOURCES / 64];   /* sources, as a set */
     /* the job */
     struct trainer trainers[AGENTS_MAX];
     bool launched;
     uint32_t life;
     uint64_t gang_epoch;
+    uint32_t ranks;      /* agents with trainers, as a set */
     uint64_t start_step; /* where the next launch begins, if from_zero */
     bool from_zero;
     bool op_pending;
     bool op_asked; /* ever */
+    bool op_fresh; /* what is held is given up when the fresh epoch begins */
     uint32_t op_agent;
     uint64_t op_request;
     /* time and goals */
@@ -257,6 +268,8 @@ struct world {
     struct cairn_generation_id kept;        /* must be restorable; step 0: nothing yet */
     struct cairn_generation_id epoch_ready; /* of kept_epoch */
     uint64_t kept_epoch;                    /* newest that was activated */
+    struct promises promises[EPOCHS_MAX];   /* a ring */
+    uint32_t promises_next;
     struct cairn_generation_id erased[CAIRN_PARTS_MAX]; /* records erased in this event */
     uint32_t erased_count;
     bool was_damaged;          /* a message's blocks */
@@ -325,6 +338,7 @@ void trainer_captured(uint32_t a);
 void trainer_cancel(uint32_t a);
 void trainer_action(struct agent *agent, const struct cairn_action *action);
 void trainer_agent_died(uint32_t a);
+bool has_rank(uint32_t a);
 bool gang_is_broken(void);
 void gang_kill(void);
 bool gang_may_launch(void);

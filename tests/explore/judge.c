@@ -10,12 +10,15 @@
  *       generation is stored somewhere, or a fault has taken it
  *   R4  nothing of an older epoch is sent or granted after a promise
  *   R5  a run belongs to one start of the trainers, and a commit goes forward in steps
- *   R9  a restore never goes back behind a commit, and nothing is committed behind a restore
- *   R10 who lost its promises promises again only if enough others can have met it
+ *   R9  a restore never goes back behind a commit, and nothing is committed behind a restore; of
+ *       the epochs of one round at most one begins
+ *   R10 who lost its promises knows them again when an epoch begins that enough others, who know
+ *       theirs, have promised with it
  *   and every stored record's bytes are those of one life and step, data and parity.
  */
 #include "tests/explore/explore.h"
 
+#include "agent/core/epoch/record.h"
 #include "base/wire.h"
 
 #include <string.h>
@@ -329,6 +332,10 @@ judge_activated(struct agent *agent, const struct cairn_action_activated *activa
     if (activated->restart && world->launched && !world->op_asked)
         fail("epoch %llx restarts the trainers, and nobody has asked for that",
              (unsigned long long)view.active);
+    if (view.active != world->kept_epoch &&
+        view.active >> EPOCH_CLAIMANT_BITS == world->kept_epoch >> EPOCH_CLAIMANT_BITS)
+        fail("R9: epochs %llx and %llx of one round begin", (unsigned long long)view.active,
+             (unsigned long long)world->kept_epoch);
     if (view.active < world->kept_epoch)
         return;
     if (view.active == world->kept_epoch) {
@@ -340,6 +347,8 @@ judge_activated(struct agent *agent, const struct cairn_action_activated *activa
         (unsigned long long)ready.step);
     world->kept_epoch = view.active;
     world->epoch_ready = ready;
+    if (world->op_fresh && ready.step == 0 && epoch_claimant(view.active) == world->op_agent)
+        world->kept = ready;
     if (cairn_generation_id_compare(ready, world->kept) < 0)
         fail("R9: epoch %llx begins with step %llu, and step %llu is committed",
              (unsigned long long)view.active, (unsigned long long)ready.step,
@@ -350,28 +359,32 @@ judge_activated(struct agent *agent, const struct cairn_action_activated *activa
 
 /* ---- what an agent says and stores ---- */
 
-/* An agent promises that does not know its older promises. */
+static struct promises *
+promises_of(uint64_t epoch)
+{
+    struct promises *promises;
+
+    for (uint32_t i = 0; i < EPOCHS_MAX; i++)
+        if (world->promises[i].epoch == epoch)
+            return &world->promises[i];
+    promises = &world->promises[world->promises_next++ % EPOCHS_MAX];
+    *promises = (struct promises){.epoch = epoch};
+    return promises;
+}
+
+/* An agent that lost its promises takes itself for one that knows them all. */
 static void
 check_vouched(const struct agent *agent)
 {
-    uint32_t n = world->setup.agents, knowing = 0, forgotten = 1;
+    const struct promises *promises = promises_of(agent->stored_promised);
+    uint32_t n = world->setup.agents;
+    uint32_t knew = (uint32_t)__builtin_popcount(promises->knew);
+    uint32_t forgot = (uint32_t)__builtin_popcount(promises->forgot);
 
-    for (uint32_t a = 0; a < n; a++) {
-        uint64_t first = agents[a]->first_promise;
-
-        if (a == agent->number ||
-            (!agents[a]->core && agents[a]->died_at < agent->incarnation >> 20))
-            continue;
-        if (first == 0 || first == agent->stored_promised)
-            forgotten++; /* or had, when this epoch's coordinator asked */
-        else
-            knowing++;
-    }
-    if (forgotten <= n / 2 && knowing < (n + 1) / 2)
-        fail(
-            "R10: agent %u has lost its promises and promises %llx, and only %u others know theirs "
-            "and can have met it",
-            agent->number, (unsigned long long)agent->stored_promised, knowing);
+    if (forgot <= n / 2 && knew < (n + 1) / 2)
+        fail("R10: agent %u has lost its promises and counts on epoch %llx, which only %u others "
+             "have promised that know theirs",
+             agent->number, (unsigned long long)agent->stored_promised, knew);
 }
 
 void
@@ -390,10 +403,9 @@ judge_store_epoch(struct agent *agent, const uint8_t *bytes, size_t len)
         fail("R1: agent %u stores the promise %llx over %llx", agent->number,
              (unsigned long long)promised, (unsigned long long)agent->stored_promised);
     agent->stored_promised = promised;
-    if (knows && agent->first_promise == 0) {
+    if (knows && !agent->knows)
         check_vouched(agent);
-        agent->first_promise = promised;
-    }
+    agent->knows = knows;
 }
 
 static bool
@@ -448,6 +460,8 @@ judge_send(struct agent *agent, const struct cairn_message *message)
             fail("R1: agent %u promises %llx after %llx", agent->number, epoch,
                  (unsigned long long)agent->said_promised);
         agent->said_promised = epoch;
+        *(agent->knows ? &promises_of(epoch)->knew : &promises_of(epoch)->forgot) |=
+            1u << agent->number;
         break;
     case CAIRN_MSG_REPORT:
         if (message->as.report.reason == CAIRN_ABORT_DAMAGED && !world->was_damaged)

@@ -54,6 +54,9 @@ static const struct setup worlds[] = {
     {"memory and damage", 3, 1, .faults = {[FAULT_MEMORY] = 1, [FAULT_DAMAGE] = 1}},
     {"memory and cut", 3, 1, .faults = {[FAULT_MEMORY] = 1, [FAULT_CUT] = 1}},
     {"long and restart", 3, 1, .faults = {[FAULT_LONG] = 1, [FAULT_RESTART] = 1}},
+    {"fresh", 3, 1, .faults = {[FAULT_FRESH] = 1}},
+    {"split and fresh, a spare", 3, 1, .spares = 1,
+     .faults = {[FAULT_SPLIT] = 1, [FAULT_FRESH] = 1}},
     {"run of four", 4, 1, .late = 0},
     {"crash of four", 4, 1, .faults = {[FAULT_CRASH] = 1}},
     {"memory of four", 4, 1, .faults = {[FAULT_MEMORY] = 1}},
@@ -63,6 +66,8 @@ static const struct setup worlds[] = {
     {"crash of two and two", 4, 2, .faults = {[FAULT_CRASH] = 1}},
     {"break of two and two", 4, 2, .faults = {[FAULT_BREAK] = 1}},
     {"damage of two and two", 4, 2, .faults = {[FAULT_DAMAGE] = 1}},
+    {"disk of five", 5, 2, .faults = {[FAULT_DISK] = 1}},
+    {"disk and crash of five", 5, 2, .spares = 3, .faults = {[FAULT_DISK] = 1, [FAULT_CRASH] = 1}},
 };
 
 enum { WORLD_COUNT = sizeof worlds / sizeof worlds[0] };
@@ -97,6 +102,7 @@ static const char *const bug_names[BUG_LAST] = {
     [BUG_KEY_OF_NODES] = "key of nodes",
     [BUG_LEADER_LEFT] = "leader left",
     [BUG_PLACE_WRITTEN] = "place written",
+    [BUG_KNOWS_EARLY] = "knows early",
 };
 
 struct arguments {
@@ -112,7 +118,7 @@ struct arguments {
 static void
 print_result(const char *name, const struct search_result *result)
 {
-    printf("%-20s %9llu states %10llu events, depth %4llu, %s%u deviations, %.1f s%s\n", name,
+    printf("%-24s %9llu states %10llu events, depth %4llu, %s%u deviations, %.1f s%s\n", name,
            (unsigned long long)result->states, (unsigned long long)result->events,
            (unsigned long long)result->depth_max,
            result->complete ? "whole, at most " : "all schedules with at most ", result->bound,
@@ -165,6 +171,7 @@ explore_worlds(const struct arguments *arguments)
 static const char *const shown_in[BUG_LAST] = {
     [BUG_ACCEPT_OLD_EPOCH] = "stop",
     [BUG_FORGET_PROMISE] = "disk and long",
+    [BUG_KNOWS_EARLY] = "disk of five",
 };
 
 /* How a bug is hunted: in every world, ever longer and with ever more deviations; or

@@ -29,6 +29,8 @@
  */
 #include "tests/explore/explore.h"
 
+#include "base/bitset.h"
+
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -240,7 +242,7 @@ deviations(const struct event *events, uint32_t count, struct event *out)
         if (same || soon)
             out[total++] = events[i];
     }
-    if (source < SOURCES && !(world->stalled >> source & 1))
+    if (source < SOURCES && !cairn_bitset_has(world->stalled, source))
         out[total++] = (struct event){.kind = E_STALL, .a = (uint8_t)source};
     return total;
 }
@@ -347,13 +349,13 @@ is_running(void)
     struct cairn_core_view view;
 
     for (uint32_t a = 0; a < world->setup.agents; a++) {
-        if (!agents[a]->core)
+        if (!agents[a]->core || !has_rank(a))
             continue;
         agent_view(agents[a], &view);
         if (view.run == 0)
             return false;
     }
-    return true;
+    return world->launched;
 }
 
 /* The state that the search begins with. */

@@ -24,25 +24,27 @@ trainer_manifest(uint32_t agent, struct cairn_generation_id generation, const ui
                  uint64_t blocks, uint8_t **bytes, size_t *len)
 {
     uint64_t copy[SHARD_BLOCKS] = {0};
-    struct cairn_manifest_rank rank = {
-        .rank = agent, .world = world->setup.agents, .region_bytes = blocks * CAIRN_BLOCK_BYTES};
+    uint32_t rank = (uint32_t)__builtin_popcount(world->ranks & ((1u << agent) - 1));
+    uint32_t count = (uint32_t)__builtin_popcount(world->ranks);
+    struct cairn_manifest_rank place = {
+        .rank = rank, .world = count, .region_bytes = blocks * CAIRN_BLOCK_BYTES};
     struct cairn_manifest_entry entry = {
         .slice = {.name = "w",
                   .dtype = CAIRN_U8,
                   .kind = CAIRN_PARAM,
                   .dims = 1,
-                  .shape = {world->setup.agents},
-                  .offset = {world->setup.untiled && agent == 1 ? 0 : agent},
+                  .shape = {count},
+                  .offset = {world->setup.untiled && rank == 1 ? 0 : rank},
                   .extent = {1},
                   .device = -1,
                   .replica_count = 1},
-        .rank = agent};
+        .rank = rank};
     struct cairn_manifest manifest = {.job_id = 1,
                                       .generation = generation,
-                                      .container = agent,
-                                      .container_count = world->setup.agents,
+                                      .container = rank,
+                                      .container_count = count,
                                       .container_bytes = blocks * CAIRN_BLOCK_BYTES,
-                                      .ranks = &rank,
+                                      .ranks = &place,
                                       .rank_count = 1,
                                       .entries = &entry,
                                       .entry_count = 1,
@@ -89,7 +91,7 @@ trainer_register(uint32_t a)
                           SHARD_BLOCKS, &bytes, &len))
         fail("a manifest cannot be packed");
     event.as.ranks = (struct cairn_event_ranks){.ranks = 1,
-                                                .world = world->setup.agents,
+                                                .world = (uint32_t)__builtin_popcount(world->ranks),
                                                 .blocks = SHARD_BLOCKS,
                                                 .launch = world->life,
                                                 .manifest = bytes,
@@ -106,7 +108,7 @@ trainer_may_begin(uint32_t a)
     if (!world->launched || !trainer->alive || trainer->phase != PHASE_IDLE)
         return false;
     for (uint32_t b = 0; b < world->setup.agents; b++)
-        if (!world->trainers[b].alive || world->trainers[b].step < trainer->step)
+        if (has_rank(b) && (!world->trainers[b].alive || world->trainers[b].step < trainer->step))
             return false;
     return true;
 }
@@ -220,10 +222,16 @@ trainer_agent_died(uint32_t a)
 /* ---- all of them ---- */
 
 bool
+has_rank(uint32_t a)
+{
+    return world->ranks >> a & 1;
+}
+
+bool
 gang_is_broken(void)
 {
     for (uint32_t a = 0; world->launched && a < world->setup.agents; a++)
-        if (!world->trainers[a].alive)
+        if (has_rank(a) && !world->trainers[a].alive)
             return true;
     return false;
 }
@@ -242,24 +250,38 @@ gang_kill(void)
     }
 }
 
-/* The newest epoch that an agent is in; all agents that run must be in it. */
+/* Agents that get trainers in an epoch: all, or where there are spares its members. */
+static uint32_t
+ranks_of(const struct cairn_core_view *epoch)
+{
+    uint32_t set = 0;
+
+    for (uint32_t a = 0; a < world->setup.agents; a++)
+        if (world->setup.spares == 0 || cairn_roster_member_of(epoch->roster, a) != UINT32_MAX)
+            set |= 1u << a;
+    return set;
+}
+
+/* The newest epoch that an agent is in; all agents that run and get trainers must be in it. */
 static bool
 find_epoch(struct cairn_core_view *out)
 {
+    struct cairn_core_view view;
     bool all = true;
 
     out->active = 0;
     for (uint32_t a = 0; a < world->setup.agents; a++) {
-        struct cairn_core_view view;
-
         if (!agents[a]->core)
             continue;
         agent_view(agents[a], &view);
-        if (view.fenced || view.busy || view.active == 0 ||
-            (out->active != 0 && out->active != view.active))
-            all = false;
         if (view.active > out->active)
             *out = view;
+    }
+    for (uint32_t a = 0; a < world->setup.agents && out->active != 0; a++) {
+        if (!agents[a]->core || !(ranks_of(out) >> a & 1))
+            continue;
+        agent_view(agents[a], &view);
+        all &= !view.fenced && !view.busy && view.active == out->active;
     }
     return all && out->active != 0;
 }
@@ -285,6 +307,7 @@ gang_launch(void)
     world->life++;
     world->launched = true;
     world->gang_epoch = view.active;
+    world->ranks = ranks_of(&view);
     for (uint32_t a = 0; a < world->setup.agents; a++)
-        world->trainers[a] = (struct trainer){.alive = true, .step = step};
+        world->trainers[a] = (struct trainer){.alive = has_rank(a), .step = step};
 }

@@ -8,6 +8,8 @@
  */
 #include "tests/explore/explore.h"
 
+#include "base/bitset.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -55,6 +57,7 @@ world_open(const struct setup *setup)
     world = calloc(1, sizeof *world);
     world->setup = *setup;
     for (uint32_t a = 0; a < n; a++) {
+        world->spares[a] = a >= n - setup->spares;
         (void)arena_use(arena_number(a));
         agents[a] = calloc(1, sizeof *agents[a]);
         agent_init(agents[a], a);
@@ -70,6 +73,14 @@ world_open(const struct setup *setup)
 
 /* ---- events ---- */
 
+/* What can wait, and be chosen to wait: numbered by kind, then by agents. */
+enum {
+    SOURCE_ANSWERS = AGENTS_MAX * AGENTS_MAX * CHANNELS, /* after the messages */
+    SOURCE_SESSIONS = SOURCE_ANSWERS + AGENTS_MAX,
+    SOURCE_TRAINERS = SOURCE_SESSIONS + AGENTS_MAX * AGENTS_MAX
+};
+_Static_assert(SOURCE_TRAINERS + AGENTS_MAX <= SOURCES, "too few bits for what can wait");
+
 uint32_t
 event_source(struct event event)
 {
@@ -77,15 +88,15 @@ event_source(struct event event)
     case E_MESSAGE:
         return (event.a * (uint32_t)AGENTS_MAX + event.b) * CHANNELS + event.c;
     case E_ANSWER:
-        return 32u + event.a;
+        return SOURCE_ANSWERS + event.a;
     case E_UP:
     case E_DOWN:
-        return 36u + event.a * (uint32_t)AGENTS_MAX + event.b;
+        return SOURCE_SESSIONS + event.a * (uint32_t)AGENTS_MAX + event.b;
     case E_REGISTER:
     case E_COPY:
     case E_CAPTURED:
     case E_BEGIN:
-        return 52u + event.a;
+        return SOURCE_TRAINERS + event.a;
     default:
         return SOURCES;
     }
@@ -122,7 +133,7 @@ add(struct list *list, enum event_kind kind, uint32_t a, uint32_t b, uint32_t c)
 {
     struct event event = {(uint8_t)kind, (uint8_t)a, (uint8_t)b, (uint8_t)c};
     uint32_t source = event_source(event);
-    bool stalled = source < SOURCES && (world->stalled >> source & 1);
+    bool stalled = source < SOURCES && cairn_bitset_has(world->stalled, source);
 
     if (stalled == list->stalled && list->count < EVENTS_MAX)
         list->events[list->count++] = event;
@@ -184,7 +195,7 @@ add_steps(struct list *list)
 {
     for (uint32_t a = 0; a < world->setup.agents; a++)
         if ((!agents[a]->core || takes_events(a)) && trainer_may_begin(a) &&
-            world->steps < STEPS_PER_TICK * world->setup.agents)
+            world->steps < STEPS_PER_TICK * (uint32_t)__builtin_popcount(world->ranks))
             add(list, E_BEGIN, a, 0, 0);
 }
 
@@ -242,12 +253,19 @@ add_fault(struct event *out, uint32_t *count, enum fault kind, uint32_t a, uint3
         out[(*count)++] = (struct event){E_FAULT, (uint8_t)kind, (uint8_t)a, (uint8_t)b};
 }
 
+/* A tick is an event of every agent. */
+static bool
+is_next(struct event next, bool all, uint32_t a)
+{
+    return all || next.kind == E_TICK || event_agent(next) == a;
+}
+
 static bool
 is_near(struct event next, bool all, uint32_t a)
 {
     bool of_two = next.kind == E_MESSAGE || next.kind == E_UP || next.kind == E_DOWN;
 
-    return all || event_agent(next) == a || (of_two && next.b == a);
+    return is_next(next, all, a) || (of_two && next.b == a);
 }
 
 uint32_t
@@ -270,16 +288,17 @@ world_faults(struct event next, bool all, struct event *out)
                 if (left[FAULT_SPLIT])
                     add_fault(out, &count, FAULT_SPLIT, a, b);
             }
-        if (left[FAULT_RESTORE] && !world->op_pending && (all || event_agent(next) == a))
+        if (left[FAULT_RESTORE] && !world->op_pending && is_next(next, all, a))
             add_fault(out, &count, FAULT_RESTORE, a, 0);
-        if (left[FAULT_STOP] && !world->op_pending && world->launched &&
-            (all || event_agent(next) == a))
+        if (left[FAULT_STOP] && !world->op_pending && world->launched && is_next(next, all, a))
             add_fault(out, &count, FAULT_STOP, a, 0);
-        if (left[FAULT_PAUSE] && !agents[a]->paused && (all || event_agent(next) == a))
+        if (left[FAULT_PAUSE] && !agents[a]->paused && is_next(next, all, a))
             add_fault(out, &count, FAULT_PAUSE, a, 0);
         if (left[FAULT_CANCEL] && world->trainers[a].phase != PHASE_IDLE && event_agent(next) == a)
             add_fault(out, &count, FAULT_CANCEL, a, 0);
-        if (left[FAULT_SNAPSHOT] && (all || event_agent(next) == a))
+        if (left[FAULT_FRESH] && !world->op_pending && world->launched && is_next(next, all, a))
+            add_fault(out, &count, FAULT_FRESH, a, 0);
+        if (left[FAULT_SNAPSHOT] && is_next(next, all, a))
             add_fault(out, &count, FAULT_SNAPSHOT, a, 0);
     }
     if (left[FAULT_RESTART] && world->launched)
@@ -324,8 +343,9 @@ ask_operator(uint32_t a, enum cairn_operation operation)
 
     event.as.op =
         (struct cairn_event_operator){.operation = operation, .request = ++world->op_request};
-    if (operation == CAIRN_OP_RESTORE) {
+    if (operation != CAIRN_OP_SNAPSHOT) {
         world->op_pending = world->op_asked = true;
+        world->op_fresh = operation == CAIRN_OP_FRESH;
         world->op_agent = a;
     }
     agent_event(agents[a], &event, NULL);
@@ -383,6 +403,11 @@ apply_fault(struct event fault, struct event next)
         gang_kill();
         if (agents[a]->core)
             ask_operator(a, CAIRN_OP_RESTORE);
+        break;
+    case FAULT_FRESH:
+        gang_kill();
+        if (agents[a]->core)
+            ask_operator(a, CAIRN_OP_FRESH);
         break;
     case FAULT_PAUSE:
         agents[a]->paused = world->was_cut_off = true;
@@ -457,7 +482,7 @@ apply(struct event event)
         tick();
         break;
     case E_STALL:
-        world->stalled |= UINT64_C(1) << event.a;
+        cairn_bitset_add(world->stalled, event.a);
         return;
     case E_FAULT:
         break;
@@ -471,7 +496,7 @@ world_apply(struct event event, struct event next)
 
     (void)arena_use(arena_number(world->setup.agents));
     if (source < SOURCES)
-        world->stalled &= ~(UINT64_C(1) << source);
+        cairn_bitset_remove(world->stalled, source);
     if (event.kind == E_TICK && next.kind != E_TICK)
         world->was_cut_off = true; /* time passes while messages are on their way */
     if (event.kind == E_FAULT)
@@ -500,13 +525,15 @@ world_hash(void)
         hash = hash_mix(hash, (uint64_t)trainer->alive | (uint64_t)trainer->registered << 1 |
                                   (uint64_t)trainer->phase << 2 | trainer->step << 8);
     }
-    hash = hash_mix(hash, world->stalled);
+    for (uint32_t i = 0; i < SOURCES / 64; i++)
+        hash = hash_mix(hash, world->stalled[i]);
     hash = hash_mix(hash, (uint64_t)world->launched | (uint64_t)world->from_zero << 1 |
-                              (uint64_t)world->op_pending << 2 | (uint64_t)world->life << 8 |
-                              (uint64_t)world->ticks << 16 | (uint64_t)world->steps << 32 |
+                              (uint64_t)world->op_pending << 2 | (uint64_t)world->op_fresh << 3 |
+                              (uint64_t)world->life << 8 | (uint64_t)world->ticks << 16 |
+                              (uint64_t)world->steps << 32 |
                               (uint64_t)(world->commits > 2 ? 2 : world->commits) << 40 |
                               (uint64_t)(world->commits_since_fault > 0) << 48);
-    hash = hash_mix(hash, world->gang_epoch);
+    hash = hash_mix(hash, world->gang_epoch << 8 | world->ranks);
     for (uint32_t i = 0; i < FAULT_KINDS; i += 4)
         hash = hash_mix(
             hash, (uint64_t)world->setup.faults[i] | (uint64_t)world->setup.faults[i + 1] << 8 |
@@ -596,7 +623,8 @@ event_describe(struct event event, char *text, size_t bytes)
                                          "pause",
                                          "trainer cancels",
                                          "blocks damaged",
-                                         "operator asks for a generation"};
+                                         "operator asks for a generation",
+                                         "trainers die, operator begins with nothing"};
     char what[160] = "";
 
     switch ((enum event_kind)event.kind) {

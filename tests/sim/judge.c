@@ -18,6 +18,7 @@
  */
 #include "tests/sim/sim.h"
 
+#include "agent/core/epoch/record.h"
 #include "base/wire.h"
 #include "erasure/stripe.h"
 
@@ -444,6 +445,20 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
     }
 }
 
+/* R9: of two claims of one round, the later one was made without knowing of the earlier. */
+static void
+check_round(struct world *world, uint64_t epoch)
+{
+    for (uint32_t i = 0; i < world->epoch_count; i++) {
+        const struct epoch_seen *other = &world->epochs[i];
+
+        if (other->roster_hash && other->epoch != epoch &&
+            other->epoch >> EPOCH_CLAIMANT_BITS == epoch >> EPOCH_CLAIMANT_BITS)
+            judge_fail(world, VERDICT_OTHER, "epochs %llx and %llx of one round begin",
+                       (unsigned long long)other->epoch, (unsigned long long)epoch);
+    }
+}
+
 void
 judge_epoch(struct world *world, struct node *node, const struct shared *before,
             const struct cairn_action_store *store)
@@ -470,7 +485,9 @@ judge_epoch(struct world *world, struct node *node, const struct shared *before,
     if (view.active > world->newest_epoch)
         epoch_begins(world, node, &view);
     seen = judge_epoch_seen(world, view.active);
-    if (seen && seen->roster_hash && seen->roster_hash != roster_hash(view.roster))
+    if (seen && !seen->roster_hash)
+        check_round(world, view.active);
+    else if (seen && seen->roster_hash != roster_hash(view.roster))
         judge_fail(world, VERDICT_OTHER, "epoch %llx has two rosters",
                    (unsigned long long)view.active);
     if (seen)

@@ -37,6 +37,7 @@ enum cairn_planted_bug {
     BUG_KEY_OF_NODES,       /* tags have one key for all sessions of two agents */
     BUG_LEADER_LEFT,        /* a session with the leader or the group may end for want of use */
     BUG_PLACE_WRITTEN,      /* a payload may arrive in place of blocks that a repair has compared */
+    BUG_KNOWS_EARLY,        /* who forgot its promises knows them from its next promise on */
     BUG_LAST
 };
 

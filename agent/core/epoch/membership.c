@@ -163,7 +163,7 @@ membership_claim(struct env *env, struct membership *membership, struct peers *p
 
     if (!err) {
         membership->promised = message->epoch;
-        membership->knows = true;
+        membership->knows |= CAIRN_PLANTED(env, BUG_KNOWS_EARLY) && membership->record.epoch != 0;
         cairn_roster_drop(membership->promised_roster);
         membership->promised_roster = cairn_roster_hold(record.roster);
         membership_store(env);
@@ -208,6 +208,8 @@ membership_activate(struct env *env, struct membership *membership,
     restart = record.restart_epoch > membership->record.restart_epoch;
     record_fini(&membership->record);
     membership->record = record;
+    /* R10: half of the others have promised it too, and refuse what this agent has forgotten. */
+    membership->knows |= membership->promised == record.epoch;
     membership->promised = max_u64(membership->promised, record.epoch);
     if (membership->promised == record.epoch) {
         cairn_roster_drop(membership->promised_roster);

@@ -7,8 +7,8 @@
  *
  * An agent is blank when its memory is new, its stored epoch is gone, or a part's record is
  * damaged: it is not a member until an epoch admits it. If the stored epoch is gone, it does not
- * know what it promised (`knows` is false). Then the coordinator that asks it for a promise must
- * have heard enough others, who have met this incarnation (restore.c).
+ * know what it promised (`knows` is false) until an epoch begins that it has promised: enough
+ * others have promised that, too, and so have met this incarnation (R10, claim.h).
  */
 #ifndef CAIRN_AGENT_CORE_EPOCH_MEMBERSHIP_H
 #define CAIRN_AGENT_CORE_EPOCH_MEMBERSHIP_H

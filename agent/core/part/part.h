@@ -133,7 +133,7 @@ struct part {
 struct parts {
     struct part list[CAIRN_PARTS_MAX];
     uint64_t version; /* grows whenever a part becomes complete, a complete one goes, or an epoch
-                       * begins */
+                       * is promised or begins */
     bool pinned;      /* for a coordinator: nothing new is opened, and this is kept */
     struct cairn_generation_id pinned_generation; /* step 0: none */
 };

@@ -11,16 +11,18 @@ claim_ask(const struct env *env, struct restore *restore)
 {
     const struct inventory *inventories = restore->inventories;
     uint32_t n = env->options->agent_count, forgotten = 0, remember = 0, count = 0;
+    bool begins;
 
     for (uint32_t a = 0; a < n; a++) {
         forgotten += inventories[a].known && !inventories[a].self.knows;
         remember += inventories[a].known && inventories[a].self.knows;
     }
+    begins = forgotten > n / 2 && (restore_knows_all(restore) || !restore->request.by_itself);
     for (uint32_t a = 0; a < n; a++) {
         restore->parties[a].asked =
             inventories[a].known &&
-            (inventories[a].self.knows || CAIRN_PLANTED(env, BUG_FORGET_PROMISE) ||
-             forgotten > n / 2 || remember >= (n + 1) / 2);
+            (inventories[a].self.knows || CAIRN_PLANTED(env, BUG_FORGET_PROMISE) || begins ||
+             remember >= (n + 1) / 2);
         count += restore->parties[a].asked;
     }
     return count;

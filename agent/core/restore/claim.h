@@ -3,11 +3,11 @@
  * be asked to promise it.
  *
  * Every agent whose inventory is known gets the claim, and all of them must promise it. An agent
- * that forgot its promises may be asked only if no older claim can use what it forgot: half of all
- * agents, rounded up, remember theirs and have promised before it is asked (each older majority
- * includes one of them, and by its promise that one has met the new incarnation, or it had promised
- * the older claim and refuses this one), or a majority has forgotten, which is a first start.
- * Otherwise it is not asked and is missing from the majority.
+ * that forgot its promises may be asked only if no older claim can use what it forgot once this
+ * epoch begins: half of all agents, rounded up, remember theirs and must promise, too (each older
+ * majority includes one of them, and by its promise that one has met the new incarnation, or it had
+ * promised the older claim and refuses this one), or a majority has forgotten, which is a first
+ * start. Otherwise it is not asked and is missing from the majority.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_CLAIM_H
 #define CAIRN_AGENT_CORE_RESTORE_CLAIM_H

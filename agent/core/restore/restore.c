@@ -181,30 +181,14 @@ waits_for(const struct restore *restore, uint32_t agent)
     return restore->parties[agent].asked && !restore->parties[agent].answered;
 }
 
-/*
- * Who may be asked now. This agent stores its promise before others hear of the claim (R1). Those
- * that remember their promises come before those that forgot them: the claim tells them that the
- * others have begun again, and they then refuse an older claim that counts on what was forgotten
- * (R9, R10).
- */
-static uint32_t
-turn_of(const struct env *env, const struct restore *restore, uint32_t agent)
+/* True if an agent may be asked now: this one stores its promise before others hear of the claim
+ * (R1). */
+static bool
+is_its_turn(const struct env *env, const struct restore *restore, uint32_t agent)
 {
-    if (restore->state != RESTORE_CLAIMING || agent == env->options->self)
-        return 0;
-    return restore->inventories[agent].self.knows ? 1 : 2;
-}
-
-/* The turn of those that have not answered. */
-static uint32_t
-turn_now(const struct env *env, const struct restore *restore)
-{
-    uint32_t turn = 2;
-
-    for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (waits_for(restore, a))
-            turn = (uint32_t)min_u64(turn, turn_of(env, restore, a));
-    return turn;
+    return waits_for(restore, agent) &&
+           (restore->state != RESTORE_CLAIMING || agent == env->options->self ||
+            !waits_for(restore, env->options->self));
 }
 
 static void
@@ -236,10 +220,8 @@ send(struct env *env, struct restore *restore, uint32_t agent)
 static void
 send_all(struct env *env, struct restore *restore)
 {
-    uint32_t turn = turn_now(env, restore);
-
     for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (waits_for(restore, a) && turn_of(env, restore, a) == turn)
+        if (is_its_turn(env, restore, a))
             send(env, restore, a);
 }
 
@@ -319,7 +301,6 @@ static void
 take_promise(struct env *env, struct restore *restore, const struct cairn_message *message)
 {
     const struct cairn_message_promise *promise = &message->as.promise;
-    uint32_t turn = turn_now(env, restore);
     char text[160];
 
     if (restore->state != RESTORE_CLAIMING || message->epoch != restore->claimed ||
@@ -333,7 +314,7 @@ take_promise(struct env *env, struct restore *restore, const struct cairn_messag
         return;
     }
     restore->parties[message->from].answered = true;
-    if (turn_now(env, restore) > turn)
+    if (message->from == env->options->self)
         send_all(env, restore);
     if (!waits(restore))
         activate(env, restore); /* who misses it gets the record from any POSITION */
@@ -808,7 +789,7 @@ restore_peer_up(struct env *env, struct restore *restore, uint32_t agent)
 {
 
     if (!restore_is_idle(restore) && restore->state != RESTORE_REBUILDING &&
-        waits_for(restore, agent) && turn_of(env, restore, agent) == turn_now(env, restore))
+        is_its_turn(env, restore, agent))
         send(env, restore, agent);
 }
 

@@ -14,8 +14,7 @@
  * epoch begins.
  *
  * A claim names what the agents were when they were prepared (R9), and counts the parts that were
- * rebuilt since. What changed otherwise makes an agent refuse it. Agents that forgot their promises
- * are asked last: those that promised before know of them (R10).
+ * rebuilt since. What changed otherwise makes an agent refuse it.
  *
  * Good news is acted on at once. Bad news (something is lost, or must come from files) is believed
  * only when all agents have answered, or have had time to. A restore that no operator asked for

@@ -829,6 +829,32 @@ a_fresh_epoch_begins_with_nothing(void **unused)
     assert_int_equal(job.nodes[2].committed.step, 1);
 }
 
+/* R9: two coordinators cannot reach each other, and have asked all others before either claims. An
+ * agent that has promised one of the claims refuses the other, though its number is higher: the
+ * first epoch may have begun, and its members may have committed since. */
+static void
+a_promise_voids_what_was_asked_before(void **unused)
+{
+    attach_all(5);
+    step_all(1);
+    unlink_agents(0, 1);
+    operate(0, CAIRN_OP_FRESH);
+    operate(1, CAIRN_OP_FRESH);
+    for (uint32_t s = 0; s < 60; s++) {
+        job.now_ns += second_ns;
+        for (uint32_t a = 0; a < job.count; a++)
+            give(a, &(struct cairn_event){.type = CAIRN_EVENT_TICK});
+        while (job.head != job.tail) {
+            uint64_t first = view_of(0).active, second = view_of(1).active;
+
+            assert_true(first == second || first >> 16 != second >> 16);
+            deliver_one();
+        }
+    }
+    assert_true(job.nodes[0].replied && job.nodes[1].replied);
+    assert_true(view_of(0).active >> 16 > 1);
+}
+
 /* Heartbeats, the group and the leader need sessions, on both sides; a coordinator needs all. */
 static void
 a_session_without_use_may_end(void **unused)
@@ -875,6 +901,7 @@ main(void)
         TEST(a_repeated_report_changes_nothing),
         TEST(nobody_is_done_with_what_a_later_run_aborts),
         TEST(a_fresh_epoch_begins_with_nothing),
+        TEST(a_promise_voids_what_was_asked_before),
         cmocka_unit_test_setup_teardown(a_session_without_use_may_end, eight_agents, teardown),
     };
 

@@ -190,6 +190,24 @@ an_epoch_admits_the_start_that_its_coordinator_saw(void **unused)
     assert_true(membership_acts(&membership));
 }
 
+/* R10: enough others have promised an epoch that begins. A promise alone, or an epoch that others
+ * have promised without this agent, does not tell it what it forgot. */
+static void
+an_epoch_that_was_promised_ends_forgetting(void **unused)
+{
+    struct record record;
+
+    assert_false(membership.knows);
+    make_record(&record, epoch_of(1, COORDINATOR));
+    (void)give(CAIRN_MSG_ACTIVATE, COORDINATOR, &record, 0);
+    assert_false(membership.knows);
+    assert_int_equal(claim(epoch_of(2, COORDINATOR), COORDINATOR), CAIRN_OK);
+    assert_false(membership.knows);
+    make_record(&record, epoch_of(2, COORDINATOR));
+    (void)give(CAIRN_MSG_ACTIVATE, 3, &record, 0);
+    assert_true(membership.knows);
+}
+
 static void
 what_is_stored_comes_back(void **unused)
 {
@@ -197,6 +215,7 @@ what_is_stored_comes_back(void **unused)
     struct record record;
     struct cairn_bytes stored;
 
+    assert_int_equal(claim(epoch_of(1, COORDINATOR), COORDINATOR), CAIRN_OK);
     make_record(&record, epoch_of(1, COORDINATOR));
     (void)give(CAIRN_MSG_ACTIVATE, COORDINATOR, &record, 0);
     assert_int_equal(claim(epoch_of(2, 3), 3), CAIRN_OK);
@@ -231,6 +250,7 @@ main(void)
         TEST(claims_that_do_not_match_what_is_known_are_refused),
         TEST(a_promise_meets_those_that_are_named),
         TEST(an_epoch_admits_the_start_that_its_coordinator_saw),
+        TEST(an_epoch_that_was_promised_ends_forgetting),
         TEST(what_is_stored_comes_back),
     };
 

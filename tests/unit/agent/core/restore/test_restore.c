@@ -171,19 +171,6 @@ rebuild(uint32_t a, const struct cairn_message *message)
     collect(a, &env);
 }
 
-/* R10: those that know their promises have promised this epoch before one that forgot is asked. */
-static bool
-remembering_promised(const struct cairn_message *claim)
-{
-    const struct restore *restore = &agents[claim->from].restore;
-
-    for (uint32_t a = 0; a < AGENTS; a++)
-        if (restore->inventories[a].self.knows && restore->parties[a].asked &&
-            agents[a].membership.promised < claim->epoch)
-            return false;
-    return true;
-}
-
 static void
 deliver(const struct cairn_message *message)
 {
@@ -191,6 +178,7 @@ deliver(const struct cairn_message *message)
     struct agent *agent = &agents[a];
     struct env env = env_of(a);
     struct inventory_self self = self_of(a);
+    bool knew;
 
     if (hook && message->kind == hook_kind) {
         void (*now)(void) = hook;
@@ -211,9 +199,10 @@ deliver(const struct cairn_message *message)
     case CAIRN_MSG_CLAIM: /* R1: the claimant itself has stored the number */
         assert_true(message->from == a ||
                     agents[message->from].membership.promised == message->epoch);
-        assert_true(agent->membership.knows || message->from == a || remembering_promised(message));
+        knew = agent->membership.knows;
         (void)membership_claim(&env, &agent->membership, &agent->peers, agent->parts.version,
                                message);
+        assert_int_equal(agent->membership.knows, knew); /* R10: not before the epoch begins */
         break;
     case CAIRN_MSG_ACTIVATE:
         if (membership_activate(&env, &agent->membership, message) == ACTIVATION_NONE)
@@ -611,12 +600,45 @@ forgotten_promises(void **unused)
     assert_epoch(0x20000, g1, false);
     for (uint32_t a = 0; a < 4; a++)
         assert_true(agents[a].peers.list[4].incarnation == 9);
+    for (uint32_t a = 0; a < AGENTS; a++)
+        assert_true(agents[a].membership.knows);
     done(NULL);
     start(false); /* two remember, two forgot, one is silent: nobody can tell */
     for (uint32_t a = 3; a < AGENTS; a++)
         agents[a].membership.knows = false;
     kill_agent(2);
     begin(0, CAIRN_OP_RESTORE, true);
+    (void)run(0);
+    assert_int_equal(outcome_of(0)->err, CAIRN_AGAIN);
+    assert_int_equal(claims_sent, 0);
+    assert_non_null(strstr(outcome_of(0)->text, "only 2 of the job's 5 agents can promise"));
+}
+
+static void
+promise_elsewhere_1(void)
+{
+    agents[1].membership.promised = 0x90003;
+}
+
+/* An agent that forgot its promises coordinates its own repair, and one of those that remember
+ * refuses: it may have promised, with what the coordinator forgot, another epoch. So the
+ * coordinator's own promise proves nothing, and it is missing from the next majority. */
+static void
+a_promise_alone_proves_nothing(void **unused)
+{
+    start(false);
+    agents[4].membership.knows = false;
+    hook_kind = CAIRN_MSG_CLAIM;
+    hook = promise_elsewhere_1;
+    begin(4, CAIRN_OP_RESTORE, true);
+    (void)run(4);
+    assert_int_equal(outcome_of(4)->err, CAIRN_AGAIN);
+    assert_int_equal(agents[4].membership.promised, 0x20004);
+    assert_false(agents[4].membership.knows);
+    kill_agent(1);
+    kill_agent(2);
+    claims_sent = 0;
+    begin(0, CAIRN_OP_RESTORE, false);
     (void)run(0);
     assert_int_equal(outcome_of(0)->err, CAIRN_AGAIN);
     assert_int_equal(claims_sent, 0);
@@ -1090,6 +1112,7 @@ main(void)
         CASE(a_blank_agent_comes_back),
         CASE(the_first_epoch),
         CASE(forgotten_promises),
+        CASE(a_promise_alone_proves_nothing),
         CASE(wedged),
         CASE(wedged_later),
         CASE(deaths_on_the_way),
