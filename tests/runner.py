@@ -664,6 +664,9 @@ def install_apps():
     if status != 0:
         shutil.rmtree(venv, ignore_errors=True)
         return "no build/venv-apps: " + (output.strip().splitlines() or ["?"])[-1]
+    # One for CUDA beside a torch for the CPU cannot be imported, and neither can what looks for it.
+    if run([install[0], "-c", "import torchvision"], 120)[0] != 0:
+        run([install[0], "-m", "pip", "uninstall", "-q", "-y", "torchvision"], 120)
     open(marker, "w").close()
     return None
 
