@@ -38,8 +38,8 @@ static const char examples[] =
     "  cairn demo --kill trainer:2@20         # lose a trainer: rebuild nothing\n"
     "  cairn demo --kill agent:2@20           # lose an agent: training goes on\n"
     "  cairn demo --kill 0,1,2@30 --spill 10  # lose too many: restore from files\n"
-    "  cairn demo --slow 4:2@20-120 --steps 240   # a slow device: shares and layers move\n"
-    "  cairn demo --slow 4:2@20-120 --steps 240 --kill trainer:5@vote   # and one dies in it\n";
+    "  cairn demo --slow 4:2@20-120 --steps 240   # a slow device: work moves off\n"
+    "  cairn demo --slow 4:2@20-120 --steps 240 --kill trainer:5@vote\n";
 
 static bool
 read_number(const char **at, uint64_t max, uint64_t *out)
