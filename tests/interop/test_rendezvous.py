@@ -302,6 +302,7 @@ def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
         worker = next(pid for pid in harness.pids_with(TRAINER, log) if os.getsid(pid) == pid)
         os.kill(worker, signal.SIGKILL)
         harness.wait_for("they restart", lambda: len(lines("begins")) == 4)
+        assert all(int(each[3]) > 0 for each in lines("begins")[2:]), said()
         last = step() + 50
         end_after(log, last)
         for launcher in launchers:
