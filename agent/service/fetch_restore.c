@@ -126,14 +126,6 @@ restore(struct cairn_agent *agent, struct session *session, uint32_t request)
         refuse_restore(agent, session, request, CAIRN_AGAIN, "a restore of the job is under way");
         return;
     }
-    /* It hears of no commits, so what it knows may be older than what the other ranks restore.
-     * Members change once all ranks have registered, so one that has not would wait for ever. */
-    if (session->registered && view.roster && view.self_member == UINT32_MAX) {
-        refuse_restore(agent, session, request, CAIRN_AGAIN,
-                       "this node takes no part in the job's snapshots, until all ranks have "
-                       "registered");
-        return;
-    }
     if (view.ready.step == 0) {
         refuse_restore(agent, session, request, CAIRN_NOT_FOUND, "no generation is held ready");
         return;
