@@ -691,8 +691,8 @@ void node_start(struct world *world, struct node *node);
 void node_start_later(struct world *world, const struct node *node, uint64_t after_ns);
 void node_crash_agent(struct world *world, struct node *node);
 void node_crash(struct world *world, struct node *node, bool disk_too);
-/* A payload arrives in its place, if it has one: its first payload_len bytes. Its message may still
- * come. */
+/* Writes the first payload_len bytes of a message's payload to the place that the core names, if it
+ * names one. The message itself may come later, or never. */
 void node_place(struct world *world, struct node *node, const struct cairn_message *message,
                 const uint8_t *payload, uint32_t payload_len);
 void node_event(struct world *world, struct node *node, struct cairn_event *event,

@@ -216,8 +216,9 @@ is_open(const struct env *env, const struct run *run)
 
 /*
  * Why a rank that waits cannot have its step; 0: it can, or it holds its last step until it can.
- * What is refused when a rank begins its first step may be a mixture of layouts, while other ranks
- * still have to register: it is told at the next step, which no rank begins before all have.
+ * While a rank begins its first step other ranks may be registering, and what is refused then may
+ * mix old and new layouts. So a rank hears of a refusal at its second step, when all have
+ * registered.
  */
 static enum cairn_skip
 why_not(const struct env *env, struct run *run, uint32_t r)
