@@ -246,8 +246,9 @@ def test_a_standby_takes_over_and_two_nodes_go_on(job, tmp_path):
 
 def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
     """The first round takes a spare, since a regular node comes after the last call. An agent dies
-    while its node trains on; then a worker dies; then the job ends, also for a standby that does
-    not run under `cairn run`."""
+    while its node trains on; then a worker dies, before the launcher beside the new agent has left
+    its note there: so the round takes the standby, whose agent is not a member, and resumes. Then
+    the job ends, also for the standby, which does not run under `cairn run`."""
     harness.build()
     cluster = harness.Cluster(3, 1, state="1MiB")
     for node in range(3):
@@ -298,11 +299,22 @@ def test_a_healthy_job_is_left_alone_and_ends_everywhere(tmp_path):
         harness.wait_for("training goes on", lambda: step() > mark + 15)
         assert 0 not in nodes_with_parked()
         assert [each[4] for each in lines("begins")] == ["127.0.0.2"] * 2
+        late = [
+            pid
+            for pid in harness.pids_with("torch.distributed.run", log)
+            if f"CAIRN_AGENT={cluster.socket(2)}" in harness.text_of(f"/proc/{pid}/environ")
+        ]
+        assert late
+        for pid in late:
+            os.kill(pid, signal.SIGSTOP)
         cluster.start(2)
         worker = next(pid for pid in harness.pids_with(TRAINER, log) if os.getsid(pid) == pid)
         os.kill(worker, signal.SIGKILL)
         harness.wait_for("they restart", lambda: len(lines("begins")) == 4)
         assert all(int(each[3]) > 0 for each in lines("begins")[2:]), said()
+        assert "rank 1 on node 1" in said()
+        for pid in late:
+            os.kill(pid, signal.SIGCONT)
         last = step() + 50
         end_after(log, last)
         for launcher in launchers:
