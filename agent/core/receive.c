@@ -187,7 +187,8 @@ take_claim(struct cairn_core *core, const struct cairn_message *message)
     if (!membership_claim(&core->env, &core->membership, &core->peers, core->parts.version,
                           message))
         return;
-    if (!CAIRN_PLANTED(&core->env, BUG_PROMISE_TWICE))
+    if (!CAIRN_PLANTED(&core->env, BUG_PROMISE_TWICE) &&
+        !CAIRN_PLANTED(&core->env, BUG_CLAIM_OUTLIVES))
         core->parts.version++; /* R9: who has asked before does not know of this epoch */
     repair_stop(&core->env, &core->repair); /* what is open in the old epoch ends */
 }

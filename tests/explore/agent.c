@@ -461,11 +461,10 @@ do_reply(const struct agent *agent, const struct cairn_action_reply *reply)
 {
     say("agent %u replies: %s, step %llu: %s", agent->number, cairn_err_text(reply->err),
         (unsigned long long)reply->generation.step, reply->text ? reply->text : "");
-    if (world->op_request != reply->request)
-        return;
-    if (!world->op_pending && reply->err != CAIRN_OK)
+    if (world->op_pending[agent->number] == reply->request)
+        world->op_pending[agent->number] = 0;
+    else if (world->op_request == reply->request && reply->err != CAIRN_OK)
         world->setup.faults[FAULT_SNAPSHOT]++; /* the operator will ask again */
-    world->op_pending = false;
 }
 
 /* False: the process dies here. */

@@ -250,11 +250,11 @@ struct world {
     uint32_t ranks;      /* agents with trainers, as a set */
     uint64_t start_step; /* where the next launch begins, if from_zero */
     bool from_zero;
-    bool op_pending;
-    bool op_asked; /* ever */
-    bool op_fresh; /* what is held is given up when the fresh epoch begins */
-    uint32_t op_agent;
-    uint64_t op_request;
+    uint64_t op_pending[AGENTS_MAX]; /* request of the operator who waits for it; 0: none */
+    bool op_asked;                   /* ever */
+    bool op_fresh; /* what is held is given up when the epoch of fresh_agent begins */
+    uint32_t fresh_agent;
+    uint64_t op_request; /* the newest */
     /* time and goals */
     uint32_t idle_ticks; /* since the last event other than a tick */
     uint32_t ticks;      /* since the last fault */
@@ -366,6 +366,8 @@ uint64_t core_fingerprint(const struct cairn_core *core);
 void core_describe(const struct cairn_core *core, char *text, size_t bytes);
 
 /* ---- world.c ---- */
+/* True if an operator waits for the answer to a restore. */
+bool operator_waits(void);
 void world_open(const struct setup *setup);
 /* The possible events, the default one first; faults are not among them. */
 uint32_t world_events(struct event *out);

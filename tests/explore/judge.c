@@ -347,7 +347,7 @@ judge_activated(struct agent *agent, const struct cairn_action_activated *activa
         (unsigned long long)ready.step);
     world->kept_epoch = view.active;
     world->epoch_ready = ready;
-    if (world->op_fresh && ready.step == 0 && epoch_claimant(view.active) == world->op_agent)
+    if (world->op_fresh && ready.step == 0 && epoch_claimant(view.active) == world->fresh_agent)
         world->kept = ready;
     if (cairn_generation_id_compare(ready, world->kept) < 0)
         fail("R9: epoch %llx begins with step %llu, and step %llu is committed",

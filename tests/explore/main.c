@@ -103,6 +103,7 @@ static const char *const bug_names[BUG_LAST] = {
     [BUG_LEADER_LEFT] = "leader left",
     [BUG_PLACE_WRITTEN] = "place written",
     [BUG_KNOWS_EARLY] = "knows early",
+    [BUG_CLAIM_OUTLIVES] = "claim outlives",
 };
 
 struct arguments {
@@ -172,6 +173,7 @@ static const char *const shown_in[BUG_LAST] = {
     [BUG_ACCEPT_OLD_EPOCH] = "stop",
     [BUG_FORGET_PROMISE] = "disk and long",
     [BUG_KNOWS_EARLY] = "disk of five",
+    [BUG_CLAIM_OUTLIVES] = "two restores",
 };
 
 /* How a bug is hunted: in every world, ever longer and with ever more deviations; or

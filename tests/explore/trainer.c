@@ -215,8 +215,7 @@ trainer_agent_died(uint32_t a)
 {
     world->trainers[a].registered = false;
     world->trainers[a].phase = PHASE_IDLE;
-    if (world->op_pending && world->op_agent == a)
-        world->op_pending = false;
+    world->op_pending[a] = 0;
 }
 
 /* ---- all of them ---- */
@@ -291,7 +290,7 @@ gang_may_launch(void)
 {
     struct cairn_core_view view;
 
-    return !world->launched && !world->op_pending && find_epoch(&view);
+    return !world->launched && !operator_waits() && find_epoch(&view);
 }
 
 void

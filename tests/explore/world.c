@@ -139,6 +139,15 @@ add(struct list *list, enum event_kind kind, uint32_t a, uint32_t b, uint32_t c)
         list->events[list->count++] = event;
 }
 
+bool
+operator_waits(void)
+{
+    for (uint32_t a = 0; a < world->setup.agents; a++)
+        if (world->op_pending[a] != 0)
+            return true;
+    return false;
+}
+
 static bool
 takes_events(uint32_t a)
 {
@@ -288,15 +297,15 @@ world_faults(struct event next, bool all, struct event *out)
                 if (left[FAULT_SPLIT])
                     add_fault(out, &count, FAULT_SPLIT, a, b);
             }
-        if (left[FAULT_RESTORE] && !world->op_pending && is_next(next, all, a))
+        if (left[FAULT_RESTORE] && !world->op_pending[a] && is_next(next, all, a))
             add_fault(out, &count, FAULT_RESTORE, a, 0);
-        if (left[FAULT_STOP] && !world->op_pending && world->launched && is_next(next, all, a))
+        if (left[FAULT_STOP] && !operator_waits() && world->launched && is_next(next, all, a))
             add_fault(out, &count, FAULT_STOP, a, 0);
         if (left[FAULT_PAUSE] && !agents[a]->paused && is_next(next, all, a))
             add_fault(out, &count, FAULT_PAUSE, a, 0);
         if (left[FAULT_CANCEL] && world->trainers[a].phase != PHASE_IDLE && event_agent(next) == a)
             add_fault(out, &count, FAULT_CANCEL, a, 0);
-        if (left[FAULT_FRESH] && !world->op_pending && world->launched && is_next(next, all, a))
+        if (left[FAULT_FRESH] && !operator_waits() && world->launched && is_next(next, all, a))
             add_fault(out, &count, FAULT_FRESH, a, 0);
         if (left[FAULT_SNAPSHOT] && is_next(next, all, a))
             add_fault(out, &count, FAULT_SNAPSHOT, a, 0);
@@ -344,9 +353,10 @@ ask_operator(uint32_t a, enum cairn_operation operation)
     event.as.op =
         (struct cairn_event_operator){.operation = operation, .request = ++world->op_request};
     if (operation != CAIRN_OP_SNAPSHOT) {
-        world->op_pending = world->op_asked = true;
+        world->op_pending[a] = world->op_request;
+        world->op_asked = true;
         world->op_fresh = operation == CAIRN_OP_FRESH;
-        world->op_agent = a;
+        world->fresh_agent = a;
     }
     agent_event(agents[a], &event, NULL);
 }
@@ -523,14 +533,14 @@ world_hash(void)
 
         hash = hash_mix(hash, agent_hash(agents[a]));
         hash = hash_mix(hash, (uint64_t)trainer->alive | (uint64_t)trainer->registered << 1 |
-                                  (uint64_t)trainer->phase << 2 | trainer->step << 8);
+                                  (uint64_t)trainer->phase << 2 |
+                                  (uint64_t)(world->op_pending[a] != 0) << 7 | trainer->step << 8);
     }
     for (uint32_t i = 0; i < SOURCES / 64; i++)
         hash = hash_mix(hash, world->stalled[i]);
     hash = hash_mix(hash, (uint64_t)world->launched | (uint64_t)world->from_zero << 1 |
-                              (uint64_t)world->op_pending << 2 | (uint64_t)world->op_fresh << 3 |
-                              (uint64_t)world->life << 8 | (uint64_t)world->ticks << 16 |
-                              (uint64_t)world->steps << 32 |
+                              (uint64_t)world->op_fresh << 3 | (uint64_t)world->life << 8 |
+                              (uint64_t)world->ticks << 16 | (uint64_t)world->steps << 32 |
                               (uint64_t)(world->commits > 2 ? 2 : world->commits) << 40 |
                               (uint64_t)(world->commits_since_fault > 0) << 48);
     hash = hash_mix(hash, world->gang_epoch << 8 | world->ranks);
@@ -557,7 +567,7 @@ has_faults(void)
 static bool
 is_quiet(struct event next)
 {
-    return (next.kind == E_BEGIN || next.kind == E_TICK) && !world->op_pending;
+    return (next.kind == E_BEGIN || next.kind == E_TICK) && !operator_waits();
 }
 
 static bool

@@ -205,7 +205,8 @@ static bool
 is_left_to_explorer(uint32_t bug)
 {
     return bug == BUG_ACCEPT_OLD_EPOCH || bug == BUG_HASTY_REBUILD || bug == BUG_FORGETFUL_MEMBER ||
-           bug == BUG_STALE_CLAIM || bug == BUG_FORGET_PROMISE || bug == BUG_KNOWS_EARLY;
+           bug == BUG_STALE_CLAIM || bug == BUG_FORGET_PROMISE || bug == BUG_KNOWS_EARLY ||
+           bug == BUG_CLAIM_OUTLIVES;
 }
 
 /* True when some schedule fails with the bug planted, and only then. */

@@ -38,6 +38,7 @@ enum cairn_planted_bug {
     BUG_LEADER_LEFT,        /* a session with the leader or the group may end for want of use */
     BUG_PLACE_WRITTEN,      /* a payload may arrive in place of blocks that a repair has compared */
     BUG_KNOWS_EARLY,        /* who forgot its promises knows them from its next promise on */
+    BUG_CLAIM_OUTLIVES,     /* a claim counts although another epoch was promised since */
     BUG_LAST
 };
 
