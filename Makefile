@@ -27,8 +27,9 @@ CPPFLAGS := -I. -Iinclude -D_GNU_SOURCE $(if $(SAN),,-U_FORTIFY_SOURCE -D_FORTIF
 CFLAGS  := -std=c11 $(OPTIMIZE) $(DEBUG) -fPIC -pthread -Wall -Wextra -Wshadow -Wconversion \
            -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 -Werror \
            -fstack-protector-strong $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all \
-           $(if $(findstring gcc,$(CC)),-Wno-format-truncation))
-LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack $(if $(SAN),-fsanitize=$(SAN))
+           $(if $(findstring gcc,$(CC)),-Wno-format-truncation),-ffunction-sections -fdata-sections)
+LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack \
+           $(if $(SAN),-fsanitize=$(SAN),-Wl,--gc-sections)
 
 # Debian 12 packages; `make deps` installs the missing ones. Only tests need the second list.
 PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml-dev libssl-dev \

@@ -125,24 +125,30 @@ def check_includes():
     return problems
 
 
+def symbols_of(binaries):
+    """[(kind, symbol)] of each object or program, as nm prints them: {path from the root: ...}."""
+    found = {path: [] for path in binaries}
+    command = ["nm", "-A", *binaries]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    for line in done.stdout.splitlines():
+        path, _, symbol = line.partition(":")
+        found[path].append(tuple(symbol.split()[-2:]))
+    return found
+
+
 def calls(build, module):
     """Which files of a module refer to symbols of others: {file: {file: [symbol]}}."""
     defined, wanted = {}, {}
-    for path in c_files():
-        if not path.endswith(".c") or path.split("/")[0] not in module:
-            continue
-        obj = os.path.join(ROOT, build, path[:-2] + ".o")
-        if not os.path.exists(obj):
-            continue
-        wanted[path] = set()
-        for line in subprocess.run(
-            ["nm", obj], capture_output=True, text=True, check=True
-        ).stdout.splitlines():
-            words = line.split()
-            if len(words) == 3 and words[1] in "TDBRV":
-                defined[words[2]] = path
-            elif len(words) == 2 and words[0] == "U":
-                wanted[path].add(words[1])
+    objects = {
+        os.path.join(build, path[:-2] + ".o"): path
+        for path in c_files()
+        if path.endswith(".c") and path.split("/")[0] in module
+    }
+    built = [obj for obj in objects if os.path.exists(os.path.join(ROOT, obj))]
+    for obj, symbols in symbols_of(built).items():
+        path = objects[obj]
+        wanted[path] = {symbol for kind, symbol in symbols if kind == "U"}
+        defined.update((symbol, path) for kind, symbol in symbols if kind in "TDBRV")
     graph = {}
     for path, symbols in wanted.items():
         graph[path] = collections.defaultdict(list)

@@ -42,7 +42,6 @@ LIMITS_S = {
     "test_measures": 450,
     "sim": 1800,
     "cppcheck": 900,
-    "unused": 900,
     "headers": 600,
     "layers": 900,
 }

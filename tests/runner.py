@@ -56,8 +56,8 @@ from programs import (
 
 JOBS = os.cpu_count() or 2
 # Longest first.
-GATES = ["unused", "cppcheck", "layers", "headers", "format-python", "format-c"]
-GATES += ["columns", "references", "suppressions", "fuzzers", "words"]
+GATES = ["cppcheck", "format-python", "headers", "references", "format-c", "layers", "unused"]
+GATES += ["words", "columns", "suppressions", "fuzzers"]
 # The suites that mostly run in the background come behind those that leave time for them.
 ORDER = ["unit", "fault", "gpu", "asan", "tsan", "style", "interop", "cluster", "sim", "fuzz"]
 # Programs in C, as patterns below tests/.
@@ -298,7 +298,7 @@ def plain_targets(suite):
     """What a suite needs of the plain build."""
     found = binaries(suite) if BUILDS.get(suite, ("",))[0] == PLAIN else []
     if suite == "style":
-        return PLAIN_TARGETS[suite] if chosen("layers") else []
+        return PLAIN_TARGETS[suite] if chosen("layers") or chosen("unused") else []
     if suite == "unit":
         return found + (PLAIN_TARGETS[suite] if python_programs(suite) or not CHOSEN else [])
     return found + (PLAIN_TARGETS.get(suite, []) if programs_of(suite) else [])

@@ -11,8 +11,8 @@
     tests/style.py words            PLAIN_FOLDERS have none of the words that slow a reader down
 
 Each prints one line per problem, `<file>:<line>: <what is wrong>; <what to do>`, and exits 1 when
-there are any. `unused` links the products in build/unused, cppcheck keeps its results in
-build/cppcheck: a second run only checks what has changed.
+there are any. cppcheck keeps its results in build/cppcheck: a second run only checks what has
+changed.
 """
 import fnmatch
 import glob
@@ -25,6 +25,7 @@ import sys
 import tokenize
 
 import fuzzing
+import layers
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 JOBS = str(os.cpu_count() or 2)
@@ -59,17 +60,9 @@ ONLY_TESTS = {
     "cairn_transport_hub_*": "tests connect and disturb transports of the backend `loop`",
     "gpt_stage_probabilities": "a test checks that attention looks only backwards",
 }
-PRODUCTS = ["cairn", "libcairn.so", "libnccl-profiler-cairn.so", "gpt"]
-MAKE_UNUSED = [
-    "make",
-    "-s",
-    f"-j{JOBS}",
-    "BUILD=build/unused",
-    # No optimization: an inlined call would be missing. No warnings: the other builds have them.
-    "OPTIMIZE=-O0 -ffunction-sections -fdata-sections -w",
-    "DEBUG=",
-    "LDFLAGS=-pthread -Wl,--gc-sections",
-    *(f"build/unused/{product}" for product in PRODUCTS),
+BUILD = "build/plain"
+PRODUCTS = [
+    f"{BUILD}/{name}" for name in ("cairn", "libcairn.so", "libnccl-profiler-cairn.so", "gpt")
 ]
 
 
@@ -183,32 +176,29 @@ def fuzzers():
     return problems
 
 
-def symbols(path):
-    """Functions that an object or a program defines: (global, all)."""
-    done = subprocess.run(["nm", path], cwd=ROOT, capture_output=True, text=True, check=True)
-    words = [line.split() for line in done.stdout.splitlines()]
-    found = [(w[1], w[2]) for w in words if len(w) == 3 and w[1] in "TtWi"]
-    return {name for kind, name in found if kind in "TW"}, {name for _, name in found}
-
-
 def unused():
     """Functions that the linker leaves out of all products. It drops each section that nothing
     refers to, and each member of an archive that nothing needs; so its list of dropped sections
-    is not enough, and we compare what objects define with what the products contain."""
-    status, output = run(MAKE_UNUSED)
+    is not enough, and we compare what objects define with what the products contain. No call is
+    missing there because it was inlined: -fPIC lets others replace each global function."""
+    status, output = run(["make", "-s", f"-j{JOBS}", f"BUILD={BUILD}", *PRODUCTS])
     if status:
         return output.splitlines()
-    used = set().union(*(symbols(f"build/unused/{product}")[1] for product in PRODUCTS))
+    used = {name for found in layers.symbols_of(PRODUCTS).values() for kind, name in found}
     problems, defined = [], set()
 
     def matches(name):
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in ONLY_TESTS)
 
-    for source in files(".c"):
-        compiled = f"build/unused/{source[:-2]}.o"
-        if source.startswith("tests/") or not os.path.exists(os.path.join(ROOT, compiled)):
-            continue
-        names = symbols(compiled)[0]
+    objects = {
+        f"{BUILD}/{source[:-2]}.o": source
+        for source in files(".c")
+        if not source.startswith("tests/")
+        and os.path.exists(os.path.join(ROOT, f"{BUILD}/{source[:-2]}.o"))
+    }
+    for compiled, found in layers.symbols_of(objects).items():
+        source = objects[compiled]
+        names = {name for kind, name in found if kind in "TW"}
         defined |= names
         for name in sorted(n for n in names - used if not matches(n)):
             number = next(
