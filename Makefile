@@ -402,8 +402,10 @@ PLACEMENTS_SRC := $(wildcard tests/placements/*.c) client/placement.c \
                   $(patsubst %,agent/service/%.c,analyst proposal proposal_decide proposal_pack \
                       proposal_plan proposal_shape) \
                   $(patsubst %,client/%.c,session session_up session_down)
-$(BUILD)/sim/placements: $(PLACEMENTS_SRC:%.c=$(BUILD)/sim/%.o) $(BUILD)/libreplan.a \
-    $(BUILD)/libsnapshot.a $(BUILD)/libbase.a
+PLACEMENTS_OBJ := $(PLACEMENTS_SRC:%.c=$(BUILD)/sim/%.o)
+$(PLACEMENTS_OBJ): CFLAGS_EXTRA += -include tests/placements/limits.h
+$(BUILD)/sim/placements: $(PLACEMENTS_OBJ) $(BUILD)/libreplan.a $(BUILD)/libsnapshot.a \
+    $(BUILD)/libbase.a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_ALL)
 placements: $(BUILD)/sim/placements
 	$(Q)$(BUILD)/sim/placements $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

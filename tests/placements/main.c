@@ -24,6 +24,8 @@ enum {
 };
 
 enum placement_bug placement_bug;
+static int outputs[WORKERS_MAX]; /* of the workers */
+static uint32_t worker_count;
 
 struct tally {
     uint64_t schedules, broken, first; /* first: the lowest seed that broke, and 1 */
@@ -75,38 +77,105 @@ run_some(uint64_t first, uint64_t end, uint64_t stride, struct tally *tally)
     }
 }
 
-/* Spreads the seeds over the cores. A crash of the code under test breaks all of a worker's. */
+/* Reads the next tally of a worker. */
+static struct tally
+read_tally(int from)
+{
+    struct tally tally = {0};
+
+    if (read(from, &tally, sizeof tally) != sizeof tally)
+        tally = (struct tally){.broken = 1, .first = 1, .why = "a worker died"};
+    return tally;
+}
+
 static void
-run_seeds(uint64_t count, struct tally *total)
+write_tally(int to, const struct tally *tally)
+{
+    if (write(to, tally, sizeof *tally) != sizeof *tally)
+        _exit(1);
+}
+
+/* Starts a process that writes to *from what it finds. */
+static pid_t
+start(int *from, int *to)
+{
+    int ends[2];
+    pid_t pid;
+
+    fflush(NULL);
+    if (pipe(ends) != 0 || (pid = fork()) < 0) {
+        perror("placements: cannot start a worker");
+        exit(1);
+    }
+    close(ends[pid == 0 ? 0 : 1]);
+    *from = ends[0];
+    *to = ends[1];
+    return pid;
+}
+
+/* In a process of its own, with all plans that this one has made: a crash of the code under test
+ * breaks all of its schedules. */
+static struct tally
+run_apart(uint64_t first, uint64_t end, uint64_t stride)
+{
+    struct tally tally = {0};
+    int from, to;
+    pid_t pid = start(&from, &to);
+
+    if (pid == 0) {
+        run_some(first, end, stride, &tally);
+        write_tally(to, &tally);
+        _exit(0);
+    }
+    tally = read_tally(from);
+    close(from);
+    (void)waitpid(pid, NULL, 0);
+    return tally;
+}
+
+/* A worker's share of all schedules, and of those with each planted bug. */
+static _Noreturn void
+work(uint32_t worker, uint32_t workers, uint64_t seeds, int to)
+{
+    struct tally tally = {0};
+
+    run_some(worker, seeds, workers, &tally);
+    write_tally(to, &tally);
+    for (int bug = PLACEMENT_BUG_NONE + 1; bug < PLACEMENT_BUG_LAST; bug++) {
+        placement_bug = (enum placement_bug)bug;
+        tally = run_apart(worker, BUG_SEEDS, workers);
+        write_tally(to, &tally);
+    }
+    _exit(0);
+}
+
+/* Spreads the seeds over the cores: one worker each. */
+static void
+start_workers(uint64_t seeds)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t workers = cores < 1 ? 1 : cores > WORKERS_MAX ? WORKERS_MAX : (uint32_t)cores;
-    int pipes[WORKERS_MAX][2];
-    pid_t pids[WORKERS_MAX];
 
-    for (uint32_t w = 0; w < workers; w++) {
-        fflush(NULL);
-        if (pipe(pipes[w]) != 0 || (pids[w] = fork()) < 0) {
-            perror("placements: cannot start a worker");
-            exit(1);
-        }
-        if (pids[w] == 0) {
-            struct tally tally = {0};
+    worker_count = cores < 1 ? 1 : cores > WORKERS_MAX ? WORKERS_MAX : (uint32_t)cores;
+    for (uint32_t w = 0; w < worker_count; w++) {
+        int to;
 
-            run_some(w, count, workers, &tally);
-            _exit(write(pipes[w][1], &tally, sizeof tally) == sizeof tally ? 0 : 1);
-        }
-        close(pipes[w][1]);
+        if (start(&outputs[w], &to) == 0)
+            work(w, worker_count, seeds, to);
     }
-    for (uint32_t w = 0; w < workers; w++) {
-        struct tally tally = {0};
+}
 
-        if (read(pipes[w][0], &tally, sizeof tally) != sizeof tally)
-            tally = (struct tally){.broken = 1, .first = w + 1, .why = "a worker died"};
-        close(pipes[w][0]);
-        (void)waitpid(pids[w], NULL, 0);
-        merge(total, &tally);
+/* What all workers have found next. */
+static struct tally
+collect(void)
+{
+    struct tally total = {0};
+
+    for (uint32_t w = 0; w < worker_count; w++) {
+        struct tally tally = read_tally(outputs[w]);
+
+        merge(&total, &tally);
     }
+    return total;
 }
 
 static bool
@@ -184,16 +253,13 @@ plant(void)
     uint32_t missed = 0;
 
     for (int bug = PLACEMENT_BUG_NONE + 1; bug < PLACEMENT_BUG_LAST; bug++) {
-        struct tally tally = {0};
+        struct tally tally = collect();
 
-        placement_bug = (enum placement_bug)bug;
-        run_seeds(BUG_SEEDS, &tally);
         printf("bug %2d %-24s caught by %4llu of %llu schedules%s%s\n", bug, names[bug],
                (unsigned long long)tally.broken, (unsigned long long)tally.schedules,
                tally.broken ? ": " : ": MISSED", tally.why);
         missed += tally.broken == 0;
     }
-    placement_bug = PLACEMENT_BUG_NONE;
     return missed;
 }
 
@@ -211,7 +277,7 @@ int
 main(int argc, char **argv)
 {
     uint64_t seeds = SEEDS_DEFAULT, seed = UINT64_MAX;
-    struct tally tally = {0};
+    struct tally tally;
     uint32_t missed;
     bool holds;
 
@@ -227,9 +293,12 @@ main(int argc, char **argv)
     }
     if (seed != UINT64_MAX)
         return run_one(seed);
-    run_seeds(seeds, &tally);
+    start_workers(seeds);
+    tally = collect();
     holds = report_schedules(&tally) && has_covered(&tally);
     missed = plant();
+    for (uint32_t w = 0; w < worker_count; w++)
+        (void)wait(NULL);
     printf("placements: %s, %u planted bugs missed\n", holds ? "everything held" : "BROKEN",
            missed);
     return holds && missed == 0 ? 0 : 1;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT_MAX = 512 };
+enum { KEPT_MAX = 1024 };
 
 static const char problem_text[] =
     "{\"layers\": 8, \"layer_ms\": 4, \"microbatches\": 8, \"tp_cost\": {\"1\": 1}, "
