@@ -28,8 +28,10 @@ CFLAGS  := -std=c11 $(OPTIMIZE) $(DEBUG) -fPIC -pthread -Wall -Wextra -Wshadow -
            -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 -Werror \
            -fstack-protector-strong $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all \
            $(if $(findstring gcc,$(CC)),-Wno-format-truncation),-ffunction-sections -fdata-sections)
-LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack \
-           $(if $(SAN),-fsanitize=$(SAN),-Wl,--gc-sections)
+LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack $(if $(SAN),-fsanitize=$(SAN))
+# Products drop what nothing calls. gold links tests in half the time.
+PRODUCT_LDFLAGS := $(LDFLAGS) $(if $(SAN),,-Wl,--gc-sections)
+LDFLAGS += $(if $(shell command -v ld.gold),-fuse-ld=gold)
 
 # Debian 12 packages; `make deps` installs the missing ones. Only tests need the second list.
 PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml-dev libssl-dev \
@@ -110,10 +112,10 @@ endef
 $(foreach m,$(MODULES),$(eval $(call archive_rule,$(m))))
 
 $(BUILD)/cairn: $(call ARCHIVES_FOR,tools)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(LINK_ARCHIVES) $(LIBS_ALL)
+	$(Q)$(CC) $(PRODUCT_LDFLAGS) -o $@ $(LINK_ARCHIVES) $(LIBS_ALL)
 # client/libcairn.map names the exported symbols. The library stays in memory (nodelete), because
 # exit(3) calls into it after cairn_client_close_at_exit.
-LINK_LIBRARY = $(CC) $(LDFLAGS) -shared -Wl,-soname,$(LIBRARY_SONAME) -Wl,-z,nodelete \
+LINK_LIBRARY = $(CC) $(PRODUCT_LDFLAGS) -shared -Wl,-soname,$(LIBRARY_SONAME) -Wl,-z,nodelete \
                -Wl,--version-script=client/libcairn.map
 $(BUILD)/$(LIBRARY_FILE): $(call ARCHIVES_FOR,client) client/libcairn.map
 	$(Q)$(LINK_LIBRARY) -o $@ -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive \
@@ -126,10 +128,11 @@ $(BUILD)/libcairn.so: $(BUILD)/$(LIBRARY_SONAME)
 # names. NCCL closes it while its threads may still call it: it stays in memory.
 NCCL_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard bindings/nccl/*.c) client/timing.c base/ring.c)
 $(BUILD)/libnccl-profiler-cairn.so: $(NCCL_OBJ) bindings/nccl/libnccl-profiler-cairn.map
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libnccl-profiler-cairn.so -Wl,-z,nodelete \
+	$(Q)$(CC) $(PRODUCT_LDFLAGS) -shared -Wl,-soname,libnccl-profiler-cairn.so -Wl,-z,nodelete \
 	    -Wl,--version-script=bindings/nccl/libnccl-profiler-cairn.map -o $@ $(NCCL_OBJ) -ldl
 $(BUILD)/gpt: $(GPT_OBJ) $(BUILD)/libcairn.so
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(GPT_OBJ) -L$(BUILD) -lcairn -lm -lcrypto -Wl,-rpath,'$$ORIGIN'
+	$(Q)$(CC) $(PRODUCT_LDFLAGS) -o $@ $(GPT_OBJ) -L$(BUILD) -lcairn -lm -lcrypto \
+	    -Wl,-rpath,'$$ORIGIN'
 
 # ---- unit and fault tests: tests/unit/<path of the source>/test_<noun>.c, tests/fault/ ----
 # The fake CUDA driver is a library that the code under test opens by path.
