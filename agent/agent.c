@@ -376,8 +376,10 @@ open_all(struct cairn_agent *agent)
     agent->memory_adopted &= !was_marked;
     if (!err)
         keeping_started(agent);
-    if (!err)
+    if (!err) {
+        scratch_open(agent, agent->config.parity);
         err = open_core(agent, &sizes);
+    }
     if (!err) {
         fleet_activated(agent);
         err = agent->stopping ? CAIRN_CONFIG : CAIRN_OK;

@@ -80,6 +80,7 @@ struct cairn_agent {
 
     struct session_socket socket;
     struct session sessions[SESSIONS_MAX];
+    uint32_t sessions_end; /* no session from this index on was ever used */
     struct regions regions;
     uint64_t attached_total;                 /* trainers since the start */
     uint64_t parity_blocks;                  /* of each own slot */

@@ -25,6 +25,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
 enum {
     SHARD_BYTES = CAIRN_MESSAGE_BLOCKS_MAX * CAIRN_BLOCK_BYTES,
     SPACE_BYTES = CAIRN_SHARDS_MAX * SHARD_BYTES,
@@ -65,6 +69,20 @@ forget_places(struct space *space)
 {
     space->placed = 0;
     memset(space->place, 0, sizeof space->place);
+}
+
+void
+scratch_open(struct cairn_agent *agent, uint32_t parity)
+{
+    for (uint32_t i = 0; i < SCRATCH_ITEMS_MAX; i++) {
+        struct space *space = space_create();
+
+        if (!space)
+            return; /* the item that needs it asks again */
+        (void)madvise(space->bytes, (size_t)parity * SHARD_BYTES, MADV_POPULATE_WRITE);
+        space->next = agent->scratch.unused;
+        agent->scratch.unused = space;
+    }
 }
 
 /* Gives an item its space, if it has none. */

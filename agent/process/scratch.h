@@ -43,6 +43,10 @@ struct scratch {
     uint32_t kept_buffers; /* of the transport, over all items and jobs */
 };
 
+/* Makes the spaces of all items, and maps what decoding up to `parity` lost shards writes to: a
+ * repair's first page faults would take longer than its decoding. */
+void scratch_open(struct cairn_agent *agent, uint32_t parity);
+
 /* The place of an item's shard, which counts as staged from now on. NULL without memory. */
 uint8_t *scratch_stage(struct cairn_agent *agent, uint32_t item, uint32_t shard);
 

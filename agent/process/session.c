@@ -112,7 +112,7 @@ session_flush(struct cairn_agent *agent, struct session *session)
 void
 sessions_reap(struct cairn_agent *agent)
 {
-    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+    for (uint32_t i = 0; i < agent->sessions_end; i++) /* each turn of the loop ends here */
         if (agent->sessions[i].used && agent->sessions[i].ending)
             session_show_out(agent, &agent->sessions[i]);
 }

@@ -52,6 +52,8 @@ accept_one(struct cairn_agent *agent, int fd)
         if (cairn_loop_fd_add(agent->loop, fd, CAIRN_LOOP_READ, session_ready, session) != CAIRN_OK)
             break;
         session->used = true;
+        if (i >= agent->sessions_end)
+            agent->sessions_end = i + 1;
         return;
     }
     CAIRN_LOG_AT(WARN, "session: refused, %d sessions are open", SESSIONS_MAX);
