@@ -479,6 +479,16 @@ cairn_bench_cluster_open(const struct cairn_bench_cluster_options *options,
     return CAIRN_OK;
 }
 
+/* The keepers of agents that were killed end, and give their memory back: another cluster may need
+ * as much at once. */
+static void
+await_keepers(void)
+{
+    const struct timespec linger = {.tv_sec = 1, .tv_nsec = 500000000};
+
+    (void)nanosleep(&linger, NULL);
+}
+
 void
 cairn_bench_cluster_close(struct cairn_bench_cluster *cluster)
 {
@@ -488,6 +498,7 @@ cairn_bench_cluster_close(struct cairn_bench_cluster *cluster)
         end_trainer(&cluster->nodes[i]);
         kill_process(&cluster->nodes[i].agent);
     }
+    await_keepers();
     if (cluster->options.keep)
         (void)fprintf(stderr, "cairn bench: configurations and logs are in %s\n", cluster->dir);
     else
@@ -587,7 +598,6 @@ cairn_bench_cluster_move(struct cairn_bench_cluster *cluster, uint64_t step,
 cairn_err
 cairn_bench_cluster_lose(struct cairn_bench_cluster *cluster, uint64_t lost)
 {
-    const struct timespec linger = {.tv_sec = 1, .tv_nsec = 500000000};
     char path[PATH_BYTES];
     cairn_err err = CAIRN_OK;
 
@@ -599,7 +609,7 @@ cairn_bench_cluster_lose(struct cairn_bench_cluster *cluster, uint64_t lost)
             path_of(cluster, "state", i, path);
             remove_tree(path, 3); /* with the keeper's socket: its memory cannot be found again */
         }
-    (void)nanosleep(&linger, NULL); /* the lost agents' keepers end, and others see them gone */
+    await_keepers(); /* and others see the agents gone */
     for (uint32_t i = 0; !err && i < cluster->options.nodes; i++) {
         read_log(cluster, i, &cluster->nodes[i]);
         cluster->nodes[i].peers_up &= ~lost;
