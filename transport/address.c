@@ -115,6 +115,19 @@ cairn_address_is_loopback(const struct sockaddr_storage *address)
     return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
+void
+cairn_address_ip(const struct sockaddr_storage *address, struct in6_addr *out)
+{
+    *out = (struct in6_addr){{{0}}};
+    if (address->ss_family == AF_INET6) {
+        *out = ((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+    } else if (address->ss_family == AF_INET) {
+        out->s6_addr[10] = out->s6_addr[11] = 0xff;
+        memcpy(out->s6_addr + 12, &((const struct sockaddr_in *)(const void *)address)->sin_addr,
+               4);
+    }
+}
+
 socklen_t
 cairn_address_len(const struct sockaddr_storage *address)
 {

@@ -6,6 +6,7 @@
 
 #include "cairn/err.h"
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <sys/socket.h>
 
@@ -28,6 +29,9 @@ bool cairn_address_is_name(const char *text);
 
 /* Whether only this machine can reach it. */
 bool cairn_address_is_loopback(const struct sockaddr_storage *address);
+
+/* The address without its port, IPv4 mapped into IPv6; :: if it is unknown. */
+void cairn_address_ip(const struct sockaddr_storage *address, struct in6_addr *out);
 
 /* The length of the struct inside. */
 socklen_t cairn_address_len(const struct sockaddr_storage *address);

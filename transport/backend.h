@@ -112,6 +112,8 @@ struct cairn_transport_ops {
      * certificates. */
     cairn_err (*rekey)(struct cairn_backend *backend, const struct cairn_transport_key keys[2],
                        const struct cairn_transport_certificate *certificate);
+    /* Fills the counters of connections that were refused or ignored. NULL: it has none. */
+    void (*strangers)(const struct cairn_backend *backend, struct cairn_transport_stats *out);
     /*
      * Of what lies below `rdma` alone. The first gives the name of this node's endpoint, which
      * changes with a disconnect of all. The second takes the name of a node's endpoint, which

@@ -208,11 +208,6 @@ handshake_step(struct stream *stream, const uint8_t *record, size_t record_len)
 {
     cairn_err err = CAIRN_OK;
 
-    if (!stream->link && !stream->outbound && stream->owner->strict &&
-        !cairn_tls_names_job(stream->owner->tls, record, record_len)) {
-        stream_fail(stream, "too many connections whose hello does not name this job");
-        return false;
-    }
     if (!stream->link)
         err = cairn_tls_link_create(stream->owner->tls, stream->outbound, stream->node,
                                     &stream->link);

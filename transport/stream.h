@@ -40,6 +40,7 @@
 #include "transport/sealer.h"
 #include "transport/tls.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -129,7 +130,6 @@ struct stream_owner {
     struct cairn_sealer *sealer; /* NULL: streams seal alone */
     int epoll_fd;                /* watches the sockets */
     enum cairn_protection protection;
-    bool strict;              /* too many strangers: a hello must name our job */
     struct stream_parts done; /* parts that have ended */
 };
 
@@ -153,10 +153,12 @@ struct stream {
     const char *failed;
     uint32_t node; /* CAIRN_BACKEND_ALL: unknown */
     uint64_t deadline_ns;
-    uint64_t again_ns, patience_ns; /* connecting: when to call again, and how long it waited */
-    uint32_t events;                /* that epoll watches */
-    int wake_bytes;                 /* that must be there before the socket wakes us */
-    struct sockaddr_storage address;
+    uint64_t again_ns, patience_ns;  /* connecting: when to call again, and how long it waited */
+    uint32_t events;                 /* that epoll watches */
+    int wake_bytes;                  /* that must be there before the socket wakes us */
+    struct sockaddr_storage address; /* that an outbound stream calls */
+    struct in6_addr source;          /* from which an inbound one comes, IPv4 mapped into IPv6 */
+    uint64_t work_ns;                /* what it has cost before it is proved */
     struct cairn_tls_link *link;
     struct cairn_seal *seal_out, *seal_in; /* NULL: payloads are not protected */
     uint8_t *in;

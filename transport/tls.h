@@ -44,10 +44,11 @@ CAIRN_MUST_CHECK cairn_err cairn_tls_link_create(struct cairn_tls *tls, bool cal
 void cairn_tls_link_destroy(struct cairn_tls_link *link); /* NULL is allowed */
 
 /*
- * Takes records[bytes_len] of the other side (the caller begins with none). CAIRN_OK: the peer is
- * proved; CAIRN_AGAIN: it needs more; CAIRN_DENIED: the other side refused us, or we refuse its
- * certificate, for the reason of cairn_tls_link_why; CAIRN_CORRUPT: anything else, with the same
- * reason. In every case cairn_tls_link_output has the bytes to send.
+ * Takes records[bytes_len] of the other side. The caller begins with none. A callee's first record
+ * is a whole hello, which must name the job before OpenSSL sees it. CAIRN_OK: the peer is proved;
+ * CAIRN_AGAIN: it needs more; CAIRN_NOMEM; CAIRN_DENIED: the other side refused us, or we refuse
+ * its certificate, for the reason of cairn_tls_link_why; CAIRN_CORRUPT: anything else, with the
+ * same reason. In every case cairn_tls_link_output has the bytes to send.
  */
 CAIRN_MUST_CHECK cairn_err cairn_tls_link_handshake(struct cairn_tls_link *link,
                                                     const uint8_t *bytes, size_t bytes_len);
@@ -57,9 +58,6 @@ size_t cairn_tls_link_output(struct cairn_tls_link *link, uint8_t *out, size_t o
 
 /* Why a handshake failed, "" unknown; as long as the link. */
 const char *cairn_tls_link_why(const struct cairn_tls_link *link);
-
-/* Whether a caller's hello may be meant for this job: cheap, and proves nothing. */
-bool cairn_tls_names_job(const struct cairn_tls *tls, const uint8_t *hello, size_t hello_len);
 
 /* The callee's side, once it has answered: the caller has shown that it holds the key that it
  * names, though perhaps in a hello that it recorded; or it names what its certificate must. */

@@ -587,4 +587,6 @@ cairn_transport_stats_read(const struct cairn_transport *t, struct cairn_transpo
     *out = t->stats;
     out->buffers_free = t->free_buffer_count;
     out->operations_free = t->free_operation_count;
+    if (t->backend->ops->strangers)
+        t->backend->ops->strangers(t->backend, out);
 }

@@ -187,7 +187,10 @@ struct cairn_transport_stats {
     uint64_t dropped_payloads;        /* that changed: see cairn_transport_message_fn */
     uint64_t dropped_unauthenticated; /* of a peer without a session, or with another token */
     uint64_t refused_handshakes;
-    uint64_t sessions; /* that came up */
+    uint64_t refused_connections; /* that proved no key and no certificate */
+    uint64_t ignored_connections; /* of addresses that are ignored; the kernel counts each SYN */
+    uint32_t ignored_addresses;   /* now: strangers.h */
+    uint64_t sessions;            /* that came up */
     uint64_t timeouts;
     uint64_t resets; /* of the whole endpoint: README.md */
     uint32_t buffers_free;

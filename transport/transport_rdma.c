@@ -621,6 +621,15 @@ rdma_rekey(struct cairn_backend *backend, const struct cairn_transport_key keys[
     return rdma->control->ops->rekey(rdma->control, keys, certificate);
 }
 
+static void
+rdma_strangers(const struct cairn_backend *backend, struct cairn_transport_stats *out)
+{
+    const struct cairn_backend *control = ((const struct rdma *)(const void *)backend)->control;
+
+    if (control->ops->strangers)
+        control->ops->strangers(control, out);
+}
+
 static const struct cairn_transport_ops rdma_ops = {
     .name = "rdma",
     .close = rdma_close,
@@ -634,6 +643,7 @@ static const struct cairn_transport_ops rdma_ops = {
     .filled = rdma_filled,
     .readdress = rdma_readdress,
     .rekey = rdma_rekey,
+    .strangers = rdma_strangers,
 };
 
 static bool

@@ -13,15 +13,19 @@
  * connections, idle or many, keep a peer out no longer than its own handshake takes. Those whose
  * hello fits our keys or certificates are closed last. Strangers take at most WORK_NS of each
  * TICK_MS, a quarter of a core, with ACCEPTS_PER_TURN connections between two looks at proved
- * peers. Once half of that is used, a hello without the job's number is refused before TLS sees it,
- * so that a flood leaves time for a peer.
+ * peers. A hello without the job's number is refused before OpenSSL sees it. An address whose
+ * connections cost much and prove nothing is ignored for some seconds (strangers.h), by the kernel
+ * where it can (sink.h), unless it is the address of a node or one from which a node has proved
+ * itself.
  */
 #include "transport/backend.h"
 
 #include "transport/address.h"
 #include "transport/frame.h"
 #include "transport/names.h"
+#include "transport/sink.h"
 #include "transport/stream.h"
+#include "transport/strangers.h"
 
 #include "base/log.h"
 
@@ -52,12 +56,16 @@ enum {
     ADDRESS_TEXT_BYTES = 64
 };
 
+_Static_assert((int)CAIRN_STRANGERS_MAX <= (int)CAIRN_SINK_ADDRESSES_MAX,
+               "the kernel can ignore all that are ignored");
+
 static const uint64_t millisecond_ns = 1000000;
 
 struct place {
     struct stream *stream; /* over which we send */
     struct stream *later;  /* takes its place once it is closed */
     uint64_t connect_after_ns;
+    struct in6_addr source; /* from which the node was proved last; 0: never */
 };
 
 struct region {
@@ -91,6 +99,9 @@ struct tcp {
     uint64_t work_ns;     /* when the tick began */
     uint64_t cost_ns;     /* of a stranger's record: the most of late */
     uint64_t refused, refused_logged_ns;
+    struct cairn_strangers strangers;
+    struct cairn_sink sink; /* where the kernel drops connections of those who are ignored */
+    uint64_t shut;          /* such connections that were queued before, and closed here */
 };
 
 static struct tcp *
@@ -191,33 +202,78 @@ promote(struct tcp *tcp, struct place *place)
     tcp->unread = true;
 }
 
-static void
-address_text(const struct sockaddr_storage *address, char out[ADDRESS_TEXT_BYTES])
-{
-    const void *at =
-        address->ss_family == AF_INET6
-            ? (const void *)&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr
-            : &((const struct sockaddr_in *)(const void *)address)->sin_addr;
+/* ---- strangers ---- */
 
-    if (!inet_ntop(address->ss_family, at, out, ADDRESS_TEXT_BYTES))
+static void
+address_text(const struct in6_addr *address, char out[ADDRESS_TEXT_BYTES])
+{
+    bool v4 = IN6_IS_ADDR_V4MAPPED(address);
+
+    if (!inet_ntop(v4 ? AF_INET : AF_INET6, address->s6_addr + (v4 ? 12 : 0), out,
+                   ADDRESS_TEXT_BYTES))
         out[0] = '\0';
 }
 
-/* A stranger was refused: one line in ten seconds. */
+/* Whether connections from this address may be a peer's. */
+static bool
+is_peers(const struct tcp *tcp, const struct in6_addr *source)
+{
+    for (uint32_t i = 0; i < tcp->node_count; i++) {
+        struct in6_addr address;
+
+        if (i == tcp->node)
+            continue;
+        cairn_address_ip(cairn_names_address(tcp->names, i), &address);
+        if (IN6_ARE_ADDR_EQUAL(source, &address) ||
+            IN6_ARE_ADDR_EQUAL(source, &tcp->places[i].source))
+            return true;
+    }
+    return false;
+}
+
 static void
-stranger_log(struct tcp *tcp, const struct stream *stream)
+ignored_changed(struct tcp *tcp)
+{
+    struct in6_addr ignored[CAIRN_STRANGERS_MAX];
+    uint32_t count = cairn_strangers_list(&tcp->strangers, ignored);
+
+    (void)!cairn_sink_set(&tcp->sink, ignored, count);
+}
+
+/* The address turns out to be a peer's. */
+static void
+peers_address(struct tcp *tcp, const struct in6_addr *address)
+{
+    if (cairn_strangers_forget(&tcp->strangers, address))
+        ignored_changed(tcp);
+}
+
+/* A stranger was refused: one line in ten seconds. An address that costs too much is ignored. */
+static void
+stranger_refused(struct tcp *tcp, const struct stream *stream)
 {
     char address[ADDRESS_TEXT_BYTES];
     uint64_t now_ns = clock_ns();
 
     tcp->refused++;
-    if (tcp->refused_logged_ns && now_ns - tcp->refused_logged_ns < 10000 * millisecond_ns)
+    if (!tcp->refused_logged_ns || now_ns - tcp->refused_logged_ns >= 10000 * millisecond_ns) {
+        tcp->refused_logged_ns = now_ns;
+        address_text(&stream->source, address);
+        CAIRN_LOG_AT(
+            WARN, "transport: refused a connection from %s: %s (%" PRIu64 " refused since start)",
+            address, stream->failed, tcp->refused);
+    }
+    if (!cairn_strangers_failed(&tcp->strangers, &stream->source, stream->work_ns, now_ns) ||
+        is_peers(tcp, &stream->source))
         return;
-    tcp->refused_logged_ns = now_ns;
-    address_text(&stream->address, address);
-    CAIRN_LOG_AT(WARN,
-                 "transport: refused a connection from %s: %s (%" PRIu64 " refused since start)",
-                 address, stream->failed, tcp->refused);
+    address_text(&stream->source, address);
+    if (cairn_strangers_ignore(&tcp->strangers, &stream->source, now_ns))
+        CAIRN_LOG_AT(WARN,
+                     "transport: connections from %s are ignored, %d s at a time: within a second "
+                     "they took %d ms of processor and proved no key or certificate; find out who "
+                     "runs there",
+                     address, CAIRN_STRANGERS_IGNORED_S, CAIRN_STRANGERS_COST_NS / 1000000);
+    ignored_changed(tcp);
 }
 
 /* A stream has failed: takes it out of its place and reports that. */
@@ -243,7 +299,7 @@ stream_lost(struct tcp *tcp, struct stream *stream)
     } else {
         half_open_remove(tcp, stream);
         if (!stream->outbound)
-            stranger_log(tcp, stream);
+            stranger_refused(tcp, stream);
     }
     bury(tcp, stream, stream->failed);
 }
@@ -267,6 +323,8 @@ adopt(struct tcp *tcp, struct stream *stream)
 
     half_open_remove(tcp, stream);
     stream->proved = true;
+    place->source = stream->source;
+    peers_address(tcp, &stream->source);
     if (ours_counts || (current && is_closed(stream))) {
         bury(tcp, stream, "replaced by another connection");
         return false;
@@ -428,17 +486,6 @@ call_again(struct tcp *tcp, struct stream *stream, uint64_t now_ns)
     watch(tcp, stream, EPOLLIN | EPOLLOUT);
 }
 
-static bool
-same_source(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
-{
-    if (a->ss_family == AF_INET6)
-        return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-                      &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr,
-                      sizeof(struct in6_addr)) == 0;
-    return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
-           ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
-}
-
 /* Unproved connections: of all sources, or of one. The list has the newest first. */
 struct crowd {
     struct stream *oldest[2]; /* by stream->known */
@@ -464,14 +511,14 @@ crowd_worst(const struct crowd *crowd, uint32_t most)
 
 /* Makes room for a connection from this address: see the top. */
 static void
-half_open_evict(struct tcp *tcp, const struct sockaddr_storage *source)
+half_open_evict(struct tcp *tcp, const struct in6_addr *source)
 {
     struct crowd all = {.count = {0}}, here = {.count = {0}};
     struct stream *worst;
 
     for (struct stream *stream = tcp->half_open; stream; stream = stream->next) {
         crowd_add(&all, stream);
-        if (same_source(&stream->address, source))
+        if (IN6_ARE_ADDR_EQUAL(&stream->source, source))
             crowd_add(&here, stream);
     }
     worst = crowd_worst(&here, HALF_OPEN_PER_SOURCE);
@@ -483,14 +530,14 @@ half_open_evict(struct tcp *tcp, const struct sockaddr_storage *source)
     stream_lost(tcp, worst);
 }
 
-/* Counts processor time that strangers have cost. Returns it. */
+/* Counts processor time that strangers have cost since *at_ns, which becomes now. Returns it. */
 static uint64_t
-work_count(struct tcp *tcp, uint64_t begun_ns)
+work_count(struct tcp *tcp, uint64_t *at_ns)
 {
-    uint64_t spent_ns = work_ns() - begun_ns;
+    uint64_t now_ns = work_ns(), spent_ns = now_ns - *at_ns;
 
+    *at_ns = now_ns;
     tcp->work_left_ns -= (int64_t)spent_ns;
-    tcp->owner.strict = tcp->work_left_ns < WORK_NS / 2;
     if (tcp->work_left_ns <= 0)
         listener_watch(tcp, false);
     tick_start(tcp, true);
@@ -506,35 +553,72 @@ accepts_of_turn(const struct tcp *tcp)
     return count < ACCEPTS_PER_TURN ? count : ACCEPTS_PER_TURN;
 }
 
+/* Makes a stream of a connection, which is not watched yet; NULL: it is closed. */
+static struct stream *
+accept_stream(struct tcp *tcp, int fd, const struct sockaddr_storage *address)
+{
+    struct in6_addr source;
+    struct stream *stream;
+
+    cairn_address_ip(address, &source);
+    if (cairn_strangers_ignores(&tcp->strangers, &source)) {
+        tcp->shut++;
+        close(fd);
+        return NULL;
+    }
+    half_open_evict(tcp, &source);
+    if (stream_create(&tcp->owner, fd, false, CAIRN_BACKEND_ALL, &stream) != CAIRN_OK)
+        return NULL;
+    stream->source = source;
+    stream->deadline_ns = clock_ns() + HANDSHAKE_MS * millisecond_ns;
+    stream->next = tcp->half_open;
+    tcp->half_open = stream;
+    tcp->half_open_count++;
+    return stream;
+}
+
+/* Reads from a connection that is not proved. Counts what it has cost since *at_ns. */
+static void
+stranger_read(struct tcp *tcp, struct stream *stream, uint64_t *at_ns)
+{
+    uint64_t spent_ns;
+
+    tcp->unread |= stream_receive(stream);
+    spent_ns = work_count(tcp, at_ns);
+    stream->work_ns += spent_ns;
+    tcp->cost_ns -= tcp->cost_ns / 8;
+    if (tcp->cost_ns < spent_ns)
+        tcp->cost_ns = spent_ns;
+}
+
+/* Most callers have sent something by now: it is read at once, and a stranger that is refused need
+ * not be watched. */
 static void
 accept_all(struct tcp *tcp)
 {
-    uint64_t begun_ns = work_ns();
+    uint64_t at_ns = work_ns();
 
-    for (int64_t left = accepts_of_turn(tcp); left > 0; left--) {
-        struct sockaddr_storage source;
-        socklen_t source_len = sizeof source;
+    for (int64_t left = accepts_of_turn(tcp); left > 0 && tcp->work_left_ns > 0; left--) {
+        struct sockaddr_storage address;
+        socklen_t address_len = sizeof address;
         struct stream *stream;
-        int one = 1;
-        int fd = accept4(tcp->listener, (struct sockaddr *)&source, &source_len,
+        int fd = accept4(tcp->listener, (struct sockaddr *)&address, &address_len,
                          SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
             tcp->work_left_ns = 0; /* the next tick tries again */
         if (fd < 0)
             break;
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        half_open_evict(tcp, &source);
-        if (stream_create(&tcp->owner, fd, false, CAIRN_BACKEND_ALL, &stream) != CAIRN_OK)
-            break;
-        stream->address = source;
-        stream->deadline_ns = clock_ns() + HANDSHAKE_MS * millisecond_ns;
-        stream->next = tcp->half_open;
-        tcp->half_open = stream;
-        tcp->half_open_count++;
-        watch(tcp, stream, EPOLLIN);
+        stream = accept_stream(tcp, fd, &address);
+        if (!stream)
+            continue;
+        stranger_read(tcp, stream, &at_ns);
+        if (stream->failed)
+            stream_lost(tcp, stream);
+        else if (!stream->held)
+            watch(tcp, stream, EPOLLIN);
     }
-    (void)work_count(tcp, begun_ns);
+    (void)work_count(tcp, &at_ns);
 }
 
 /* Deadlines, and a fresh share of work for strangers. */
@@ -548,7 +632,6 @@ tick(struct tcp *tcp)
     if (now_ns - tcp->work_ns >= TICK_MS * millisecond_ns / 2) {
         tcp->work_ns = now_ns;
         tcp->work_left_ns = tcp->work_left_ns < 0 ? tcp->work_left_ns + WORK_NS : WORK_NS;
-        tcp->owner.strict = tcp->work_left_ns < WORK_NS / 2;
     }
     for (struct stream *stream = tcp->half_open, *next; stream; stream = next) {
         next = stream->next;
@@ -571,9 +654,11 @@ tick(struct tcp *tcp)
         stream_fail(stream, "no answer");
         stream_lost(tcp, stream);
     }
+    if (cairn_strangers_expire(&tcp->strangers, now_ns))
+        ignored_changed(tcp);
     if (tcp->work_left_ns > 0)
         listener_watch(tcp, true);
-    tick_start(tcp, busy || !tcp->listening);
+    tick_start(tcp, busy || !tcp->listening || tcp->strangers.ignored);
 }
 
 /* ---- the table ---- */
@@ -583,6 +668,7 @@ listen_close(struct tcp *tcp)
 {
     int fds[] = {tcp->listener, tcp->timer, tcp->owner.epoll_fd};
 
+    cairn_sink_close(&tcp->sink);
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
             close(fds[i]);
@@ -675,16 +761,12 @@ stream_event(struct tcp *tcp, struct stream *stream, uint32_t ready)
             stream_connected(stream);
         }
     } else if (ready & (EPOLLIN | EPOLLERR | EPOLLHUP)) {
-        bool stranger = !stream->outbound && !stream->proved;
-        uint64_t begun_ns = stranger ? work_ns() : 0;
+        if (!stream->outbound && !stream->proved) {
+            uint64_t at_ns = work_ns();
 
-        tcp->unread |= stream_receive(stream);
-        if (stranger) {
-            uint64_t spent_ns = work_count(tcp, begun_ns);
-
-            tcp->cost_ns -= tcp->cost_ns / 8;
-            if (tcp->cost_ns < spent_ns)
-                tcp->cost_ns = spent_ns;
+            stranger_read(tcp, stream, &at_ns);
+        } else {
+            tcp->unread |= stream_receive(stream);
         }
     }
     if (stream->failed)
@@ -715,6 +797,16 @@ done_report(struct tcp *tcp)
     }
 }
 
+/* A node has another address. */
+static void
+node_moved(struct tcp *tcp, uint32_t node)
+{
+    struct in6_addr address;
+
+    cairn_address_ip(cairn_names_address(tcp->names, node), &address);
+    peers_address(tcp, &address);
+}
+
 static bool
 tcp_progress(struct cairn_backend *backend)
 {
@@ -724,7 +816,8 @@ tcp_progress(struct cairn_backend *backend)
     uint32_t moved;
     int count;
 
-    (void)cairn_names_turn(tcp->names, &moved); /* the next call goes to the address of then */
+    if (cairn_names_turn(tcp->names, &moved)) /* the next call goes to the address of then */
+        node_moved(tcp, moved);
     tcp->unread = false;
     flush_all(tcp);
     for (uint32_t i = 0; unread && i < tcp->node_count; i++)
@@ -870,9 +963,13 @@ tcp_unplace(struct cairn_backend *backend, const uint8_t *memory, size_t bytes_l
 static cairn_err
 tcp_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
 {
+    struct tcp *tcp = tcp_of(backend);
     bool at_once;
+    cairn_err err = cairn_names_readdress(tcp->names, node, address, &at_once);
 
-    return cairn_names_readdress(tcp_of(backend)->names, node, address, &at_once);
+    if (!err && at_once)
+        node_moved(tcp, node);
+    return err;
 }
 
 static cairn_err
@@ -882,6 +979,16 @@ tcp_rekey(struct cairn_backend *backend, const struct cairn_transport_key keys[2
     struct tcp *tcp = tcp_of(backend);
 
     return tcp->owner.tls ? cairn_tls_rekey(tcp->owner.tls, keys, certificate) : CAIRN_INVAL;
+}
+
+static void
+tcp_strangers(const struct cairn_backend *backend, struct cairn_transport_stats *out)
+{
+    const struct tcp *tcp = (const struct tcp *)(const void *)backend;
+
+    out->refused_connections = tcp->refused;
+    out->ignored_connections = tcp->shut + cairn_sink_dropped(&tcp->sink);
+    out->ignored_addresses = tcp->strangers.ignored;
 }
 
 static const struct cairn_transport_ops tcp_ops = {
@@ -899,6 +1006,7 @@ static const struct cairn_transport_ops tcp_ops = {
     .unplace = tcp_unplace,
     .readdress = tcp_readdress,
     .rekey = tcp_rekey,
+    .strangers = tcp_strangers,
 };
 
 static cairn_err
@@ -913,11 +1021,13 @@ listen_open(struct tcp *tcp, const char *bind_address)
     tcp->listener = socket_make(address);
     if (tcp->owner.epoll_fd >= 0 && tcp->timer >= 0 && tcp->listener >= 0 &&
         setsockopt(tcp->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
-        bind(tcp->listener, (const struct sockaddr *)address, cairn_address_len(address)) == 0 &&
-        listen(tcp->listener, BACKLOG) == 0 &&
-        epoll_ctl(tcp->owner.epoll_fd, EPOLL_CTL_ADD, tcp->timer, &event) == 0) {
-        listener_watch(tcp, true);
-        return CAIRN_OK;
+        bind(tcp->listener, (const struct sockaddr *)address, cairn_address_len(address)) == 0) {
+        cairn_sink_init(&tcp->sink, tcp->listener);
+        if (listen(tcp->listener, BACKLOG) == 0 &&
+            epoll_ctl(tcp->owner.epoll_fd, EPOLL_CTL_ADD, tcp->timer, &event) == 0) {
+            listener_watch(tcp, true);
+            return CAIRN_OK;
+        }
     }
     CAIRN_LOG_AT(ERROR, "transport: cannot listen on %s: %s", bind_address, strerror(errno));
     return CAIRN_IO;
@@ -939,7 +1049,7 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     tcp->node_count = transport->node_count;
     tcp->pool = options->pool;
     tcp->buffer_count = options->buffer_count;
-    tcp->listener = tcp->timer = -1;
+    tcp->listener = tcp->timer = tcp->sink.fd = -1;
     tcp->work_left_ns = WORK_NS;
     tcp->work_ns = clock_ns();
     tcp->owner = (struct stream_owner){.buffer = region_find,

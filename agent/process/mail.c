@@ -376,13 +376,16 @@ peers_in(const struct cairn_agent *agent, enum cairn_peer_state state)
     return count;
 }
 
-uint64_t
-mail_dropped(const struct cairn_agent *agent)
+struct mail_unwanted
+mail_unwanted(const struct cairn_agent *agent)
 {
     struct cairn_transport_stats stats;
 
     cairn_transport_stats_read(agent->transport, &stats);
-    return agent->mail.dropped + stats.dropped_payloads;
+    return (struct mail_unwanted){.messages = agent->mail.dropped + stats.dropped_payloads,
+                                  .refused_connections = stats.refused_connections,
+                                  .ignored_connections = stats.ignored_connections,
+                                  .ignored_addresses = stats.ignored_addresses};
 }
 
 enum cairn_certificate_state

@@ -115,8 +115,15 @@ void mail_deliver_self(struct cairn_agent *agent);
 bool mail_payload_ok(const struct cairn_message *message, const uint8_t *payload,
                      size_t payload_len);
 
-/* Messages and payloads of other agents that were dropped at the door. */
-uint64_t mail_dropped(const struct cairn_agent *agent);
+/* What came from outside since the start, and was not taken. */
+struct mail_unwanted {
+    uint64_t messages;            /* and payloads of other agents, dropped at the door */
+    uint64_t refused_connections; /* that proved no key and no certificate */
+    uint64_t ignored_connections; /* of addresses that are ignored; the kernel counts each try */
+    uint32_t ignored_addresses;   /* now */
+};
+
+struct mail_unwanted mail_unwanted(const struct cairn_agent *agent);
 
 /* Peers that hold another key, belong to another job or are at a wrong address; peers without a
  * common version of the protocol. */

@@ -139,7 +139,7 @@ static void
 check_nodes(const struct operator_job *job, struct operator_health *health)
 {
     uint32_t silent = 0, named = 0, waiting = 0;
-    uint32_t denied = 0, unkept = 0, outside = 0;
+    uint32_t denied = 0, unkept = 0, outside = 0, flooded = 0;
     char names[128] = "";
     size_t used = 0;
     bool fenced = false;
@@ -160,6 +160,7 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
         waiting += node->trainers && node->trainers < node->local_ranks;
         outside += node->trainers && node->member == UINT32_MAX;
         denied += node->denied_peers != 0;
+        flooded += node->ignored_addresses != 0;
         unkept += node->unkept != 0;
     }
     if (health->answering <= job->config->node_count / 2)
@@ -180,6 +181,12 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
             "%u node%s refuse%s an agent that holds another key, shows an invalid certificate, "
             "belongs to another job, or is not the node that it claims to be",
             denied, denied == 1 ? "" : "s", denied == 1 ? "s" : "");
+    if (flooded)
+        add_check(health, OPERATOR_WARN, "strangers-ignored",
+                  "find out who runs at the addresses that these agents' logs name, and stop them",
+                  "%u node%s ignore%s addresses that connect again and again without a key or "
+                  "certificate",
+                  flooded, flooded == 1 ? "" : "s", flooded == 1 ? "s" : "");
     if (outside)
         add_check(health, OPERATOR_CRITICAL, "not-a-member",
                   "wait some seconds: they join once all agents are up and all ranks attached; if "

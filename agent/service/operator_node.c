@@ -172,6 +172,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
 {
     struct cairn_generation_id local;
     struct cairn_core_view view;
+    struct mail_unwanted unwanted = mail_unwanted(agent);
     struct statvfs disk;
     const char *failure;
     cairn_err local_err;
@@ -189,7 +190,10 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->busy = view.busy;
     out->run = view.run;
     out->next_step = view.next_step;
-    out->dropped_messages = mail_dropped(agent) + view.dropped_messages;
+    out->dropped_messages = unwanted.messages + view.dropped_messages;
+    out->refused_connections = unwanted.refused_connections;
+    out->ignored_connections = unwanted.ignored_connections;
+    out->ignored_addresses = unwanted.ignored_addresses;
     out->blocked_step = view.blocker.generation.step;
     out->blocked_agent = view.blocker.agent;
     out->blocked_for_agent = view.blocker.for_agent;

@@ -227,6 +227,9 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         cairn_json_put_u64(writer, "run", node->run);
         cairn_json_put_u64(writer, "next_step", node->next_step);
         cairn_json_put_u64(writer, "dropped_messages", node->dropped_messages);
+        cairn_json_put_u64(writer, "refused_connections", node->refused_connections);
+        cairn_json_put_u64(writer, "ignored_connections", node->ignored_connections);
+        cairn_json_put_u64(writer, "ignored_addresses", node->ignored_addresses);
         cairn_json_put_bool(writer, "blank", node->blank);
         cairn_json_put_bool(writer, "fenced", node->fenced);
         cairn_json_put_bool(writer, "busy", node->busy);

@@ -51,13 +51,16 @@ struct operator_part {
     X(blocked_for_agent) /* whom it waits for; UINT32_MAX: nobody */                               \
     X(blocked_cause)     /* enum cairn_wait */                                                     \
     X(blocked_ms)                                                                                  \
-    X(unkept)             /* no keeper holds its memory */                                         \
-    X(denied_peers)       /* with another key or job, or at a wrong address */                     \
-    X(certificate_state)  /* enum cairn_certificate_state */                                       \
-    X(certificate_left_s) /* until it ends; 0: it has, or there is none */                         \
-    X(refused_peers)      /* whose options differ */                                               \
-    X(peers)              /* that it has a session with */                                         \
-    X(sent_bytes)         /* to other agents since its start, as the next three */                 \
+    X(unkept)              /* no keeper holds its memory */                                        \
+    X(denied_peers)        /* with another key or job, or at a wrong address */                    \
+    X(refused_connections) /* that proved no key and no certificate, since the agent's start */    \
+    X(ignored_connections) /* of addresses that cost too much; each try counts */                  \
+    X(ignored_addresses)   /* now */                                                               \
+    X(certificate_state)   /* enum cairn_certificate_state */                                      \
+    X(certificate_left_s)  /* until it ends; 0: it has, or there is none */                        \
+    X(refused_peers)       /* whose options differ */                                              \
+    X(peers)               /* that it has a session with */                                        \
+    X(sent_bytes)          /* to other agents since its start, as the next three */                \
     X(received_bytes)                                                                              \
     X(sent_messages)                                                                               \
     X(sent_block_bytes)  /* of state and parity, counted in sent_bytes too */                      \

@@ -4,9 +4,8 @@
  * The first byte chooses: any bytes at a stream that was called (0) or that calls (1); a real
  * handshake whose caller's (2) or callee's (3) bytes are changed on the way; any bytes at a stream
  * without a key (4); and 5 to 8 as 0 to 3 with certificates in place of the key. A change is three
- * bytes: where, and what is flipped there; 0 cuts the rest off. From 9 on the same again, at an
- * owner that has too many strangers. Nobody is proved without the key or a certificate, and until
- * then a stream takes little memory and no frame.
+ * bytes: where, and what is flipped there; 0 cuts the rest off. Nobody is proved without the key or
+ * a certificate, and until then a stream takes little memory and no frame.
  */
 #include "tests/fuzz/streams.h"
 #include "transport/frame.h"
@@ -99,7 +98,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0 || size > FLIGHT_BYTES_MAX)
         return 0;
     way = data[0] % WAYS;
-    owner.strict = data[0] / WAYS % 2;
     tls = way >= CERTIFIED ? certified : keyed;
     way %= CERTIFIED;
     outbound = way == 1 || way == 3;

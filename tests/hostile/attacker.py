@@ -1,5 +1,5 @@
 """What the attacks on the wire share: connections and frames of a stranger, and a watch over the
-agents that are attacked. The stranger runs on the agents' own address, without the job's key.
+agents that are attacked. The stranger has no key, and the agents' own address if none is given.
 
 libfabric's tcp provider (1.17) speaks in frames of its own: a request of 56 bytes opens a
 connection, and each frame after it has a header of 16 bytes, or of 24 with a tag. Its messages
@@ -184,6 +184,16 @@ def send_all(port, data, linger_s=0.0):
                 break
             got += more
     return got
+
+
+def knock(port, data, source):
+    """Sends from an address of one's own, without waiting for anything. True: it has gone out."""
+    with socket.socket() as peer, contextlib.suppress(OSError):
+        peer.setblocking(False)
+        peer.bind((source, 0))
+        peer.connect_ex(("127.0.0.1", port))
+        return peer.send(data) > 0
+    return False
 
 
 def rng(seed):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A stranger on the agents' network: frames of another protocol, frames at random, connections that
 say nothing, and handshakes without end. Each test is an attack by somebody without the job's key,
-from the agents' own address; all the while the job has to commit.
+from the agents' own address, or from another one, which the agents then ignore; all the while the
+job has to commit.
 
 HOSTILE_SCALE multiplies the amount: 334 makes a million mutated frames. HOSTILE_SEED tries others.
 """
@@ -24,6 +25,7 @@ from attacker import (
     connect,
     descriptors,
     frames,
+    knock,
     mutated,
     process_time,
     request,
@@ -36,6 +38,8 @@ NODES = 3
 MUTATED = int(3000 * SCALE)
 CONNECTIONS = 10000
 FLOOD_S = 2 * max(1, SCALE)
+STRANGERS = ("127.0.0.66", "127.0.0.67")  # no agent has these addresses
+IGNORED_S = 10  # transport/strangers.h
 
 
 def hello():
@@ -113,8 +117,47 @@ class Wire(Built):
         self.assertFalse(any(node.get("fenced") for node in self.cluster.status()["nodes"]))
         self.watch.check("take-over")
 
+    def count(self, node, name):
+        """A number of a node's agent about itself."""
+        return self.cluster.status(node)["nodes"][node].get(name, 0)
+
+    def forgotten(self, addresses):
+        """The addresses are heard again some time after their flood."""
+        wait_for(
+            "nobody is ignored",
+            lambda: not any(self.count(i, "ignored_addresses") for i in range(NODES)),
+            IGNORED_S + 5,
+        )
+        for source in addresses:
+            before = self.count(0, "refused_connections")
+            self.assertTrue(knock(self.ports[0], b"X", source))
+            wait_for(
+                f"{source} is refused, not ignored",
+                lambda: self.count(0, "refused_connections") > before,
+            )
+
     def test_mutated_frames(self):
         """Bytes at random, near to what the agent and libfabric may expect."""
+        spent = self.mutated_frames(send_all)
+        self.assertLess(spent, 0.5e-3)
+        self.assertEqual(self.count(0, "ignored_addresses"), 0, "a peer's address is ignored")
+
+    def test_mutated_frames_of_a_stranger(self):
+        """The same from another address, as fast as it can: it is ignored, and only there."""
+        source = STRANGERS[0]
+        spent = self.mutated_frames(lambda port, data: knock(port, data, source))
+        self.assertLess(spent, 0.1e-3)
+        self.assertGreater(self.count(0, "ignored_connections"), 0)
+        self.assertGreater(self.count(0, "refused_connections"), 0)
+        self.assertEqual(self.count(1, "ignored_connections"), 0)
+        line = f"connections from {source} are ignored"
+        self.assertEqual(self.cluster.log(0).count(line), 1, "one line per address")
+        self.assertNotIn(line, self.cluster.log(1))
+        say(f"{self.count(0, 'refused_connections')} of {MUTATED} frames were read")
+        self.forgotten([source])
+
+    def mutated_frames(self, send):
+        """Sends them to agent 0. Returns the processor time that each has cost."""
         seeds = list(frames().values()) + [request(self.ports[0] + 1), hello()]
         seeds += [FRAME_MAGIC + bytes(60), hello()[:5] + b"\0" * 64, b"\x15\x03\x03\0\x02\x02\0"]
         seeds += [b"\x17\x03\x03\x40\0" + b"F" * 16384, b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096]
@@ -125,14 +168,17 @@ class Wire(Built):
             attack = mutated(draw, seeds)
             if number % 2:
                 attack = request(self.ports[0] + 1) + attack
-            send_all(self.ports[0], attack)
+            send(self.ports[0], attack)
             if number % 500 == 0:
                 self.watch.alive(f"frame {number}")
         took = time.monotonic() - started
         spent = process_time(pid) - begun - self.watch.quiet_rate[0] * took
-        say(f"{MUTATED} frames in {took:.1f} s, {1e6 * spent / MUTATED:.0f} us of processor each")
-        self.assertLess(spent / MUTATED, 0.5e-3)
+        say(
+            f"{MUTATED} frames in {took:.1f} s, {1e6 * spent / MUTATED:.1f} us of processor each, "
+            f"{100 * spent / took:.1f} % of a core"
+        )
         self.watch.check("mutated frames")
+        return spent / MUTATED
 
     def test_idle_connections(self):
         """Connections that say nothing, begin a handshake, or send a byte now and then. A node
@@ -169,10 +215,26 @@ class Wire(Built):
     def test_handshakes_without_end(self):
         """Strangers begin handshakes at all agents as fast as the machine lets them; a node joins
         and the job commits meanwhile."""
+        self.handshakes((None, None))
+
+    def test_handshakes_of_strangers(self):
+        """The same from addresses of their own: all agents ignore them, the one that joins too."""
+        self.handshakes(STRANGERS)
+        for node in range(NODES):
+            self.assertGreater(self.count(node, "ignored_connections"), 0, f"agent {node}")
+        for source in STRANGERS:
+            self.assertIn(f"connections from {source} are ignored", self.cluster.log(0))
+        self.forgotten(STRANGERS)
+
+    def handshakes(self, sources):
+        """A flood from these addresses."""
         seconds = FLOOD_S + 6
         alone = self.join_seconds(2)
         self.watch.pids[2] = self.cluster.agents[2].pid
-        floods = [Flood(self.ports, self.cluster.path(f"flood{i}"), seconds) for i in range(2)]
+        floods = [
+            Flood(self.ports, self.cluster.path(f"flood{i}"), seconds, source)
+            for i, source in enumerate(sources)
+        ]
         begun, started = [process_time(pid) for pid in self.watch.pids], time.monotonic()
         time.sleep(1)
         joined = self.join_seconds(2)
@@ -197,11 +259,12 @@ class Wire(Built):
 
 class Flood:
     """A stranger in a process of its own: connects to each port in turn, says hello, and holds on
-    to its newest connections. Neither waits for an answer."""
+    to its newest connections. Neither waits for an answer. `source`: its address, None: the
+    agents' own."""
 
     HELD = 600
 
-    def __init__(self, ports, path, seconds):
+    def __init__(self, ports, path, seconds, source):
         self.path, self.pid = path, os.fork()
         if self.pid:
             return
@@ -212,6 +275,8 @@ class Flood:
             with contextlib.suppress(OSError):
                 peer = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                if source:
+                    peer.bind((source, 0))
                 peer.connect_ex(("127.0.0.1", ports[count % len(ports)]))
                 held[count % self.HELD].close()
                 held[count % self.HELD] = peer

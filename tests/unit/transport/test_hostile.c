@@ -6,6 +6,7 @@
 
 #include "transport/backend.h"
 #include "transport/frame.h"
+#include "transport/strangers.h"
 #include "transport/tls.h"
 #include "tests/support/random.h"
 
@@ -372,20 +373,39 @@ test_stranger_over_libfabric(void **state)
     assert_true(ends[1].intact);
 }
 
-/* A socket that is connected to node 1, from somebody who holds no key. */
-static int
-stranger_connect(void)
+/* The host of a node, as "127.1.2.3". */
+static void
+host_of(uint32_t node, char out[LOOPBACK_TEXT_BYTES])
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
+    snprintf(out, LOOPBACK_TEXT_BYTES, "%.*s", (int)strcspn(addresses[node], ":"), addresses[node]);
+}
+
+/* A socket that is connected to node 1 from an address, by somebody who holds no key. */
+static int
+stranger_connect_from(const char *from)
+{
+    struct sockaddr_in own = {.sin_family = AF_INET}, address = own;
     char host[LOOPBACK_TEXT_BYTES];
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    snprintf(host, sizeof host, "%.*s", (int)strcspn(addresses[1], ":"), addresses[1]);
+    host_of(1, host);
     address.sin_port = htons((uint16_t)strtoul(strchr(addresses[1], ':') + 1, NULL, 10));
     assert_int_equal(inet_pton(AF_INET, host, &address.sin_addr), 1);
+    assert_int_equal(inet_pton(AF_INET, from, &own.sin_addr), 1);
     assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&own, sizeof own), 0);
     (void)!connect(fd, (const struct sockaddr *)&address, sizeof address);
     return fd;
+}
+
+/* The same from a peer's address, which is never ignored. */
+static int
+stranger_connect(void)
+{
+    char host[LOOPBACK_TEXT_BYTES];
+
+    host_of(0, host);
+    return stranger_connect_from(host);
 }
 
 /* The other side has closed the connection, orderly or not. */
@@ -513,6 +533,96 @@ test_known_caller_goes_last(void **state)
     session_lives(1);
 }
 
+/* Connections of an address that say what no agent says, until it is ignored, or so many. */
+static void
+strangers_flood(const char *from, uint32_t most)
+{
+    static const uint8_t bytes[600];
+
+    for (uint32_t i = 0; i < most && stats_of(1).ignored_addresses == 0; i++) {
+        int fd = stranger_connect_from(from);
+
+        ends_turn();
+        (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ends_turn();
+        close(fd);
+    }
+}
+
+/* A stranger's address is ignored for its time: nothing is accepted from it, and counted; a peer
+ * comes in. Then it is heard again, and an address that becomes a peer's is heard at once. */
+static void
+test_stranger_is_ignored(void **state)
+{
+    enum { CALLS = 40, QUEUED_MAX = 16 };
+    static const char stranger[] = "127.99.0.1", neighbour[] = "127.99.0.2";
+    char moved[LOOPBACK_TEXT_BYTES];
+    int fds[CALLS], other;
+    uint64_t refused;
+
+    two_connected(0);
+    strangers_flood(stranger, 100000);
+    assert_int_equal(stats_of(1).ignored_addresses, 1);
+    assert_int_equal(log_has("connections from 127.99.0.1 are ignored"), 1);
+    ends_turn_for(0.05); /* what was queued before is closed */
+    refused = stats_of(1).refused_connections;
+    for (uint32_t i = 0; i < CALLS; i++) {
+        fds[i] = stranger_connect_from(stranger);
+        ends_turn();
+        (void)!send(fds[i], "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    ends_turn_for(0.05);
+    for (uint32_t i = 0; i < CALLS; i++)
+        close(fds[i]);
+    assert_int_equal(stats_of(1).refused_connections, refused);
+    assert_true(stats_of(1).ignored_connections >= CALLS - QUEUED_MAX);
+    other = stranger_connect_from(neighbour);
+    TURN_UNTIL(send(other, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1, 5);
+    TURN_UNTIL(is_closed(other), 5);
+    close(other);
+    cairn_transport_disconnect(ends[0].transport, 1);
+    TURN_UNTIL(ends[0].ups == 2 && ends[1].ups == 2, 5);
+    ends[0].downs = ends[1].downs = 0;
+    session_lives(1);
+
+    TURN_UNTIL(stats_of(1).ignored_addresses == 0, CAIRN_STRANGERS_IGNORED_S + 1);
+    other = stranger_connect_from(stranger);
+    TURN_UNTIL(send(other, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1, 5);
+    TURN_UNTIL(is_closed(other), 5);
+    close(other);
+    strangers_flood(stranger, 100000);
+    assert_int_equal(stats_of(1).ignored_addresses, 1);
+    assert_int_equal(log_has("connections from 127.99.0.1 are ignored"), 1); /* once per address */
+    snprintf(moved, sizeof moved, "%s%s", stranger, strchr(addresses[0], ':'));
+    assert_int_equal(cairn_transport_readdress(ends[1].transport, 0, moved), CAIRN_OK);
+    assert_int_equal(stats_of(1).ignored_addresses, 0);
+    strangers_flood(stranger, 3000);
+    assert_int_equal(stats_of(1).ignored_addresses, 0);
+}
+
+/* A flood from a peer's address does not get it ignored: its configured address, and another one
+ * from which it has proved itself. */
+static void
+test_peers_address_is_heard(void **state)
+{
+    char elsewhere[LOOPBACK_TEXT_BYTES], host[LOOPBACK_TEXT_BYTES];
+
+    ends_prepare(2);
+    snprintf(elsewhere, sizeof elsewhere, "127.98.0.1%s", strchr(addresses[0], ':'));
+    ends[0].options.bind_address = elsewhere;
+    end_open(0);
+    end_open(1);
+    ends_connect(0, 1);
+    host_of(0, host);
+    strangers_flood(host, 3000);
+    strangers_flood("127.98.0.1", 3000);
+    assert_int_equal(stats_of(1).ignored_addresses, 0);
+    assert_true(stats_of(1).refused_connections >= 5000);
+    strangers_flood("127.99.0.3", 3000);
+    assert_int_equal(stats_of(1).ignored_addresses, 1); /* as many are enough */
+    session_lives(1);
+}
+
 #define OVER(backend, function)                                                                    \
     {                                                                                              \
 #backend ": " #function, function, use_##backend, ends_close, NULL                         \
@@ -537,6 +647,8 @@ main(void)
         OVER(authenticate, test_strangers_over_tcp),
         OVER(tls, test_idle_strangers_over_tcp),
         OVER(tls, test_known_caller_goes_last),
+        OVER(tls, test_stranger_is_ignored),
+        OVER(tls, test_peers_address_is_heard),
     };
 
     cairn_log_setup(CAIRN_LOG_WARN, log_keep, NULL);

@@ -188,6 +188,7 @@ each_trouble_has_its_check(void **state)
     scene->nodes[0].unkept = 1;
     scene->nodes[3].parts[0].age_ns = 2000000000;
     scene->nodes[1].denied_peers = 2;
+    scene->nodes[2].ignored_addresses = 1;
     scene->files.configured = true;
     scene->files.err = CAIRN_DENIED;
     look(scene);
@@ -195,6 +196,7 @@ each_trouble_has_its_check(void **state)
     assert_non_null(check_of(&scene->health, "restore-running"));
     assert_non_null(check_of(&scene->health, "memory-unkept"));
     assert_non_null(check_of(&scene->health, "peers-denied"));
+    assert_non_null(check_of(&scene->health, "strangers-ignored"));
     assert_null(check_of(&scene->health, "not-a-member"));
     assert_non_null(check_of(&scene->health, "ranks-missing"));
     assert_non_null(check_of(&scene->health, "damaged-blocks"));
