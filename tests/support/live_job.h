@@ -1,114 +1,19 @@
-/*
- * tests/support/live_job.h - a job of four ranks that trains, from timing records to the ledger:
- * each rank's records go through its reducer, its reports through their bytes, into one analysis.
- */
+/* tests/support/live_job.h - an analysed job that trains: each step is computation and one
+ * all_reduce. */
 #ifndef CAIRN_TESTS_SUPPORT_LIVE_JOB_H
 #define CAIRN_TESTS_SUPPORT_LIVE_JOB_H
 
-#include <stdlib.h>
-#include <string.h>
+#include "tests/support/analysed_job.h"
 
-#include "replan/live/live.h"
-#include "replan/live/reduce.h"
-#include "tests/support/cmocka.h"
-
-enum { WORLD = 4, MS = 1000000, COMM = 0xc0 };
-static const uint64_t S = 1000000000;
-
-struct job {
-    struct cairn_ledger ledger;
-    struct cairn_live *live;
-    struct cairn_reduce *reduces[WORLD];
-    uint32_t node[WORLD];
-    uint64_t attachment;
-    uint64_t now_ns, seq, comm;
-    uint32_t step, seed;
-    uint32_t world;
-    uint32_t ranks; /* that report */
-    uint32_t opened, returned, closed;
-    char last[256]; /* how the last change reads */
-};
-
-static struct job *current;
-
-static void
-said(void *context, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change)
-{
-    struct job *job = context;
-
-    job->opened += change == CAIRN_LEDGER_OPENED;
-    job->returned += change == CAIRN_LEDGER_RETURNED;
-    job->closed += change == CAIRN_LEDGER_CLOSED;
-    cairn_ledger_describe(entry, job->last, sizeof job->last);
-}
-
-/* Packs and unpacks a report on its way, and checks that nothing is left over. */
-static void
-carry(void *context, const struct cairn_report *report)
-{
-    static uint8_t bytes[CAIRN_REPORT_BYTES_MAX];
-    static struct cairn_report arrived;
-    struct cairn_writer writer;
-    struct cairn_reader reader;
-
-    cairn_writer_init(&writer, bytes, sizeof bytes);
-    cairn_report_pack(report, &writer);
-    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
-    cairn_reader_init(&reader, bytes, writer.used_bytes);
-    cairn_report_unpack(&reader, &arrived);
-    assert_int_equal(cairn_reader_done(&reader), CAIRN_OK);
-    assert_int_equal(arrived.kind, report->kind);
-    assert_int_equal(arrived.rank, report->rank);
-    if (!current->live)
-        return;
-    assert_int_equal(cairn_live_take(current->live, current->node[report->rank], &arrived,
-                                     current->now_ns, current->now_ns),
-                     CAIRN_OK);
-}
-
-static void
-analyse(struct job *job, uint64_t first_run)
-{
-    struct cairn_live_options options = {
-        .ledger = &job->ledger, .first_run = first_run, .said = said, .context = job};
-
-    assert_int_equal(cairn_live_create(&options, &job->live), CAIRN_OK);
-}
-
-static void
-attach(struct job *job, uint32_t rank)
-{
-    struct cairn_reduce_options options = {
-        .rank = rank, .world = job->world, .attachment = job->attachment, .emit = carry};
-
-    cairn_reduce_destroy(job->reduces[rank]);
-    assert_int_equal(cairn_reduce_create(&options, &job->reduces[rank]), CAIRN_OK);
-}
+enum { COMM = 0xc0 };
 
 static void
 start(struct job *job)
 {
-    memset(job, 0, sizeof *job);
-    current = job;
-    job->now_ns = 100 * S;
+    begin(job, 1);
     job->seed = 5;
     job->comm = COMM;
-    job->attachment = 1;
-    job->world = job->ranks = WORLD;
-    cairn_ledger_init(&job->ledger);
-    analyse(job, 1000);
-    for (uint32_t rank = 0; rank < WORLD; rank++) {
-        job->node[rank] = rank;
-        attach(job, rank);
-    }
-}
-
-static void
-end(struct job *job)
-{
-    for (uint32_t rank = 0; rank < WORLD; rank++)
-        cairn_reduce_destroy(job->reduces[rank]);
-    cairn_live_destroy(job->live);
+    job->ranks = WORLD;
 }
 
 static double

@@ -1,73 +1,13 @@
 /*
- * tests/unit/replan/counted_job.h - a job that only NCCL's plugin records: operations are
- * entered, none is seen to end, no step is named. Records go through each rank's reducer, its
- * reports through their bytes, into one analysis.
+ * tests/unit/replan/counted_job.h - an analysed job that only NCCL's plugin records: operations are
+ * entered, none is seen to end, no step is named.
  */
 #ifndef CAIRN_TESTS_REPLAN_COUNTED_JOB_H
 #define CAIRN_TESTS_REPLAN_COUNTED_JOB_H
 
-#include <stdlib.h>
-#include <string.h>
+#include "tests/support/analysed_job.h"
 
-#include "replan/live/live.h"
-#include "replan/live/reduce.h"
-#include "tests/support/cmocka.h"
-
-enum {
-    WORLD = 4,
-    MS = 1000000,
-    ALL = 0xa0,
-    TENSOR = 0xb0,
-    DATA = 0xd0,
-    ONCE = 0xe0,
-    ALL_RANKS = 0xf
-};
-static const uint64_t S = 1000000000;
-
-struct job {
-    struct cairn_ledger ledger;
-    struct cairn_live *live;
-    struct cairn_reduce *reduces[WORLD];
-    enum cairn_presence presence[WORLD];
-    bool is_mute[WORLD]; /* its node is not heard of */
-    uint64_t now_ns;
-    uint64_t entered[WORLD][0x100][16]; /* by communicator and operation */
-    uint64_t begun_ns;                  /* when the last reported verdict was opened */
-    uint32_t opened, closed;
-};
-
-static struct job *current;
-
-static inline void
-said(void *context, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change)
-{
-    struct job *job = context;
-
-    job->opened += change != CAIRN_LEDGER_CLOSED;
-    job->closed += change == CAIRN_LEDGER_CLOSED;
-    if (change != CAIRN_LEDGER_CLOSED)
-        job->begun_ns = job->now_ns;
-}
-
-static inline void
-carry(void *context, const struct cairn_report *report)
-{
-    static uint8_t bytes[CAIRN_REPORT_BYTES_MAX];
-    static struct cairn_report arrived;
-    struct cairn_writer writer;
-    struct cairn_reader reader;
-
-    cairn_writer_init(&writer, bytes, sizeof bytes);
-    cairn_report_pack(report, &writer);
-    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
-    cairn_reader_init(&reader, bytes, writer.used_bytes);
-    cairn_report_unpack(&reader, &arrived);
-    assert_int_equal(cairn_reader_done(&reader), CAIRN_OK);
-    if (!current->is_mute[report->rank])
-        assert_int_equal(cairn_live_take(current->live, report->rank / 2, &arrived, current->now_ns,
-                                         current->now_ns),
-                         CAIRN_OK);
-}
+enum { ALL = 0xa0, TENSOR = 0xb0, DATA = 0xd0, ONCE = 0xe0, ALL_RANKS = 0xf };
 
 /* ---- the ranks ---- */
 
@@ -133,19 +73,8 @@ run(struct job *job, uint32_t rank, uint64_t comm, uint16_t op, bool ends)
 static inline void
 start(struct job *job)
 {
-    struct cairn_live_options options = {
-        .ledger = &job->ledger, .first_run = 1000, .said = said, .context = job};
-
-    memset(job, 0, sizeof *job);
-    current = job;
-    job->now_ns = 100 * S;
-    cairn_ledger_init(&job->ledger);
-    assert_int_equal(cairn_live_create(&options, &job->live), CAIRN_OK);
+    begin(job, 2);
     for (uint32_t rank = 0; rank < WORLD; rank++) {
-        struct cairn_reduce_options of = {
-            .rank = rank, .world = WORLD, .attachment = 1, .emit = carry};
-
-        assert_int_equal(cairn_reduce_create(&of, &job->reduces[rank]), CAIRN_OK);
         job->presence[rank] = CAIRN_PRESENCE_RUNS;
         join(job, rank, ALL, rank, WORLD);
         join(job, rank, TENSOR + rank / 2, rank % 2, 2);
@@ -157,20 +86,8 @@ start(struct job *job)
 static inline void
 begin_anew(struct job *job, uint32_t rank)
 {
-    struct cairn_reduce_options options = {
-        .rank = rank, .world = WORLD, .attachment = 1, .emit = carry};
-
-    cairn_reduce_destroy(job->reduces[rank]);
-    assert_int_equal(cairn_reduce_create(&options, &job->reduces[rank]), CAIRN_OK);
+    attach(job, rank);
     cairn_reduce_begin_late(job->reduces[rank]);
-}
-
-static inline void
-end(struct job *job)
-{
-    for (uint32_t rank = 0; rank < WORLD; rank++)
-        cairn_reduce_destroy(job->reduces[rank]);
-    cairn_live_destroy(job->live);
 }
 
 /* Time passes; the agents look twice a second. */

@@ -25,7 +25,7 @@ test_never_arrives(void **state)
             assert_true(job.begun_ns - hung_ns <= 10 * S);
             assert_non_null(strstr(entry->evidence, " operations "));
             pass(&job, 60 * S);
-            assert_int_equal(job.opened, 1);
+            assert_int_equal(job.opened + job.returned, 1);
             catch_up(&job, 81); /* it comes back */
             steps(&job, 4);
             assert_int_equal(job.closed, 1);
@@ -224,7 +224,7 @@ test_over_while_others_stand(void **state)
                 enter(&job, rank, TENSOR, CAIRN_ALL_GATHER);
         pass(&job, S / 2);
     }
-    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.opened + job.returned, 1);
     assert_int_equal(job.closed, 1);
     end(&job);
 }
@@ -244,7 +244,7 @@ test_agents_begin_anew(void **state)
     for (uint32_t rank = 0; rank < WORLD; rank++)
         begin_anew(&job, rank);
     pass(&job, 60 * S);
-    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.opened + job.returned, 1);
     assert_int_equal(job.closed, 0);
     for (uint32_t rank = 0; rank < WORLD; rank++)
         join(&job, rank, ALL, rank, WORLD); /* the plugin says it again, now and then */
@@ -271,7 +271,7 @@ test_victims_unheard(void **state)
     job.is_mute[0] = false;
     enter(&job, 2, DATA, CAIRN_ALL_GATHER);
     steps(&job, 4);
-    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.opened + job.returned, 1);
     assert_int_equal(job.closed, 1);
     end(&job);
 }
@@ -288,7 +288,7 @@ test_another_job(void **state)
     steps(&job, 80);
     hang(&job, 1, 5);
     pass(&job, 12 * S);
-    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.opened + job.returned, 1);
     for (uint32_t rank = 0; rank < WORLD; rank++)
         job.is_mute[rank] = true;
     job.now_ns += 11 * S;
@@ -300,7 +300,7 @@ test_another_job(void **state)
         enter(&job, 0, TENSOR, CAIRN_ALL_REDUCE);
         pass(&job, S / 2);
     }
-    assert_int_equal(job.opened, 1);
+    assert_int_equal(job.opened + job.returned, 1);
     assert_int_equal(job.closed, 1);
     end(&job);
 }
