@@ -344,9 +344,10 @@ void
 demo_slow_take_log(struct demo *demo, const char *line)
 {
     static const char begins[] = "replan: offer ", names[] = ": micro-batches ";
+    static const char due_since[] = "; due since step ";
     struct demo_slow *slow = &demo->slow;
     const char *offer = strstr(line, begins);
-    const char *shares, *why;
+    const char *shares, *why, *due;
 
     /* only the agent that analyses says why */
     if (!offer || slow->offer_count == DEMO_CHANGES_MAX)
@@ -363,6 +364,8 @@ demo_slow_take_log(struct demo *demo, const char *line)
              shares);
     snprintf(slow->offers[slow->offer_count].why, DEMO_WHY_BYTES, "%.*s",
              (int)strcspn(why + 2, "\""), why + 2);
+    due = strstr(why, due_since);
+    slow->offers[slow->offer_count].due = due ? strtoull(due + sizeof due_since - 1, NULL, 10) : 0;
     slow->offer_count++;
 }
 
@@ -405,9 +408,9 @@ median_ms(const struct demo *demo, uint64_t from, uint64_t to)
     return ms;
 }
 
-/* The newest offer of a change's shares says why it came. */
-static const char *
-why_of(const struct demo *demo, const struct demo_change *change)
+/* The newest offer of a change's shares; NULL: not known. */
+static const struct demo_shares_offer *
+offer_of(const struct demo *demo, const struct demo_change *change)
 {
     const struct demo_slow *slow = &demo->slow;
     char text[DEMO_SHARES_BYTES];
@@ -417,7 +420,7 @@ why_of(const struct demo *demo, const struct demo_change *change)
     demo_shares_text(demo, &change->shares, text);
     for (uint32_t i = slow->offer_count; i-- > 0;)
         if (strcmp(slow->offers[i].shares, text) == 0)
-            return slow->offers[i].why;
+            return &slow->offers[i];
     return NULL;
 }
 
@@ -431,12 +434,16 @@ demo_slow_rows(const struct demo *demo, struct demo_row *rows)
     uint32_t count = 0;
     bool is_slow = false;
 
-    for (uint32_t i = 0; i < slow->change_count; i++)
+    for (uint32_t i = 0; i < slow->change_count; i++) {
+        const struct demo_shares_offer *offer = offer_of(demo, &slow->changes[i]);
+
         rows[count++] = (struct demo_row){.kind = slow->changes[i].kind,
                                           .change = &slow->changes[i],
                                           .from = slow->changes[i].from,
                                           .shares = slow->changes[i].shares,
-                                          .why = why_of(demo, &slow->changes[i])};
+                                          .why = offer ? offer->why : NULL,
+                                          .due = offer ? offer->due : 0};
+    }
     rows[count++] = (struct demo_row){.kind = DEMO_ROW_SLOW, .from = option->first};
     rows[count++] = (struct demo_row){.kind = DEMO_ROW_WELL, .from = option->last + 1};
     qsort(rows, count, sizeof *rows, compare_rows);
@@ -485,7 +492,13 @@ demo_slow_outcome(const struct demo *demo)
     sum_steps(demo, &outcome);
     for (uint32_t i = 0; i < slow->change_count; i++) {
         const struct demo_change *change = &slow->changes[i];
+        const struct demo_shares_offer *offer = offer_of(demo, change);
 
+        if (change->kind == DEMO_ROW_LAYERS && !outcome.has_moved_layers && offer && offer->due &&
+            offer->due < change->from) {
+            outcome.has_moved_layers = true;
+            outcome.layers_late = change->from - offer->due - 1;
+        }
         outcome.is_home = are_home(demo, &change->shares);
         if (outcome.is_home && change->from > option->last)
             outcome.home_after = change->from - option->last - 1;

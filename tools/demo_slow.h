@@ -64,6 +64,7 @@ struct demo_change {
 struct demo_shares_offer {
     char shares[DEMO_SHARES_BYTES]; /* as demo_shares_text shows them */
     char why[DEMO_WHY_BYTES];
+    uint64_t due; /* the step at which the loss had come to the price; 0: not for a loss */
 };
 
 struct demo_slow {
@@ -87,6 +88,7 @@ struct demo_row {
     struct demo_shares shares;
     const struct demo_change *change; /* NULL: only the device has changed */
     const char *why;                  /* NULL: not known */
+    uint64_t due;                     /* of the offer */
     double before_ms, after_ms;       /* medians; 0: no step */
     double predicted_ms, bound_ms;
 };
@@ -96,6 +98,8 @@ struct demo_outcome {
     bool is_worth_while;   /* by the planner, other shares take less while the device is slow */
     bool has_moved;        /* they were taken while it was slow */
     uint64_t moved_after;  /* steps since it became slow */
+    bool has_moved_layers; /* as the agents offered because of the loss */
+    uint64_t layers_late;  /* steps made between the one at which that was due, and the move */
     bool is_home;          /* the run ended in the shares that it began with */
     uint64_t home_after;   /* steps since the device was well; where is_home and has_moved */
     double total_ms;       /* of all steps but the first, with the standstills */

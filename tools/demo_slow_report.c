@@ -69,6 +69,9 @@ print_verdict(const struct demo *demo)
     if (outcome.has_moved && outcome.is_home)
         printf("                 changed back %" PRIu64 " steps after it was well\n",
                outcome.home_after);
+    if (outcome.has_moved_layers)
+        printf("                 layers moved %" PRIu64 " steps after the loss had paid for it\n",
+               outcome.layers_late);
     printf("total            %.1f s of steps; the best plan of each step: %.1f s; ratio %.3f\n",
            outcome.total_ms / 1e3, outcome.clairvoyant_ms / 1e3,
            outcome.total_ms / outcome.clairvoyant_ms);
@@ -145,6 +148,11 @@ put_row(struct cairn_json_writer *writer, const struct demo *demo, const struct 
         cairn_json_write_string(writer, row->why);
     else
         cairn_json_write_null(writer);
+    cairn_json_write_key(writer, "due_step");
+    if (row->due)
+        cairn_json_write_u64(writer, row->due);
+    else
+        cairn_json_write_null(writer);
     put_ms(writer, "before_ms", row->before_ms);
     put_ms(writer, "after_ms", row->after_ms);
     put_ms(writer, "predicted_ms", row->predicted_ms);
@@ -187,6 +195,11 @@ demo_slow_put(struct cairn_json_writer *writer, const struct demo *demo)
     cairn_json_put_bool(writer, "worth_while", outcome.is_worth_while);
     cairn_json_put_bool(writer, "moved", outcome.has_moved);
     cairn_json_put_u64(writer, "moved_after_steps", outcome.moved_after);
+    cairn_json_write_key(writer, "layers_late_steps");
+    if (outcome.has_moved_layers)
+        cairn_json_write_u64(writer, outcome.layers_late);
+    else
+        cairn_json_write_null(writer);
     cairn_json_put_bool(writer, "home", outcome.is_home);
     cairn_json_put_u64(writer, "home_after_steps", outcome.home_after);
     put_ms(writer, "total_ms", outcome.total_ms);

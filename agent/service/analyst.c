@@ -41,7 +41,8 @@ struct analyst {
     uint64_t over;
     struct cairn_advice advice;
     uint64_t given_wall_ns;
-    double *rates; /* [devices] */
+    uint32_t due_step; /* of the job, at which that advice was due */
+    double *rates;     /* [devices] */
 
     /* of this analysis */
     bool was_analysing, said_unknown;
@@ -185,6 +186,16 @@ change(struct analyst *analyst, uint32_t follows, struct analyst_actions *out)
     }
 }
 
+/* Whether the newest offer came of the advice alone. */
+static bool
+is_of_advice(const struct analyst *analyst, uint32_t follows)
+{
+    const struct proposal *offer = &analyst->book.offer;
+
+    return !(follows & (PROPOSAL_WITHDRAWS | PROPOSAL_HEARD)) && !offer->is_home &&
+           offer->decided == 0;
+}
+
 static void
 take_stored(struct analyst *analyst, bool is_stored, struct analyst_actions *out)
 {
@@ -199,6 +210,7 @@ take_stored(struct analyst *analyst, bool is_stored, struct analyst_actions *out
     out->what |= follows & PROPOSAL_HEARD ? ANALYST_SAY_HEARD : ANALYST_TELL_AGENTS;
     if (follows & PROPOSAL_OFFER)
         out->what |= ANALYST_TELL_TRAINERS | ANALYST_SAY_OFFER;
+    out->due_step = is_of_advice(analyst, follows) ? analyst->due_step : 0;
     if (follows & PROPOSAL_WAITS)
         out->what |= ANALYST_SAY_WAITS;
     if (follows & PROPOSAL_OVER)
@@ -697,8 +709,10 @@ advise(struct analyst *analyst, const struct analyst_round *round, uint32_t step
         out->what |= ANALYST_SAY_UNKNOWN;
     analyst->said_unknown |= out->unknown > 0;
     change = cairn_adviser_round(adviser, analyst->rates, steps, &analyst->advice);
-    if (change == CAIRN_ADVICE_GIVEN)
+    if (change == CAIRN_ADVICE_GIVEN) {
         analyst->given_wall_ns = wall_ns;
+        analyst->due_step = round->last_step - analyst->advice.late_steps;
+    }
     if (change != CAIRN_ADVICE_SAME)
         out->what |= ANALYST_STORE_ADVICE;
     if (change == CAIRN_ADVICE_GIVEN)

@@ -65,6 +65,7 @@ enum analyst_event_type {
 struct analyst_round {
     bool analyses;         /* this agent is the analyst; else the rest is not read */
     uint32_t steps;        /* analysed since the analysis began */
+    uint32_t last_step;    /* of them, by the job's count */
     bool is_calibrated;    /* what is normal is known */
     bool is_whole;         /* all ranks report, and nothing hangs */
     double recent_ms;      /* median of the last CAIRN_RECENT_STEPS steps; 0 unknown */
@@ -134,6 +135,8 @@ struct analyst_actions {
     uint32_t what;
     uint32_t unknown;
     uint64_t over;                 /* ANALYST_SAY_OVER: the proposal's number */
+    uint32_t due_step;             /* ANALYST_SAY_OFFER: the step of the job at which the loss had
+                                    * come to the price; 0: it was offered for another reason */
     struct proposal_answer answer; /* to a decision */
     /* ANALYST_MAKE_PLANS */
     uint64_t plans_number;

@@ -105,18 +105,25 @@ tell_sessions(struct cairn_agent *agent)
 
 /* ---- changes ---- */
 
-/* "micro-batches 8 | 4: give slow pipelines …" */
+/* "micro-batches 8 | 4: give slow pipelines …". due_step 0: none. */
 static void
-log_proposal(const char *what, const struct proposal *proposal)
+log_proposal(const char *what, const struct proposal *proposal, uint32_t due_step)
 {
-    const struct cairn_advice advice = {proposal->action, proposal->current_ms, proposal->step_ms,
-                                        proposal->cost_ms, proposal->payback_steps};
+    const struct cairn_advice advice = {.action = proposal->action,
+                                        .current_ms = proposal->current_ms,
+                                        .step_ms = proposal->step_ms,
+                                        .cost_ms = proposal->cost_ms,
+                                        .payback_steps = proposal->payback_steps};
     char text[PROPOSAL_TEXT_BYTES], why[CAIRN_ADVICE_BYTES] = "nothing is slow any more";
+    char due[32] = "";
 
     if (proposal->action != CAIRN_REPLAN_NONE)
         cairn_advice_describe(&advice, why, sizeof why);
-    CAIRN_LOG_AT(WARN, "replan: %s %" PRIu64 ": micro-batches %s: %s", what,
-                 proposal->placement.number, proposal_describe(&proposal->placement, text), why);
+    if (due_step)
+        (void)snprintf(due, sizeof due, "; due since step %" PRIu32, due_step);
+    CAIRN_LOG_AT(WARN, "replan: %s %" PRIu64 ": micro-batches %s: %s%s", what,
+                 proposal->placement.number, proposal_describe(&proposal->placement, text), why,
+                 due);
 }
 
 static void
@@ -164,9 +171,9 @@ log_actions(struct cairn_agent *agent, const struct analyst_actions *actions, ui
     if (actions->what & ANALYST_SAY_WITHDRAWN)
         log_withdrawn(book);
     if (actions->what & ANALYST_SAY_OFFER)
-        log_proposal("offer", &book->offer);
+        log_proposal("offer", &book->offer, actions->due_step);
     if (actions->what & ANALYST_SAY_WAITS)
-        log_proposal("waits for approval: proposal", &book->waiting);
+        log_proposal("waits for approval: proposal", &book->waiting, 0);
     if (actions->what & ANALYST_SAY_RELAUNCH)
         CAIRN_LOG_AT(INFO, "replan: relaunch %" PRIu64 " waits for approval: %s",
                      book->relaunch.placement.number,
@@ -201,6 +208,7 @@ placing_carry_out(struct cairn_agent *agent, const struct analyst_actions *actio
         analyst_step(agent->analyst, &event, &then);
         all.what |= then.what;
         all.over = then.over;
+        all.due_step = then.due_step;
     }
     log_actions(agent, &all, sender);
     if (all.what & ANALYST_TELL_AGENTS)

@@ -334,6 +334,7 @@ take_round(struct cairn_agent *agent)
 
         *round = (struct analyst_round){.analyses = true,
                                         .steps = view.steps,
+                                        .last_step = view.analysed_step,
                                         .is_calibrated = view.is_calibrated,
                                         .is_whole =
                                             view.ranks_reporting == view.world && !is_hung(ledger),

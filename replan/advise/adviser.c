@@ -141,8 +141,11 @@ advice_of(const struct cairn_adviser *adviser, enum cairn_replan_action action)
     uint64_t payback_steps =
         cairn_migration_payback(offer->cost_ms, adviser->offers.current_ms - offer->step_ms);
 
-    return (struct cairn_advice){action, adviser->offers.current_ms, offer->step_ms, offer->cost_ms,
-                                 payback_steps};
+    return (struct cairn_advice){.action = action,
+                                 .current_ms = adviser->offers.current_ms,
+                                 .step_ms = offer->step_ms,
+                                 .cost_ms = offer->cost_ms,
+                                 .payback_steps = payback_steps};
 }
 
 static enum cairn_advice_change
@@ -154,6 +157,7 @@ give(struct cairn_adviser *adviser, enum cairn_replan_action action)
                 told->step_ms >= advice.step_ms && told->cost_ms <= advice.cost_ms &&
                 told->cost_ms >= advice.cost_ms;
 
+    advice.late_steps = cairn_decider_late_steps(adviser->decider);
     adviser->advice = adviser->told = advice;
     adviser->is_given = true;
     /* the same, of offers that were made again */
@@ -359,7 +363,7 @@ cairn_advice_pack(const struct cairn_advice_kept *kept, struct cairn_writer *wri
 cairn_err
 cairn_advice_unpack(const void *bytes, size_t bytes_len, struct cairn_advice_kept *out)
 {
-    struct cairn_advice_kept kept;
+    struct cairn_advice_kept kept = {0};
     struct cairn_reader reader;
     uint32_t action;
     cairn_err err;

@@ -22,6 +22,7 @@ struct cairn_advice {
     double step_ms;                  /* a step after the action */
     double cost_ms;                  /* training stands still for that long */
     uint64_t payback_steps;          /* until that is paid for */
+    uint32_t late_steps;             /* made after it was due, before it was given; not kept */
 };
 
 enum { CAIRN_ADVICE_KEPT_BYTES = 64 };

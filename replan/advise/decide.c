@@ -27,6 +27,7 @@ struct cairn_decider {
     double patience;                    /* times the cost, before acting */
     uint64_t steps_since_action;
     bool has_acted;
+    uint32_t late_steps; /* of the last action */
 };
 
 cairn_err
@@ -156,6 +157,31 @@ count_action(struct cairn_decider *decider)
         decider->lost_ms[i] = 0;
 }
 
+uint32_t
+cairn_decider_late_steps(const struct cairn_decider *decider)
+{
+    return decider->late_steps;
+}
+
+/* What has to be lost before an action. What costs nothing by itself costs a step: it has to reach
+ * all ranks, and is undone as often as it is done. */
+static double
+threshold_ms(const struct cairn_decider *decider, const struct cairn_offer *offer)
+{
+    return (offer->cost_ms + offer->step_ms) * decider->patience;
+}
+
+/* Whole steps whose loss came on top of the threshold; 0 where nothing could go on. */
+static uint32_t
+count_late(const struct cairn_decider *decider, double current_ms, const struct cairn_offer *offer,
+           enum cairn_replan_action action)
+{
+    double over_ms = decider->lost_ms[action] - threshold_ms(decider, offer);
+    double steps = floor(over_ms / (current_ms - offer->step_ms));
+
+    return steps < UINT32_MAX ? (uint32_t)steps : 0;
+}
+
 enum cairn_replan_action
 cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double current_ms,
                     const struct cairn_offer *offers)
@@ -177,13 +203,12 @@ cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double curren
             continue;
         }
         decider->lost_ms[i] += steps * gained_ms; /* INFINITY where nothing can go on */
-        /* What costs nothing by itself costs a step: it has to reach all ranks, and is undone as
-         * often as it is done. */
-        considered[i] =
-            decider->lost_ms[i] >= (offers[i].cost_ms + offers[i].step_ms) * decider->patience;
+        considered[i] = decider->lost_ms[i] >= threshold_ms(decider, &offers[i]);
     }
     action = cheapest(offers, considered);
-    if (action != CAIRN_REPLAN_NONE)
-        count_action(decider);
+    if (action == CAIRN_REPLAN_NONE)
+        return action;
+    decider->late_steps = count_late(decider, current_ms, &offers[action], action);
+    count_action(decider);
     return action;
 }

@@ -67,4 +67,7 @@ const double *cairn_decider_rates(const struct cairn_decider *decider);
 enum cairn_replan_action cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps,
                                              double current_ms, const struct cairn_offer *offers);
 
+/* How many of the steps until the last action were made after its loss had come to its cost. */
+uint32_t cairn_decider_late_steps(const struct cairn_decider *decider);
+
 #endif

@@ -26,9 +26,10 @@ enum { CAIRN_RECENT_STEPS = 12 };
 struct cairn_detector;
 
 struct cairn_detector_summary {
-    uint64_t records; /* operations */
-    uint64_t ignored; /* that came after their step was over */
-    uint32_t steps;   /* analysed */
+    uint64_t records;   /* operations */
+    uint64_t ignored;   /* that came after their step was over */
+    uint32_t steps;     /* analysed */
+    uint32_t last_step; /* the newest of them */
     uint32_t ranks_seen;
     double period_ms;   /* median time of the last steps; 0 where unknown */
     double recent_ms;   /* the same of the last CAIRN_RECENT_STEPS */

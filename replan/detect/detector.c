@@ -173,6 +173,7 @@ cairn_detector_summarize(const struct cairn_detector *detector, struct cairn_det
     float values[CAIRN_SPANS];
 
     *out = (struct cairn_detector_summary){.steps = detector->steps,
+                                           .last_step = detector->last_step,
                                            .ranks_seen = detector->ranks_seen,
                                            .is_calibrated = detector->calibrated};
     for (uint32_t rank = 0; rank < detector->topology->world; rank++) {

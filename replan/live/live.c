@@ -424,6 +424,7 @@ cairn_live_look(const struct cairn_live *live, uint64_t now_ns, struct cairn_liv
         return;
     cairn_detector_summarize(live->detector, &summary);
     out->steps = summary.steps;
+    out->analysed_step = summary.last_step;
     out->period_ms = summary.period_ms;
     out->recent_ms = summary.recent_ms;
     out->is_calibrated = summary.is_calibrated;

@@ -36,6 +36,7 @@ struct cairn_live_view {
     uint32_t ranks_reporting;                   /* that sent something in the last ten seconds */
     uint32_t comms, comms_complete, comms_used; /* known; with all ranks; analysed */
     uint32_t steps, last_step; /* analysed by the present run; the newest that was reported */
+    uint32_t analysed_step;    /* the newest that was analysed */
     double period_ms;          /* 0: unknown */
     double recent_ms;          /* median of the last CAIRN_RECENT_STEPS; 0: unknown */
     bool is_calibrated;        /* slow ranks and links can be told by now */

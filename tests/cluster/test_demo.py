@@ -199,6 +199,11 @@ class Demo(Built):
         self.assertLess(moved[0]["predicted_ms"], shares[0]["predicted_ms"])
         self.assertTrue(all(row["standstill_ms"] > 0 for row in moved))
         self.check_floor(moved)
+        # no move before the loss has paid for it; and none that goes home for a loss
+        self.assertTrue(shares[0]["due_step"] < moved[0]["due_step"] < moved[0]["from_step"], talk)
+        late = moved[0]["from_step"] - moved[0]["due_step"] - 1
+        self.assertEqual(slow["layers_late_steps"], late)
+        self.assertIsNone(last["due_step"])
         self.assertLess(slow["clairvoyant_ms"], slow["total_ms"])
         self.assertGreaterEqual(slow["clairvoyant_ms"], 99 * 224 + 70 * rows[0]["bound_ms"])
 
@@ -238,6 +243,7 @@ class Demo(Built):
         words = ("--nodes", "4", "--slow", "2:3@3-8", "--steps", "12", "--no-reference")
         answer, talk = self.demo(*words, code=FAILED)
         self.assertFalse(answer["slow"]["moved"])
+        self.assertIsNone(answer["slow"]["layers_late_steps"])
         self.assertIn("give it more steps", talk)
 
     def test_bad_arguments(self):

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define MS CAIRN_NS_PER_MS
-enum { STAGES = 2, LAYER_BYTES = 1000, ROUND_MS = 500, STEP_MS = 100 };
+enum { STAGES = 2, LAYER_BYTES = 1000, ROUND_MS = 500, STEP_MS = 100, BEGUN_STEP = 40 };
 
 /* Two replicas of two stages, each device on its own node. */
 static const char problem_format[] =
@@ -43,6 +43,7 @@ struct scene {
     bool is_silent;
     bool commits; /* snapshots are committed */
     uint64_t committed_step;
+    uint32_t due_step;     /* of the newest offer */
     uint64_t held_bytes;   /* of rank 0 */
     uint64_t reads, shape; /* of the launcher */
     struct operator_standby standby;
@@ -101,6 +102,8 @@ carry_out(struct scene *scene, const struct analyst_actions *actions)
         event.type = ANALYST_STORED;
         event.as.is_stored = true;
         analyst_step(scene->analyst, &event, &then);
+        if (then.what & ANALYST_SAY_OFFER)
+            scene->due_step = then.due_step;
         event.type = ANALYST_RUNS;
         event.as.runs = &analyst_book(scene->analyst)->offer.placement;
         analyst_step(scene->analyst, &event, &then);
@@ -130,6 +133,7 @@ run_rounds(struct scene *scene, uint32_t count)
         event.wall_ns = scene->wall_ns;
         event.as.round = (struct analyst_round){.analyses = true,
                                                 .steps = scene->steps,
+                                                .last_step = BEGUN_STEP + scene->steps,
                                                 .is_calibrated = true,
                                                 .is_whole = !scene->is_silent,
                                                 .recent_ms = STEP_MS,
@@ -283,6 +287,47 @@ test_nothing_changes_while_a_rank_is_silent(void **state)
     run_rounds(&scene, 200);
     assert_int_equal(analyst_book(scene.analyst)->offer.placement.count, 0);
     assert_int_equal(refused(&scene), PROPOSAL_GATE_RANKS);
+    analyst_destroy(scene.analyst);
+}
+
+/* An offer names the step by which the loss had paid for it, unless it was made for another reason,
+ * and however long a gate has refused it. */
+static void
+test_an_offer_names_the_step_at_which_it_was_due(void **state)
+{
+    uint32_t round_steps = ROUND_MS / STEP_MS, refused_at;
+    struct scene scene;
+
+    begin(&scene, 8, 3, 6000);
+    for (uint32_t i = 0; i < 200 && !has_moved(&scene); i++)
+        run_rounds(&scene, 1);
+    assert_true(has_moved(&scene));
+    assert_in_range(scene.due_step, BEGUN_STEP + scene.steps - round_steps + 1,
+                    BEGUN_STEP + scene.steps);
+    scene.rate = 1;
+    run_rounds(&scene, 200);
+    assert_true(analyst_book(scene.analyst)->offer.is_home);
+    assert_int_equal(scene.due_step, 0);
+    analyst_destroy(scene.analyst);
+
+    begin(&scene, 8, 3, 6000);
+    scene.commits = false;
+    for (uint32_t i = 0; i < 200 && refused(&scene) != PROPOSAL_GATE_COMMIT; i++)
+        run_rounds(&scene, 1);
+    refused_at = scene.steps;
+    run_rounds(&scene, 50);
+    scene.commits = true;
+    run_rounds(&scene, 2);
+    assert_true(has_moved(&scene));
+    assert_in_range(scene.due_step, BEGUN_STEP + refused_at - round_steps + 1,
+                    BEGUN_STEP + refused_at);
+    analyst_destroy(scene.analyst);
+
+    begin(&scene, 8, 3, 6000);
+    for (uint32_t i = 0; i < 200 && decide(&scene, PROPOSAL_NOW) != 0; i++)
+        run_rounds(&scene, 1);
+    assert_int_not_equal(analyst_book(scene.analyst)->offer.placement.count, 0);
+    assert_int_equal(scene.due_step, 0);
     analyst_destroy(scene.analyst);
 }
 
@@ -451,6 +496,7 @@ main(void)
         cmocka_unit_test(test_no_layers_move_into_full_slots),
         cmocka_unit_test(test_a_small_gain_changes_nothing),
         cmocka_unit_test(test_nothing_changes_while_a_rank_is_silent),
+        cmocka_unit_test(test_an_offer_names_the_step_at_which_it_was_due),
         cmocka_unit_test(test_a_relaunch_is_proposed_once_it_pays),
         cmocka_unit_test(test_a_standby_takes_the_place_of_a_slow_node),
         cmocka_unit_test(test_a_job_in_another_shape),

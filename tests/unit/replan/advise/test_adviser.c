@@ -255,7 +255,8 @@ test_rates_that_change(void **state)
 static void
 test_resumed(void **state)
 {
-    const struct cairn_advice_kept kept = {7, 8, {CAIRN_REPLAN_MICROBATCHES, INFINITY, 190, 5, 3}};
+    const struct cairn_advice_kept kept = {
+        7, 8, {CAIRN_REPLAN_MICROBATCHES, INFINITY, 190, 5, 3, 0}};
     struct cairn_advice_kept again = {.advice = {.action = CAIRN_REPLAN_NONE}};
     uint8_t bytes[CAIRN_ADVICE_KEPT_BYTES];
     struct cairn_writer writer;

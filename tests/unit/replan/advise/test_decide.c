@@ -253,11 +253,39 @@ test_cheapest_adequate(void **test_state)
     assert_int_equal(cairn_decider_weigh(decider, 3, 150, offers), CAIRN_REPLAN_NONE);
     assert_int_equal(cairn_decider_weigh(decider, 1, 150, offers), CAIRN_REPLAN_MICROBATCHES);
     assert_int_equal(cairn_decider_weigh(decider, 100, 120, offers), CAIRN_REPLAN_NONE);
-    /* The first action made the second one dearer: 4,202 ms. */
+    /* 230 steps of 19 ms; 111 of them pay for the second action */
     assert_int_equal(cairn_decider_weigh(decider, 130, 120, offers), CAIRN_REPLAN_LAYERS);
     offers[CAIRN_REPLAN_LAYERS].step_ms = INFINITY;
     assert_int_equal(cairn_decider_weigh(decider, 1, INFINITY, offers), CAIRN_REPLAN_GROUPS);
     cairn_decider_destroy(decider);
+}
+
+/* However many steps a round has, it is known at which of them an action was due. */
+static void
+test_late_steps(void **test_state)
+{
+    struct cairn_offer offers[CAIRN_REPLAN_COUNT] = {
+        {120, 0}, {101, 2000}, {INFINITY, 0}, {INFINITY, 0}};
+
+    for (uint32_t more = 0; more < 9; more++) {
+        struct cairn_decider *decider;
+
+        assert_int_equal(cairn_decider_create(1, &decider), CAIRN_OK);
+        assert_int_equal(cairn_decider_weigh(decider, 3, 150, offers), CAIRN_REPLAN_NONE);
+        /* due after 4 steps that lose 30 ms each: 120 ms */
+        assert_int_equal(cairn_decider_weigh(decider, 1 + more, 150, offers),
+                         CAIRN_REPLAN_MICROBATCHES);
+        assert_int_equal(cairn_decider_late_steps(decider), more);
+        /* due after 111 steps that lose 19 ms each: 2,101 ms */
+        assert_int_equal(cairn_decider_weigh(decider, 110, 120, offers), CAIRN_REPLAN_NONE);
+        assert_int_equal(cairn_decider_weigh(decider, 1 + more, 120, offers), CAIRN_REPLAN_LAYERS);
+        assert_int_equal(cairn_decider_late_steps(decider), more);
+        offers[CAIRN_REPLAN_GROUPS] = (struct cairn_offer){50, 9000};
+        assert_int_equal(cairn_decider_weigh(decider, 5, INFINITY, offers), CAIRN_REPLAN_GROUPS);
+        assert_int_equal(cairn_decider_late_steps(decider), 0);
+        offers[CAIRN_REPLAN_GROUPS].step_ms = INFINITY;
+        cairn_decider_destroy(decider);
+    }
 }
 
 int
@@ -271,6 +299,7 @@ main(void)
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_twice_the_best),
         cmocka_unit_test(test_cheapest_adequate),
+        cmocka_unit_test(test_late_steps),
     };
 
     return cmocka_run_group_tests_name("replan/decide", tests, NULL, NULL);
