@@ -33,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
@@ -190,7 +190,9 @@ class Dcp(Job):
 
 
 class Torchft(Job):
-    def __init__(self) -> None:
+    """Trains as `script` says, or as the workers of this benchmark do."""
+
+    def __init__(self, script: Sequence[str] = ()) -> None:
         super().__init__()
         port = harness.free_ports(1)[0]
         paths = {"PYTHONPATH": str(TORCHFT)}
@@ -204,7 +206,12 @@ class Torchft(Job):
         for node in range(TRAINING):
             settings = {**paths, "RANK": str(node), "WORLD_SIZE": "1"}
             settings["TORCHFT_LIGHTHOUSE"] = f"http://127.0.0.1:{port}"
-            self.start(node, [sys.executable, *self.script("torchft")], **settings)
+            words = script or self.script("torchft")
+            self.start(node, [sys.executable, *words], **settings)
+
+    def end(self) -> None:
+        for node in range(TRAINING):
+            assert self.nodes[node].wait(BACK_S) == 0, harness.text_of(f"{self.folder}/out{node}")
 
 
 def median(values: List[float]) -> Dict[str, float]:

@@ -18,7 +18,7 @@ The peers get the better of what may happen: the restart from DCP is planned, so
 and its shape costs nothing to find. A row's standstill is the longest time of a rank without
 training. Steps are compared by the median of the last fifteen. Rounds (1) are in turns. Deviation
 is the largest relative one of any sample's loss, in float64, from a job without emulation and
-agents.
+agents. The lines that a loop needs more are counted from loops in the tree (lines_added.py).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import tempfile
 from typing import Any, Dict, List
 
 import bench_comeback
+import lines_added
 import test_torch_pipeline as pipeline
 
 SLOW = [pipeline.SLOW_RANK, pipeline.SLOW_BY]
@@ -114,9 +115,16 @@ def dcp(folder: pathlib.Path, shape: List[Any]) -> Found:
 def torchft(_folder: pathlib.Path, _shape: Any) -> Found:
     job = bench_comeback.Torchft()
     try:
-        return {"standstill_s": job.measure(1)["seconds"]}
+        seconds = job.measure(1)["seconds"]
     finally:
         job.close()
+    _, loop = lines_added.PAIRS["torchft"]
+    job = bench_comeback.Torchft([str(loop), "--steps", "5"])
+    try:
+        job.end()  # the loop whose lines are counted
+    finally:
+        job.close()
+    return {"standstill_s": seconds}
 
 
 def deviations(folder: pathlib.Path) -> Found:
@@ -170,11 +178,15 @@ def main() -> None:
         name: {key: statistics.median(each[key] for each in rows) for key in rows[0]}
         for name, rows in measure(options.rounds, options.without).items()
     }
+    for name, lines in lines_added.count().items():
+        if name != options.without:
+            found.setdefault(name, {})["lines_added"] = lines
     if options.json:
         print(json.dumps(found))
         return
     head = "| | step | of the oracle's speed | standstill | samples lost | deviation |"
-    print(f"{head}\n{'| --- ' * 6}|")
+    head += " lines added |"
+    print(f"{head}\n{'| --- ' * 7}|")
     for name, row in found.items():
         cells = [
             f"{row['step_ms']:.0f} ms" if "step_ms" in row else "",
@@ -182,6 +194,7 @@ def main() -> None:
             f"{row['standstill_s']:.2f} s" if "standstill_s" in row else "",
             f"{row['samples_lost']:.0f}" if "samples_lost" in row else "",
             f"{row['deviation']:.1e}" if "deviation" in row else "",
+            f"{row['lines_added']}" if "lines_added" in row else "",
         ]
         print(f"| {name} | {' | '.join(cells)} |")
 

@@ -119,7 +119,9 @@ def test_bench_migrate():
     done = run(FOLDER / "bench_migrate.py", *words, seconds=600)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert set(found) == {"nothing", "cairn", "oracle", "dcp"}
+    assert set(found) == {"nothing", "cairn", "cairn, shares alone", "oracle", "dcp"}
+    assert 0 < found["cairn, shares alone"]["lines_added"] < found["cairn"]["lines_added"]
+    assert found["cairn"]["lines_added"] < found["dcp"]["lines_added"]
     assert found["cairn"]["step_ms"] < found["nothing"]["step_ms"]
     assert found["cairn"]["samples_lost"] == 0
     assert found["cairn"]["deviation"] < 1e-9 and found["dcp"]["deviation"] < 1e-9
