@@ -33,19 +33,58 @@ slot_unmap(struct cairn_client *client, struct client_slot *slot)
     slot->fd = -1;
 }
 
-void
-client_slots_unmap(struct cairn_client *client)
+/* Takes the slots from the captures to come: slots[CAIRN_SESSION_FDS_MAX]. Returns how many. */
+static uint32_t
+take_slots(struct cairn_client *client, struct client_slot *slots)
 {
-    struct client_slot old[CAIRN_SESSION_FDS_MAX];
     uint32_t count;
 
     pthread_mutex_lock(&client->lock);
     count = client->slot_count;
-    memcpy(old, client->slots, count * sizeof *old);
+    memcpy(slots, client->slots, count * sizeof *slots);
     client->slot_count = 0;
     pthread_mutex_unlock(&client->lock);
+    return count;
+}
+
+void
+client_slots_unmap(struct cairn_client *client)
+{
+    struct client_slot old[CAIRN_SESSION_FDS_MAX];
+    uint32_t count = take_slots(client, old);
+
+    client_slots_unmap_left(client);
     for (uint32_t i = 0; i < count; i++)
         slot_unmap(client, &old[i]);
+}
+
+void
+client_slots_leave(struct cairn_client *client)
+{
+    uint32_t count;
+
+    client_slots_unmap_left(client);
+    count = take_slots(client, client->left);
+    for (uint32_t i = 0; i < count; i++) {
+        struct client_slot *slot = &client->left[i];
+
+        if (slot->map && !cairn_capture_forget(client->capture, slot->map))
+            slot->map = NULL; /* a device may still write there: it stays mapped */
+        if (slot->fd >= 0)
+            close(slot->fd);
+    }
+    client->left_count = count;
+}
+
+void
+client_slots_unmap_left(struct cairn_client *client)
+{
+    for (; client->left_count > 0; client->left_count--) {
+        struct client_slot *slot = &client->left[client->left_count - 1];
+
+        if (slot->map)
+            munmap(slot->map, slot->map_bytes);
+    }
 }
 
 uint64_t

@@ -8,7 +8,6 @@
 #include "snapshot/mem.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,34 +219,78 @@ copy_part_of_move(struct run_state *run, const struct cairn_move *move, const ui
     return CAIRN_OK;
 }
 
-/* Blocks of one container come in ascending order; a block meets few moves. */
-static cairn_err
-copy_block(struct run_state *run, struct sweep *sweep, uint32_t container, uint64_t block,
-           const uint8_t *bytes, uint64_t bytes_len, uint64_t *copied_bytes)
+static uint64_t
+end_of_move(const struct cairn_move *move)
+{
+    return move->source_offset + (move->run_count - 1) * move->source_stride + move->run_bytes;
+}
+
+/* Adds the moves that begin before `end`. Blocks of one container come in ascending order; a block
+ * meets few moves. */
+static void
+sweep_to(const struct run_state *run, struct sweep *sweep, uint32_t container, uint64_t end)
 {
     const struct cairn_move *moves = run->fill->moves->moves;
-    uint64_t begin = block * CAIRN_BLOCK_BYTES, end = begin + bytes_len;
-    size_t kept = 0;
 
     if (sweep->container != container)
         sweep_begin(run, sweep, container);
     while (sweep->next < sweep->end && moves[sweep->next].source_offset < end)
         sweep->active[sweep->active_count++] = sweep->next++;
-    for (size_t i = 0; i < sweep->active_count; i++) {
-        const struct cairn_move *move = &moves[sweep->active[i]];
-        uint64_t move_end =
-            move->source_offset + (move->run_count - 1) * move->source_stride + move->run_bytes;
-        cairn_err err = CAIRN_OK;
+}
 
-        if (move_end > begin)
-            err = copy_part_of_move(run, move, bytes, begin, bytes_len, copied_bytes);
-        if (err)
-            return err;
-        if (move_end > end)
+/* Drops the moves that do not reach beyond `end`. */
+static void
+sweep_past(const struct run_state *run, struct sweep *sweep, uint64_t end)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < sweep->active_count; i++)
+        if (end_of_move(&run->fill->moves->moves[sweep->active[i]]) > end)
             sweep->active[kept++] = sweep->active[i];
-    }
     sweep->active_count = kept;
-    return CAIRN_OK;
+}
+
+static cairn_err
+copy_block(struct run_state *run, const struct sweep *sweep, const uint8_t *bytes, uint64_t begin,
+           uint64_t bytes_len, uint64_t *copied_bytes)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (size_t i = 0; !err && i < sweep->active_count; i++) {
+        const struct cairn_move *move = &run->fill->moves->moves[sweep->active[i]];
+
+        if (end_of_move(move) > begin)
+            err = copy_part_of_move(run, move, bytes, begin, bytes_len, copied_bytes);
+    }
+    return err;
+}
+
+/* The move that takes all bytes [begin, end) in one run, if no other takes any of them: *offset in
+ * its slice. NULL: none does. */
+static const struct cairn_move *
+only_move(const struct run_state *run, const struct sweep *sweep, uint64_t begin, uint64_t end,
+          uint64_t *offset)
+{
+    const struct cairn_move *only = NULL;
+    uint64_t index, run_begin;
+
+    for (size_t i = 0; i < sweep->active_count; i++) {
+        const struct cairn_move *move = &run->fill->moves->moves[sweep->active[i]];
+
+        if (end_of_move(move) <= begin)
+            continue;
+        if (only)
+            return NULL;
+        only = move;
+    }
+    if (!only || only->source_offset > begin)
+        return NULL;
+    index = only->run_count > 1 ? (begin - only->source_offset) / only->source_stride : 0;
+    run_begin = only->source_offset + index * only->source_stride;
+    if (run_begin + only->run_bytes < end)
+        return NULL;
+    *offset = only->target_offset + index * only->target_stride + (begin - run_begin);
+    return only;
 }
 
 /* Length of a block: the last one of a file may be short. */
@@ -259,21 +302,33 @@ block_bytes(const struct cairn_manifest *manifest, uint64_t block)
     return left < CAIRN_BLOCK_BYTES ? left : CAIRN_BLOCK_BYTES;
 }
 
-/* Checks a block; if it is good, copies it and takes it off the list. */
+/* Copies a block, and takes it off the list if it is good. One that goes to one place is compared
+ * on its way there: if it is bad, it is overwritten when it comes again. */
 static cairn_err
 take_block(struct run_state *run, struct sweep *sweep, uint32_t container, uint64_t block,
            const uint8_t *bytes, uint64_t *bad_blocks, uint64_t *copied_bytes)
 {
     const struct cairn_manifest *manifest = &run->fill->manifests[container];
-    uint64_t bytes_len = block_bytes(manifest, block);
-    cairn_err err;
+    uint64_t begin = block * CAIRN_BLOCK_BYTES, bytes_len = block_bytes(manifest, block), offset;
+    uint64_t crc = manifest->block_crcs[block];
+    const struct cairn_move *move;
+    cairn_err err = CAIRN_OK;
+    bool is_good;
 
-    if (cairn_crc64(0, bytes, bytes_len) != manifest->block_crcs[block]) {
-        (*bad_blocks)++;
-        return CAIRN_OK;
+    sweep_to(run, sweep, container, begin + bytes_len);
+    move = only_move(run, sweep, begin, begin + bytes_len, &offset);
+    if (move && client_sink_put_checked(run->sink, move->target_container, offset, bytes, bytes_len,
+                                        crc, &is_good)) {
+        *copied_bytes += is_good ? bytes_len : 0;
+    } else {
+        is_good = cairn_crc64(0, bytes, bytes_len) == crc;
+        if (is_good)
+            err = copy_block(run, sweep, bytes, begin, bytes_len, copied_bytes);
     }
-    err = copy_block(run, sweep, container, block, bytes, bytes_len, copied_bytes);
-    if (!err)
+    sweep_past(run, sweep, begin + bytes_len);
+    if (!is_good)
+        (*bad_blocks)++;
+    else if (!err)
         set_needed(&run->sources[container], block, false);
     return err;
 }
@@ -301,23 +356,16 @@ reader_run(void *context)
     return NULL;
 }
 
-/*
- * This rank's share of the cores that the process may use; 1 if copies go to devices, whose batches
- * belong to one thread.
- */
+/* This rank's share of the cores; 1 if copies go to devices, whose batches belong to one thread. */
 static uint32_t
 count_readers(const struct run_state *run, uint64_t block_count)
 {
     const struct client_fill *fill = run->fill;
-    uint64_t readers;
-    cpu_set_t cores;
+    uint64_t readers = client_core_share(fill->client);
 
     for (uint32_t i = 0; i < fill->slice_count; i++)
         if (fill->slices[i].device >= 0)
             return 1;
-    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
-        return 1;
-    readers = (uint64_t)CPU_COUNT(&cores) / fill->client->local_ranks;
     if (readers > block_count / READER_BLOCKS_MIN)
         readers = block_count / READER_BLOCKS_MIN;
     if (readers > READERS_MAX)

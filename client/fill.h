@@ -1,8 +1,9 @@
 /*
  * client/fill.h - carries out the moves of a restore: verified blocks in, tensors filled.
  *
- * Private to client/. It walks the moves block by block of their source containers, and checks a
- * whole block against its checksum before any byte goes into a tensor.
+ * Private to client/. It walks the moves block by block of their source containers, and compares
+ * each whole block with its checksum: while it is copied, where all of it goes to one place on the
+ * host, else before any byte goes into a tensor.
  *
  * - Blocks of this rank's own region are read in place; for host tensors by this rank's share of
  *   the cores: the trainer waits, and faulting in untouched memory costs more than the copy.

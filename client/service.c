@@ -238,7 +238,7 @@ take_registered(struct cairn_client *client, struct cairn_session_frame *frame)
     pthread_mutex_unlock(&client->lock);
     if (!mine) /* of tensors that were replaced meanwhile */
         return CAIRN_OK;
-    client_slots_unmap(client);
+    client_slots_leave(client);
     /* A trainer that registers again gets the reason of a failing device again. */
     were_silent = atomic_exchange(&client->devices_are_silent, false);
     err = client_slots_map(client, &registered, frame);
@@ -553,7 +553,7 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
     bool stats_due = client->link == CLIENT_LINK_ATTACHED && now_ns >= client->stats_at_ns;
     struct cairn_client_stats stats = {0};
     struct pollfd fds[2] = {{.fd = client->wake, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
-    bool stop_copy;
+    bool stop_copy, has_begun;
     cairn_err sent;
     int wait_ms;
 
@@ -571,6 +571,7 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
     pthread_mutex_lock(&client->lock);
     drain_wake(client);
     stop_copy = client->engine_busy && client->snapshot.stop_err;
+    has_begun = client->snapshot.state != CLIENT_SNAPSHOT_NONE; /* a step, with these tensors */
     sent = serve(client, stats_due, &stats);
     if (!stop_copy && may_stop(client, now_ns, stop_until_ns)) {
         pthread_mutex_unlock(&client->lock);
@@ -582,6 +583,8 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
         cairn_capture_cancel(client->capture);
         return true;
     }
+    if (has_begun)
+        client_slots_unmap_left(client);
     if (sent == CAIRN_PEER ||
         (client->link == CLIENT_LINK_GREETING && now_ns >= client->greet_until_ns)) {
         detach(client, "the agent is gone");

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "client/state.h"
+#include "snapshot/copy.h"
 #include "snapshot/finite.h"
 #include "snapshot/mem.h"
 
@@ -192,6 +193,24 @@ client_sink_put(struct client_sink *sink, uint32_t slice, uint64_t offset, const
         (void *)(uintptr_t)bytes, (uint64_t)(uintptr_t)target->address + offset, bytes_len};
     device->bytes += bytes_len;
     return CAIRN_OK;
+}
+
+bool
+client_sink_put_checked(struct client_sink *sink, uint32_t slice, uint64_t offset,
+                        const uint8_t *bytes, uint64_t bytes_len, uint64_t crc, bool *is_good)
+{
+    const struct cairn_slice *target = &sink->slices[slice];
+    struct cairn_copy_look look = {.type = cairn_finite_of(target->dtype)};
+    uint8_t *address = (uint8_t *)target->address + offset;
+
+    if (target->device >= 0 ||
+        (look.type && (offset % look.type->element_bytes || bytes_len % look.type->element_bytes)))
+        return false;
+    make_pages(address, bytes_len);
+    *is_good = cairn_copy_crc(0, address, bytes, bytes_len, look.type ? &look : NULL) == crc;
+    if (*is_good && look.found)
+        atomic_store_explicit(&sink->failing[slice], true, memory_order_relaxed);
+    return true;
 }
 
 cairn_err

@@ -32,6 +32,14 @@ CAIRN_MUST_CHECK cairn_err client_sink_put(struct client_sink *sink, uint32_t sl
                                            uint64_t offset, const uint8_t *bytes,
                                            uint64_t bytes_len);
 
+/*
+ * The same for a slice on the host, with one pass over the bytes: *is_good if cairn_crc64 of them
+ * is crc; if not, what is there now is wrong. False: on a device, or the range cuts an element;
+ * nothing was put.
+ */
+bool client_sink_put_checked(struct client_sink *sink, uint32_t slice, uint64_t offset,
+                             const uint8_t *bytes, uint64_t bytes_len, uint64_t crc, bool *is_good);
+
 /* Waits until everything put so far has arrived. CAIRN_DEVICE, CAIRN_TIMEOUT. */
 CAIRN_MUST_CHECK cairn_err client_sink_flush(struct client_sink *sink);
 

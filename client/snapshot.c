@@ -256,6 +256,8 @@ accept_grant(struct cairn_client *client, const struct cairn_session_grant *gran
     job->region_is_new = !client->slots[grant->slot].is_written;
     client->slots[grant->slot].is_written = true;
     job->region_bytes = tensors->region_bytes;
+    if (client->snapshot.last) /* training stands still */
+        job->helpers = client_core_share(client) - 1;
     job->on_blocks = blocks_captured;
     job->on_done = capture_ended;
     job->context = client;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,18 @@ client_now_ns(void)
     struct cairn_clock clock = cairn_clock_system();
 
     return cairn_clock_now_ns(&clock);
+}
+
+uint32_t
+client_core_share(const struct cairn_client *client)
+{
+    cpu_set_t cores;
+    uint32_t share;
+
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
+        return 1;
+    share = (uint32_t)CPU_COUNT(&cores) / client->local_ranks;
+    return share ? share : 1;
 }
 
 bool

@@ -212,6 +212,8 @@ struct cairn_client {
     uint32_t register_request;
     uint64_t register_at_ns; /* not before; 0: at once. Another launch has the rank. */
     uint32_t slot_count;
+    struct client_slot left[CAIRN_SESSION_FDS_MAX]; /* still mapped; the service thread's */
+    uint32_t left_count;
     struct client_snapshot snapshot;
     struct client_report report;
     bool engine_busy;           /* from GRANT to the end of the copy */
@@ -250,6 +252,8 @@ struct cairn_client {
 
 /* state.c */
 uint64_t client_now_ns(void);
+/* This rank's share of the cores that the process may use; 1 or more. */
+uint32_t client_core_share(const struct cairn_client *client);
 bool client_refusal_is_final(cairn_err refusal);
 /* False in a forked child, and for NULL: the call returns CAIRN_INVAL. */
 bool client_usable(const struct cairn_client *client);
@@ -279,6 +283,12 @@ cairn_err client_slots_map(struct cairn_client *client,
                            const struct cairn_session_registered *value,
                            struct cairn_session_frame *frame);
 void client_slots_unmap(struct cairn_client *client);
+/*
+ * The same, but leaves the unmapping for client_slots_unmap_left: it takes 15 ms per GiB of small
+ * pages, and the trainer may stand still between two placements. Service thread, lock not held.
+ */
+void client_slots_leave(struct cairn_client *client);
+void client_slots_unmap_left(struct cairn_client *client);
 /*
  * Maps a slot that had no pages at registration, since it held a generation of another arrangement
  * of ranks. Nothing if it is mapped. Service thread, lock not held, no copy running.

@@ -376,6 +376,15 @@ cairn_capture_order(struct cairn_capture *capture, int32_t index, void *stream)
     return err;
 }
 
+static bool
+has_device_runs(const struct cairn_capture_job *job)
+{
+    for (uint32_t i = 0; i < job->run_count; i++)
+        if (job->runs[i].device >= 0)
+            return true;
+    return false;
+}
+
 /* A device that failed and was closed cannot be read. */
 static cairn_err
 check_devices(struct cairn_capture *capture, const struct cairn_capture_job *job)
@@ -400,6 +409,9 @@ cairn_capture_start(struct cairn_capture *capture, const struct cairn_capture_jo
     if (err)
         return err;
     capture->walk.job = *job;
+    if (has_device_runs(job))
+        capture->walk.job.helpers = 0;
+    cairn_checksum_threads_start(capture->walk.threads, capture->walk.job.helpers);
     pthread_mutex_lock(&capture->next_lock);
     capture->walk.mapped_bytes =
         capture->next_region == job->region ? capture->next_mapped_bytes : 0;

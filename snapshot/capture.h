@@ -57,9 +57,11 @@ typedef void cairn_capture_done_fn(void *context, cairn_err err);
 struct cairn_capture_job {
     const struct cairn_capture_run *runs; /* borrowed until the capture has ended */
     uint32_t run_count;
-    uint8_t *region;                    /* 64-byte aligned, borrowed until the capture has ended */
-    uint64_t region_bytes;              /* a multiple of CAIRN_BLOCK_BYTES, > 0 */
-    bool region_is_new;                 /* not written through this mapping yet: mapped ahead */
+    uint8_t *region;       /* 64-byte aligned, borrowed until the capture has ended */
+    uint64_t region_bytes; /* a multiple of CAIRN_BLOCK_BYTES, > 0 */
+    bool region_is_new;    /* not written through this mapping yet: mapped ahead */
+    uint32_t helpers;      /* threads that copy beside the engine's, since training stands still;
+                       * with runs of a device: none */
     cairn_capture_blocks_fn *on_blocks; /* may be NULL */
     cairn_capture_done_fn *on_done;     /* may be NULL */
     void *context;                      /* of both */
@@ -157,9 +159,9 @@ CAIRN_MUST_CHECK cairn_err cairn_capture_finish(struct cairn_capture *capture,
 
 /*
  * Gives up the running capture and waits until nobody reads the sources or writes the region any
- * more, and on_done has returned: within a block on the host, a few 4 MiB copies on a device. A
- * device that hangs is not waited for after 10 s. Not from a callback. Does nothing without a
- * capture.
+ * more, and on_done has returned: within a block of each thread on the host, a few 4 MiB copies on
+ * a device. A device that hangs is not waited for after 10 s. Not from a callback. Does nothing
+ * without a capture.
  */
 void cairn_capture_cancel(struct cairn_capture *capture);
 

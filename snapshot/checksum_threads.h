@@ -1,5 +1,6 @@
 /*
- * snapshot/checksum_threads.h - threads that checksum what a device has brought.
+ * snapshot/checksum_threads.h - threads that checksum what a device has brought, or share a copy on
+ * the host while training stands still.
  *
  * A device brings bytes several times as fast as one core checksums them. Work is numbered items,
  * done in any order; the owner is one thread, which may help. Without threads (few cores, or no

@@ -11,7 +11,9 @@
  *              CAIRN_MESSAGE_BLOCKS_MAX blocks, by several threads (checksum_threads.h)
  *     report   on_blocks gets part after part
  *
- * A host span passes through all four at once. Of device spans there are always as many in flight
+ * A host span passes through all four at once, unless helpers share the copying: then a span is
+ * fetched without its bytes, its parts are copied and checksummed by several threads, and it lands
+ * when all have been. Of device spans there are always as many in flight
  * as the device takes, and what has landed is looked at before each sum and report: the trainer
  * waits for the copies, whose checksums may lie up to CAIRN_WALK_SPANS spans behind.
  *
@@ -38,9 +40,11 @@
 
 enum {
     HOST_SPAN_BLOCKS = CAIRN_MESSAGE_BLOCKS_MAX,
+    SHARED_SPANS = 4,          /* in flight: each thread finds parts of some */
     MAP_AHEAD_BYTES = 2 << 20, /* at a time, so that page tables and bytes are met in the cache */
     SUM_BYTES = 16 << 10,      /* fits the first-level cache: looked at there after its checksum */
-    FUSED_BYTES_MIN = 2048     /* below, starting and ending the kernel costs more than it saves */
+    FUSED_BYTES_MIN = 2048,    /* below, starting and ending the kernel costs more than it saves */
+    ALL_PARTS = (1 << CAIRN_WALK_SPAN_PARTS) - 1
 };
 
 _Static_assert(CAIRN_WALK_SPAN_BLOCKS_MAX *CAIRN_BLOCK_BYTES <= CAIRN_MEM_BATCH_BYTES_MAX,
@@ -147,6 +151,16 @@ note_failing(const struct cairn_capture_job *job, uint32_t run)
     atomic_store_explicit(&job->failing[run], true, memory_order_relaxed);
 }
 
+/* The first run that ends behind `at`. */
+static uint32_t
+find_run(const struct cairn_capture_job *job, uint64_t at)
+{
+    uint32_t low = 0, high = job->run_count;
+
+    CAIRN_BISECT(low, high, middle, job->runs[middle].offset + job->runs[middle].bytes <= at);
+    return low;
+}
+
 /*
  * Brings the block at `begin` from its runs. *crc is set unless the block has device bytes, see
  * *has_device.
@@ -162,7 +176,7 @@ fetch_block(struct cairn_walk *walk, struct cairn_walk_span *span, uint64_t begi
     uint64_t sum = 0;
 
     *has_device = false;
-    for (uint32_t i = walk->run; i < job->run_count && job->runs[i].offset < end; i++) {
+    for (uint32_t i = find_run(job, begin); i < job->run_count && job->runs[i].offset < end; i++) {
         const struct cairn_capture_run *run = &job->runs[i];
         uint64_t from = run->offset > begin ? run->offset : begin;
         uint64_t to = run->offset + run->bytes < end ? run->offset + run->bytes : end;
@@ -195,9 +209,6 @@ fetch_block(struct cairn_walk *walk, struct cairn_walk_span *span, uint64_t begi
     memset(job->region + at, 0, end - at);
     if (!*has_device)
         *crc = cairn_crc64(sum, job->region + summed, end - summed);
-    while (walk->run < job->run_count &&
-           job->runs[walk->run].offset + job->runs[walk->run].bytes <= end)
-        walk->run++;
     return CAIRN_OK;
 }
 
@@ -222,6 +233,20 @@ map_ahead(struct cairn_walk *walk)
         walk->mapped_bytes = at + cairn_walk_map(job->region + at, job->region_bytes - at);
 }
 
+/* The next span, whose parts several threads copy. */
+static void
+share_span(struct cairn_walk *walk, struct cairn_walk_span *span)
+{
+    uint64_t left = walk->job.region_bytes / CAIRN_BLOCK_BYTES - walk->next_block;
+
+    span->is_shared = true;
+    span->block_count =
+        left < CAIRN_WALK_SPAN_BLOCKS_MAX ? (uint32_t)left : CAIRN_WALK_SPAN_BLOCKS_MAX;
+    walk->next_block += span->block_count;
+    walk->open_next++;
+    cairn_checksum_threads_allow(walk->threads, walk->open_next * CAIRN_WALK_SPAN_PARTS, true);
+}
+
 /* Fetches the next span. */
 static cairn_err
 fetch_span(struct cairn_walk *walk)
@@ -233,6 +258,10 @@ fetch_span(struct cairn_walk *walk)
     map_ahead(walk);
     memset(span, 0, sizeof *span);
     span->first_block = walk->next_block;
+    if (walk->job.helpers) {
+        share_span(walk, span);
+        return CAIRN_OK;
+    }
     for (uint32_t i = 0; i < CAIRN_WALK_SPAN_BLOCKS_MAX && walk->next_block < blocks; i++) {
         bool from_device;
 
@@ -255,12 +284,16 @@ fetch_span(struct cairn_walk *walk)
     return CAIRN_OK;
 }
 
-/* The span's device copies have arrived: CAIRN_OK, CAIRN_AGAIN, CAIRN_DEVICE. */
+/* The span's bytes have arrived: CAIRN_OK, CAIRN_AGAIN, CAIRN_DEVICE. */
 static cairn_err
 poll_span(const struct cairn_walk *walk, const struct cairn_walk_span *span)
 {
     cairn_err err = CAIRN_OK;
 
+    if (span->is_shared)
+        return atomic_load_explicit(&span->summed_parts, memory_order_acquire) == ALL_PARTS
+                   ? CAIRN_OK
+                   : CAIRN_AGAIN;
     for (uint32_t i = 0; i < walk->device_count && !err; i++)
         if (span->tickets[i])
             err = cairn_mem_poll(walk->devices[i].mem, span->tickets[i]);
@@ -286,7 +319,7 @@ land_spans(struct cairn_walk *walk)
         has_device = has_device || span->device_blocks;
         walk->land_next++;
     }
-    if (walk->land_next > before)
+    if (walk->land_next > before && !walk->job.helpers)
         cairn_checksum_threads_allow(walk->threads, walk->land_next * CAIRN_WALK_SPAN_PARTS,
                                      has_device);
     return err == CAIRN_AGAIN ? CAIRN_OK : err;
@@ -300,16 +333,6 @@ part_blocks(const struct cairn_walk_span *span, uint32_t part, uint32_t *from, u
     *to = *from + CAIRN_MESSAGE_BLOCKS_MAX;
     if (*to > span->block_count)
         *to = span->block_count;
-}
-
-/* The first run that ends behind `at`. */
-static uint32_t
-find_run(const struct cairn_capture_job *job, uint64_t at)
-{
-    uint32_t low = 0, high = job->run_count;
-
-    CAIRN_BISECT(low, high, middle, job->runs[middle].offset + job->runs[middle].bytes <= at);
-    return low;
 }
 
 /* The checksum of region bytes [begin, end); looks at them in the same pass over memory. */
@@ -359,9 +382,17 @@ cairn_walk_sum_part(void *context, uint64_t item)
     uint32_t part = (uint32_t)(item % CAIRN_WALK_SPAN_PARTS), from, to;
 
     part_blocks(span, part, &from, &to);
-    for (uint32_t i = from; i < to; i++)
-        if (span->device_blocks >> i & 1)
-            span->crcs[i] = sum_block(&walk->job, (span->first_block + i) * CAIRN_BLOCK_BYTES);
+    for (uint32_t i = from; i < to; i++) {
+        uint64_t begin = (span->first_block + i) * CAIRN_BLOCK_BYTES;
+        bool has_device;
+
+        if (span->is_shared && atomic_load_explicit(&walk->cancelled, memory_order_relaxed))
+            return;
+        if (span->is_shared) /* host bytes alone, which arrive at once */
+            (void)!fetch_block(walk, span, begin, &span->crcs[i], &has_device);
+        else if (span->device_blocks >> i & 1)
+            span->crcs[i] = sum_block(&walk->job, begin);
+    }
     atomic_fetch_or_explicit(&span->summed_parts, 1u << part, memory_order_release);
 }
 
@@ -378,7 +409,7 @@ report_blocks(struct cairn_walk *walk)
     part_blocks(span, part, &from, &to);
     /* After its last block the span's place is free: then no thread may have a part of it left,
      * an empty one neither. */
-    wanted = to == span->block_count ? (1u << CAIRN_WALK_SPAN_PARTS) - 1 : 1u << part;
+    wanted = to == span->block_count ? ALL_PARTS : 1u << part;
     if ((summed & wanted) != wanted)
         return false;
     if (job->on_blocks)
@@ -401,6 +432,8 @@ should_fetch(const struct cairn_walk *walk)
         return false;
     if (walk->open_first == walk->open_next)
         return true;
+    if (walk->job.helpers)
+        return walk->open_next - walk->open_first < SHARED_SPANS;
     return last->device_blocks != 0 && in_flight < CAIRN_MEM_BATCHES_MAX;
 }
 
@@ -457,7 +490,6 @@ cairn_walk_run(struct cairn_walk *walk)
     uint64_t blocks = walk->job.region_bytes / CAIRN_BLOCK_BYTES;
     cairn_err err = CAIRN_OK;
 
-    walk->run = 0;
     walk->next_block = walk->open_first = walk->open_next = 0;
     walk->land_next = 0;
     walk->batch.count = 0;

@@ -32,6 +32,7 @@ struct cairn_walk_span {
     uint64_t device_blocks; /* bit per block: holds device bytes, checksum when landed */
     uint32_t block_count;
     uint32_t reported_blocks;
+    bool is_shared;           /* its bytes come with the sum of each part */
     atomic_uint summed_parts; /* bit per part: crcs[] of all its blocks are set */
     uint64_t crcs[CAIRN_WALK_SPAN_BLOCKS_MAX];
     uint64_t tickets[CAIRN_WALK_DEVICES_MAX]; /* 0: none of this device */
@@ -57,7 +58,6 @@ struct cairn_walk {
     struct cairn_walk_device devices[CAIRN_WALK_DEVICES_MAX];
     struct cairn_checksum_threads *threads; /* that do cairn_walk_sum_part */
     /* ---- the walk's own ---- */
-    uint32_t run;          /* first run that does not end before the block at hand */
     uint64_t next_block;   /* first that no span has */
     uint64_t mapped_bytes; /* of the region, from its beginning: mapped ahead */
     uint64_t open_first;   /* spans [open_first, open_next) are fetched and not wholly reported */
@@ -78,8 +78,9 @@ CAIRN_MUST_CHECK cairn_err cairn_walk_rest(const struct cairn_walk *walk,
                                            const struct cairn_walk_device *device,
                                            uint64_t deadline_ns);
 
-/* Checksums one part: item is its span, counted from the capture's beginning, times
- * CAIRN_WALK_SPAN_PARTS, plus its place. A cairn_checksum_item_fn; context is the walk. */
+/* Checksums one part, and copies it if that is shared: item is its span, counted from the capture's
+ * beginning, times CAIRN_WALK_SPAN_PARTS, plus its place. A cairn_checksum_item_fn; context is the
+ * walk. */
 void cairn_walk_sum_part(void *context, uint64_t item);
 
 /*

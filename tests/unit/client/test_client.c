@@ -781,6 +781,38 @@ test_register_again(void **state)
     end_all(client, agent, &model);
 }
 
+/* Unmapping takes long, and between two placements training stands still: it waits for the next
+ * step, and no more than one former mapping of a slot is left. */
+static void
+test_former_slots_go_with_the_next_step(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client *client;
+    struct model model;
+
+    client = attach_model(agent, &model, 1);
+    for (uint64_t round = 1; round <= 3; round++) {
+        for (int slot = 0; slot < FAKE_SLOTS; slot++)
+            assert_int_equal(count_maps(agent->slot_fds[slot]), 2); /* the client's, the test's */
+        for (int times = 0; times < 3; times++) {
+            assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+            for (int slot = 0; slot < FAKE_SLOTS; slot++)
+                assert_int_equal(count_maps(agent->slot_fds[slot]), 3);
+        }
+        assert_int_equal(cairn_snapshot_begin(client, round), CAIRN_OK);
+        assert_true(fake_reaches(&agent->dones, (int)round));
+        assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+        check_region(agent, &model, agent->last_slot);
+    }
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    cairn_client_close(client);
+    for (int slot = 0; slot < FAKE_SLOTS; slot++)
+        assert_int_equal(count_maps(agent->slot_fds[slot]), 1);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
 int
 main(void)
 {
@@ -805,6 +837,7 @@ main(void)
         cmocka_unit_test_setup(test_slot_without_pages, reset),
         cmocka_unit_test_setup(test_register_wrong, reset),
         cmocka_unit_test_setup(test_register_again, reset),
+        cmocka_unit_test_setup(test_former_slots_go_with_the_next_step, reset),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

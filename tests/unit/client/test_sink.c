@@ -2,9 +2,11 @@
  * not. */
 #include "client/sink.h"
 
+#include "base/crc.h"
 #include "base/limits.h"
 #include "tests/support/cmocka.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,12 +77,54 @@ test_touched(void **state)
     put(64, CAIRN_BLOCK_BYTES, 3 * 4096);
 }
 
+/* Bytes are compared on their way; bad bytes say nothing about values. */
+static void
+test_checked(void **state)
+{
+    enum { COUNT = 512, AT = 3 };
+    static float memory[COUNT + AT], bytes[COUNT];
+    struct cairn_slice slice = {CAIRN_SLICE_INIT, .dtype = CAIRN_F32, .address = memory,
+                                .device = -1};
+    struct client_sink *sink = NULL;
+    atomic_bool failing = false;
+    uint64_t crc;
+    bool is_good;
+
+    for (int i = 0; i < COUNT; i++)
+        bytes[i] = (float)i;
+    assert_int_equal(client_sink_open(NULL, &slice, 1, &failing, UINT64_MAX, &sink), CAIRN_OK);
+    for (int bad = 0; bad < 2; bad++) {
+        bytes[COUNT - 1] = bad ? INFINITY : 1;
+        crc = cairn_crc64(0, bytes, sizeof bytes);
+        memset(memory, 0, sizeof memory);
+        assert_true(client_sink_put_checked(sink, 0, AT * sizeof *memory, (const uint8_t *)bytes,
+                                            sizeof bytes, crc + 1, &is_good));
+        assert_false(is_good || atomic_load(&failing));
+        assert_true(client_sink_put_checked(sink, 0, AT * sizeof *memory, (const uint8_t *)bytes,
+                                            sizeof bytes, crc, &is_good));
+        assert_true(is_good);
+        assert_int_equal(atomic_load(&failing), bad);
+        assert_memory_equal(memory + AT, bytes, sizeof bytes);
+        for (int i = 0; i < AT; i++)
+            assert_true(memory[i] == 0);
+    }
+    memset(memory, 0, sizeof memory);
+    assert_false(client_sink_put_checked(sink, 0, 2, (const uint8_t *)bytes, 8, crc, &is_good));
+    assert_false(client_sink_put_checked(sink, 0, 4, (const uint8_t *)bytes, 6, crc, &is_good));
+    slice.device = 0;
+    assert_false(client_sink_put_checked(sink, 0, 4, (const uint8_t *)bytes, 8, crc, &is_good));
+    for (int i = 0; i < COUNT + AT; i++)
+        assert_true(memory[i] == 0);
+    client_sink_close(sink);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_untouched),
         cmocka_unit_test(test_touched),
+        cmocka_unit_test(test_checked),
     };
 
     return cmocka_run_group_tests_name("sink", tests, NULL, NULL);

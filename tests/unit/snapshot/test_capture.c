@@ -107,6 +107,8 @@ map(size_t bytes)
     return base;
 }
 
+static uint32_t helpers; /* of all jobs */
+
 static int
 setup_threads(int checksum_threads)
 {
@@ -142,10 +144,18 @@ setup_without_threads(void **state)
 }
 
 static int
+setup_with_helpers(void **state)
+{
+    helpers = 2;
+    return setup_threads(-1);
+}
+
+static int
 teardown(void **state)
 {
     struct fakecuda_state live;
 
+    helpers = 0;
     cairn_capture_destroy(capture);
     for (int d = 0; d < DEVICE_COUNT; d++)
         fake_free(devices[d]);
@@ -185,6 +195,7 @@ job_of(uint64_t blocks)
                                       .run_count = run_count,
                                       .region = region,
                                       .region_bytes = blocks * BLOCK,
+                                      .helpers = helpers,
                                       .on_blocks = on_blocks,
                                       .on_done = on_done,
                                       .context = &seen,
@@ -932,9 +943,18 @@ int
 main(void)
 {
 #define FRESH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define WITH_HELPERS(test) cmocka_unit_test_setup_teardown(test, setup_with_helpers, teardown)
     const struct CMUnitTest tests[] = {
         FRESH(test_failing_runs),
         cmocka_unit_test_setup_teardown(test_failing_runs, setup_without_threads, teardown),
+        WITH_HELPERS(test_failing_runs),
+        WITH_HELPERS(test_one_run),
+        WITH_HELPERS(test_no_runs),
+        WITH_HELPERS(test_random_runs),
+        WITH_HELPERS(test_random_device_runs),
+        WITH_HELPERS(test_overwrite_behind_the_fence),
+        WITH_HELPERS(test_cancel),
+        WITH_HELPERS(test_destroy_cancels),
         FRESH(test_one_run),
         FRESH(test_no_runs),
         FRESH(test_random_runs),
