@@ -5,11 +5,12 @@
 
 #include "replan/advise/decide.h"
 #include "replan/advise/offers.h"
+#include "tests/support/cases.h"
 #include "tests/support/cmocka.h"
 #include "tests/support/never.h"
 #include "tests/unit/replan/small.h"
 
-enum { DEVICES = 16, ROUNDS = 10000, STEPS_PER_ROUND = 5 };
+enum { DEVICES = 16, ROUNDS = 10000 / CASE_STRIDE, STEPS_PER_ROUND = 5 };
 #define PAUSE_MS 2000.0
 
 /* Roughly a normal number: the sum of twelve uniform draws. */

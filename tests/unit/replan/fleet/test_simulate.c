@@ -6,11 +6,12 @@
 #include "replan/search/answer.h"
 #include "replan/fleet/schedule.h"
 #include "replan/fleet/simulate.h"
+#include "tests/support/cases.h"
 #include "tests/support/cmocka.h"
 #include "tests/support/never.h"
 #include "tests/unit/replan/small.h"
 
-enum { PLANS = 600 };
+enum { PLANS = 600 / CASE_STRIDE };
 
 /* Two stages of 3 ms (a forward 1, a backward 2), three micro-batches:
  *   stage 0: F0 F1 .  B0 . F2 . B1 ...   the last backward of stage 0 ends at (3 - 1) * 3 + 6 =

@@ -372,7 +372,7 @@ test_bound_of_pipelines(void **test_state)
         {{16, 4.85}, {19, 4.92}, {33, 0}, {41, 3.3}, {42, 3.35}},
     };
 
-    for (size_t i = 0; i < sizeof(changed) / sizeof(*changed); i++) {
+    for (size_t i = 0; i < sizeof(changed) / sizeof(*changed); i += CASE_STRIDE) {
         struct cairn_problem problem = eight_nodes(UINT64_C(6) << 30, UINT64_C(512) << 20);
 
         for (uint32_t j = 0; j < 5 && changed[i][j].device < 64; j++)
@@ -469,7 +469,7 @@ test_cut_short(void **test_state)
         if (seed < FEW)
             assert_int_equal(answer.complete, answer.plan != NULL);
         asks = patience.asked;
-        for (uint32_t i = 0; answer.plan && i < CUTS && i < asks; i++) {
+        for (uint32_t i = 0; answer.plan && i < CUTS && i < asks; i += CASE_STRIDE) {
             struct cairn_answer_plan early = {0};
 
             patience = (struct patience){0, i == 0 ? asks - 1 : asks * i / CUTS};
@@ -486,7 +486,7 @@ test_cut_short(void **test_state)
         cairn_answer_plan_fini(&answer);
         cairn_problem_fini(&problem);
     }
-    assert_true(cut > 100);
+    assert_true(cut > 100 / CASE_STRIDE);
 }
 
 /*
@@ -499,7 +499,7 @@ test_all_are_sounded(void **test_state)
 {
     const struct cairn_made_cluster cluster = {1024, 1024, UINT64_C(6) << 30, UINT64_C(512) << 20,
                                                0.05, 0.01};
-    struct patience patience = {0, 30000};
+    struct patience patience = {0, 30000 / CASE_STRIDE};
     const struct cairn_stop stop = {is_over, &patience};
     struct cairn_answer_plan answer = {0};
     struct cairn_problem problem;
@@ -508,7 +508,8 @@ test_all_are_sounded(void **test_state)
     assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
     print_message("%u asks, %.2f %% above the bound\n", (unsigned)patience.asked,
                   100 * (answer.step_ms / answer.bound_ms - 1));
-    assert_true(answer.step_ms <= answer.bound_ms * 1.001);
+    assert_true(answer.cut_short || answer.step_ms <= answer.bound_ms * 1.001);
+    assert_true(!answer.cut_short || CASE_STRIDE > 1);
     cairn_answer_plan_fini(&answer);
     cairn_problem_fini(&problem);
 }
@@ -675,7 +676,7 @@ test_memory_is_tight(void **test_state)
     static const uint64_t seeds[] = {41, 47, 52, 55, 56, 59, 1037};
     double worst = 0;
 
-    for (size_t i = 0; i < sizeof(seeds) / sizeof(*seeds); i++) {
+    for (size_t i = 0; i < sizeof(seeds) / sizeof(*seeds); i += CASE_STRIDE) {
         struct patience patience = {0, 40000};
         const struct cairn_stop stop = {is_over, &patience};
         struct cairn_problem problem;
