@@ -11,6 +11,7 @@
 
 Prints one line per problem; exit status 1 when there are any.
 """
+import functools
 import glob
 import os
 import re
@@ -42,19 +43,43 @@ def expand(word):
     ]
 
 
+@functools.cache
+def all_paths():
+    """The project's files and folders."""
+    files = tracked()
+    folders = {os.path.dirname(path) for path in files}
+    while above := {os.path.dirname(path) for path in folders} - folders:
+        folders |= above
+    return sorted(folders.union(files) - {""})
+
+
+def is_below(folder, word):
+    """Whether a file or folder at any depth below the folder ends with the word."""
+    inside = os.path.relpath(folder, ROOT).removeprefix(".")
+    name = re.escape(word.rstrip("/")).replace(r"\*", "[^/]*").replace(r"\[", "[")
+    wanted = re.compile(f"(?:.*/)?{name}".replace(r"\]", "]"))
+    start = len(inside) + 1 if inside else 0
+    return any(
+        wanted.fullmatch(path, start)
+        for path in all_paths()
+        if not inside or path.startswith(inside + "/")
+    )
+
+
+@functools.cache
 def exists(page, word):
     """Whether a page's path is there: from the root or the page's folder; a bare name also below
     that folder, in the folder above, or in tests/. Pages of docs/ may use bare names of all files.
     """
     folder = os.path.dirname(os.path.join(ROOT, page))
-    places = [os.path.join(ROOT, word), os.path.join(folder, word)]
+    places, depths = [os.path.join(ROOT, word), os.path.join(folder, word)], []
     if word.split("/")[0] not in TOP:
         above = os.path.dirname(folder) if folder != ROOT else ROOT
-        places += [os.path.join(folder, "**", word), os.path.join(above, word)]
-        places.append(os.path.join(ROOT, "tests", "**", word))
+        places.append(os.path.join(above, word))
+        depths = [folder, os.path.join(ROOT, "tests")]
     if page.startswith("docs/"):
-        places.append(os.path.join(ROOT, "**", word))
-    return any(glob.glob(place, recursive=True) for place in places)
+        depths.append(ROOT)
+    return any(map(glob.glob, places)) or any(is_below(depth, word) for depth in depths)
 
 
 def is_path(word):
