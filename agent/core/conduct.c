@@ -50,10 +50,8 @@ conduct_leads(const struct cairn_core *core)
     return core->membership.self_member == 0 && conduct_acts(core);
 }
 
-/* Where messages for the leader go first: to the parent in the tree, or, from a late agent, to the
- * leader itself. */
-static uint32_t
-agent_above(const struct cairn_core *core)
+uint32_t
+conduct_above(const struct cairn_core *core)
 {
     uint32_t self = core->membership.self_member;
 
@@ -98,7 +96,7 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
         return; /* R4 */
     on.from = core->options.self;
     if (!conduct_leads(core))
-        env_send(env, agent_above(core), &on);
+        env_send(env, conduct_above(core), &on);
     else if (message->kind == CAIRN_MSG_REPORT)
         leader_report(env, &core->leader, &message->as.report);
     else
@@ -123,7 +121,7 @@ send_done(struct cairn_core *core)
 
     done.as.done.generation = core->gather.generation;
     done.as.done.begun = core->gather.begun;
-    env_send(&core->env, agent_above(core), &done);
+    env_send(&core->env, conduct_above(core), &done);
 }
 
 void
@@ -183,7 +181,10 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
     struct cairn_generation_id committed = core->run.decision.committed;
     uint32_t self = core->membership.self_member, n = member_count(core);
 
-    if (!run_decide(&core->run, decision, refusal))
+    if (self == UINT32_MAX &&
+        cairn_generation_later(decision->committed, core->membership.committed))
+        core->membership.committed = decision->committed;
+    if (self == UINT32_MAX || !run_decide(&core->run, decision, refusal))
         return;
     if (cairn_generation_later(decision->committed, committed))
         commit(core, decision->committed);
@@ -193,6 +194,9 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))
         send_decision(core, agent_of(core, child));
+    for (uint32_t a = 0; conduct_leads(core) && a < core->options.agent_count; a++)
+        if (cairn_roster_member_of(core->membership.record.roster, a) == UINT32_MAX)
+            send_decision(core, a);
 }
 
 void
@@ -239,13 +243,12 @@ conduct_greet(struct cairn_core *core, uint32_t agent)
             conduct_report(core);
         return;
     }
-    if (member == UINT32_MAX)
-        return;
     if (self != 0 && tree_parent(self, n) == member)
         say_again_above(core);
-    if (member != 0 && tree_parent(member, n) == self && core->run.decision.serial != 0)
+    if ((member == UINT32_MAX ? self == 0 : member != 0 && tree_parent(member, n) == self) &&
+        core->run.decision.serial != 0)
         send_decision(core, agent);
-    if (part)
+    if (part && member != UINT32_MAX)
         save_peer_up(&core->env, part, agent);
 }
 
@@ -264,7 +267,7 @@ connect_epoch(struct cairn_core *core)
     for (uint32_t p = 0; p < group->count; p++)
         env_connect(&core->env, agent_of(core, group->members[p]));
     if (self != 0)
-        env_connect(&core->env, agent_above(core));
+        env_connect(&core->env, conduct_above(core));
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))
         env_connect(&core->env, agent_of(core, child));

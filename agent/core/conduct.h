@@ -14,6 +14,9 @@ struct inventory_self conduct_inventory(const struct cairn_core *core);
 /* True if this agent is a member of its epoch and may act in it (R4); and if it is the first. */
 bool conduct_acts(const struct cairn_core *core);
 bool conduct_leads(const struct cairn_core *core);
+/* Where messages for the leader go first: to the parent in the tree, or, from an agent that is not
+ * a member, to the leader itself. Not of the leader, nor without an epoch. */
+uint32_t conduct_above(const struct cairn_core *core);
 
 /* What became of the own part. */
 void conduct_outcome(struct cairn_core *core, struct outcome outcome);
@@ -25,7 +28,8 @@ void conduct_to_leader(struct cairn_core *core, const struct cairn_message *mess
 /* Sends a message for an agent further down on along the tree; false: it is for this one. */
 bool conduct_pass_down(struct cairn_core *core, const struct cairn_message *message,
                        uint32_t agent);
-/* A decision from above, or one that rides on a group's message. */
+/* A decision from above, or one that rides on a group's message. An agent that is not a member
+ * learns from it what a restore gets. */
 void conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
                       const char *refusal);
 /* Sends the leader this agent's state. */

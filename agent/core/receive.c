@@ -33,11 +33,7 @@ is_from_below(const struct cairn_core *core, const struct cairn_message *message
 static bool
 is_from_above(const struct cairn_core *core, const struct cairn_message *message)
 {
-    const struct cairn_roster *roster = core->membership.record.roster;
-    uint32_t self = core->membership.self_member;
-
-    return self != 0 &&
-           roster->members[tree_parent(self, roster->member_count)].agent == message->from;
+    return core->membership.self_member != 0 && conduct_above(core) == message->from;
 }
 
 static bool
@@ -73,6 +69,14 @@ is_from_whom_it_may(const struct cairn_core *core, const struct cairn_message *m
     }
 }
 
+/* An agent that is not a member listens to the leader's decisions. */
+static bool
+listens(const struct cairn_core *core, const struct cairn_message *message)
+{
+    return message->kind == CAIRN_MSG_DECISION && core->membership.self_member == UINT32_MAX &&
+           core->membership.record.epoch != 0 && !membership_fenced(&core->membership);
+}
+
 static bool
 may_enter(const struct cairn_core *core, const struct cairn_message *message)
 {
@@ -80,8 +84,8 @@ may_enter(const struct cairn_core *core, const struct cairn_message *message)
         return false;
     if (!cairn_message_is_of_epoch(message))
         return true;
-    return message->epoch == core->membership.record.epoch && conduct_acts(core) &&
-           is_from_whom_it_may(core, message);
+    return message->epoch == core->membership.record.epoch &&
+           (conduct_acts(core) || listens(core, message)) && is_from_whom_it_may(core, message);
 }
 
 /* ---- messages of the epoch ---- */

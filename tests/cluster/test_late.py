@@ -87,6 +87,22 @@ class Late(Built):
         _, answer = self.check_restore(self.cluster, newest, parts=2)
         self.assertEqual(answer["lost_members"], 1, answer)
 
+    def test_an_agent_outside_the_epoch_knows_what_is_committed(self):
+        """Trainers on two of four nodes, which is the whole job. When they are gone, one of them
+        starts on a third node: it need not wait until that is a member."""
+        self.cluster = Cluster(4, 1)
+        self.addCleanup(self.cluster.close)
+        self.cluster.start()
+        self.cluster.train(world=2)
+        self.cluster.wait_committed((1, 3))
+        self.cluster.stop_trainers()
+        newest = self.cluster.committed()
+        code, restored, text = self.cluster.check(node=3, world=2, parts=2)
+        self.assertEqual(code, OK, text)
+        self.assertIsNotNone(restored, text)
+        self.assertTrue(newest <= restored <= self.cluster.committed(), (newest, restored))
+        self.assertEqual(self.status()[2], [newest[0]] * 4)
+
     def test_a_stopped_agent_costs_no_rebuild(self):
         """A trainer dies, and a host holds up an agent for longer than makes it dead: another one,
         and the one that is asked."""

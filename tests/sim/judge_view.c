@@ -1,6 +1,6 @@
 /*
  * tests/sim/judge_view.c - what status would say: how many further losses of nodes are survived
- * (R7), and who blocks what is due (R8).
+ * (R7), and who blocks what is due (R8). And what agents outside the epoch know.
  */
 #include "tests/sim/sim.h"
 
@@ -172,6 +172,36 @@ check_refusal(struct world *world, const struct node *node, const struct cairn_c
                    node->number);
 }
 
+/* ---- agents outside the epoch ---- */
+
+/* Once a second: what a trainer there would restore is what the others restore. */
+static void
+check_outside(struct world *world, const struct node *node, const struct cairn_core_view *view)
+{
+    bool looks = node && judge_is_calm(world) && !judge_was_silent(world, node), behind = false;
+    struct cairn_core_view outside;
+
+    for (uint32_t i = 0; looks && i < world->setup.agent_count; i++) {
+        const struct node *other = &world->nodes[i];
+
+        if (!node_answers(world, other) || judge_was_silent(world, other))
+            continue;
+        cairn_core_look(other->core, &outside);
+        if (outside.self_member != UINT32_MAX || outside.blank || outside.active != view->active)
+            continue;
+        behind |= cairn_generation_id_compare(outside.ready, world->leader_ready) < 0;
+    }
+    world->leader_ready = looks ? view->ready : (struct cairn_generation_id){0};
+    if (!behind)
+        world->behind_ns = 0;
+    else if (world->behind_ns == 0)
+        world->behind_ns = world->now_ns;
+    else if (world->now_ns > world->behind_ns + 30 * SECOND_NS)
+        judge_fail(world, VERDICT_OTHER,
+                   "an agent outside the epoch does not know of " GENERATION ", which is committed",
+                   GENERATION_OF(view->ready));
+}
+
 void
 judge_blocker(struct world *world)
 {
@@ -180,6 +210,7 @@ judge_blocker(struct world *world)
     const struct node *node = leader(world, &view);
 
     check_refusal(world, node, &view);
+    check_outside(world, node, &view);
     if (!node || world->setup.asked_for || world->gang.state != GANG_RUNNING ||
         world->now_ns < node->started_ns + patience_ns ||
         world->now_ns < world->gang.started_ns + patience_ns || view.run == 0 ||

@@ -597,7 +597,10 @@ struct world {
     uint64_t restarted_ns;                   /* when an epoch last stopped the trainers */
     uint64_t fresh_epoch;                    /* newest that began with nothing, or with files */
     uint64_t progress_ns;                    /* when the job last went on (a commit) */
-    uint64_t stuck_ns; /* since when the leader names nobody for what is due; 0: it does */
+    uint64_t stuck_ns;  /* since when the leader names nobody for what is due; 0: it does */
+    uint64_t behind_ns; /* since when an agent outside does not know what the leader knew one look
+                         * before; 0: they do */
+    struct cairn_generation_id leader_ready; /* at the last look */
     bool over;
     enum verdict verdict;
     char why[512];

@@ -346,18 +346,14 @@ class CairnRendezvous(RendezvousHandler):
 
     def _lead(self, plan: _round.Form) -> bool:
         resumes = self._note.term > 0
+        if resumes and not self._restore():
+            return False
+        again = self._plan(may_complete=False)  # the agents may hold other parts now
+        if not isinstance(again, _round.Form):
+            return False
         most = int(self._note.nodes.split(":")[1])
-        # an agent that is not a member of the epoch hears of no commits: a restore takes it in
-        for acts in (False, True):
-            if resumes and not self._restore(acts):
-                return False
-            again = self._plan(may_complete=False)  # the agents may hold other parts now
-            if not isinstance(again, _round.Form):
-                return False
-            seats = _round.choose(self._me, again.joining, self._seats, most)
-            bare = [peer.node for peer in again.joining if peer.node in seats and not peer.holds]
-            if not resumes or not bare:
-                break
+        seats = _round.choose(self._me, again.joining, self._seats, most)
+        bare = [peer.node for peer in again.joining if peer.node in seats and not peer.holds]
         if resumes and bare:
             _say(
                 f"{_round.some(bare)} takes part although its agent holds no part of the state: "
@@ -420,10 +416,11 @@ class CairnRendezvous(RendezvousHandler):
             time.sleep(0.02)
         return not self._door.ended()
 
-    def _restore(self, acts: bool) -> bool:
-        """Has the agents rebuild what is lost, as `cairn run --resume` does: asks, then acts; or
-        acts at once. False, after saying why: not now."""
+    def _restore(self) -> bool:
+        """Has the agents rebuild what is lost, as `cairn run --resume` does: asks, then acts.
+        False, after saying why: not now."""
         deadline = time.monotonic() + RESTORE_S
+        acts = False
         while time.monotonic() < deadline:
             try:
                 code, answer = self._agent.ask(

@@ -42,13 +42,13 @@ struct job {
     uint32_t parity;
     uint64_t now_ns;
     struct node nodes[AGENTS_MAX];
+    bool spares[AGENTS_MAX];
     bool linked[AGENTS_MAX][AGENTS_MAX];
     struct letter queue[QUEUE_MAX];
     uint32_t head, tail;
     uint32_t answers_due;
 };
 
-static const bool no_spares[AGENTS_MAX];
 static struct job job;
 
 static void carry_out(uint32_t self, struct cairn_actions *actions);
@@ -234,7 +234,7 @@ start(uint32_t agent)
     struct node *node = &job.nodes[agent];
     struct cairn_core_options options = {.self = agent,
                                          .agent_count = job.count,
-                                         .spares = no_spares,
+                                         .spares = job.spares,
                                          .parity = job.parity,
                                          .group_size = job.count > 4 ? 4 : job.count,
                                          .slots = 2,
@@ -337,11 +337,14 @@ view_of(uint32_t agent)
     return view;
 }
 
+/* The last `spares` agents are spares. */
 static int
-setup_job(uint32_t count, uint32_t parity)
+setup_job(uint32_t count, uint32_t spares, uint32_t parity)
 {
     memset(&job, 0, sizeof job);
     job.count = count;
+    for (uint32_t a = count - spares; a < count; a++)
+        job.spares[a] = true;
     job.parity = parity;
     job.now_ns = 1000 * second_ns;
     for (uint32_t a = 0; a < count; a++) {
@@ -356,13 +359,19 @@ setup_job(uint32_t count, uint32_t parity)
 static int
 three_agents(void **unused)
 {
-    return setup_job(3, 1);
+    return setup_job(3, 0, 1);
+}
+
+static int
+three_agents_and_a_spare(void **unused)
+{
+    return setup_job(4, 1, 1);
 }
 
 static int
 eight_agents(void **unused)
 {
-    return setup_job(8, 1);
+    return setup_job(8, 0, 1);
 }
 
 static int
@@ -379,13 +388,23 @@ teardown(void **unused)
 
 /* ---- trainers ---- */
 
+static uint32_t
+members(void)
+{
+    uint32_t count = 0;
+
+    for (uint32_t a = 0; a < job.count; a++)
+        count += !job.spares[a];
+    return count;
+}
+
 static void
 attach(uint32_t agent, uint32_t ranks, uint64_t launch)
 {
     struct cairn_event event = {
         .type = CAIRN_EVENT_RANKS,
         .as.ranks = {
-            .ranks = ranks, .world = job.count, .blocks = ranks ? BLOCKS : 0, .launch = launch}};
+            .ranks = ranks, .world = members(), .blocks = ranks ? BLOCKS : 0, .launch = launch}};
 
     give(agent, &event);
     deliver_all();
@@ -394,7 +413,7 @@ attach(uint32_t agent, uint32_t ranks, uint64_t launch)
 static void
 attach_all(uint64_t launch)
 {
-    for (uint32_t a = 0; a < job.count; a++)
+    for (uint32_t a = 0; a < members(); a++)
         attach(a, 1, launch);
 }
 
@@ -878,6 +897,57 @@ a_session_without_use_may_end(void **unused)
         assert_true(b == 5 || cairn_core_needs_session(job.nodes[5].core, b));
 }
 
+/* The leader tells agents outside the epoch what is committed: each commit, and when they meet. A
+ * trainer there gets what the others get. */
+static void
+an_agent_outside_knows_what_is_committed(void **unused)
+{
+    const uint32_t spare = 3;
+
+    attach_all(5);
+    for (uint64_t step = 1; step <= 3; step++) {
+        step_all(step);
+        assert_int_equal(view_of(spare).ready.step, step);
+    }
+    assert_int_equal(view_of(spare).self_member, UINT32_MAX);
+    assert_int_equal(cairn_core_holder(job.nodes[spare].core, view_of(spare).ready, 2), 2);
+    stop(spare);
+    start(spare);
+    assert_int_equal(view_of(spare).ready.step, 0);
+    pass_seconds(2);
+    assert_int_equal(view_of(spare).ready.step, 3);
+}
+
+/* Only the leader's word counts. */
+static void
+an_agent_outside_believes_the_leader_alone(void **unused)
+{
+    const uint32_t spare = 3;
+    struct cairn_message decision = {.kind = CAIRN_MSG_DECISION,
+                                     .from = 1,
+                                     .to = spare,
+                                     .epoch = view_of(spare).active,
+                                     .as.decision.decision = {.serial = UINT64_MAX}};
+    struct cairn_event event = {.type = CAIRN_EVENT_MESSAGE, .as.message = {&decision, true}};
+
+    attach_all(5);
+    step_all(1);
+    decision.as.decision.decision.committed = view_of(spare).ready;
+    decision.as.decision.decision.committed.step = 9;
+    if (!job.linked[1][spare])
+        link_agents(1, spare);
+    deliver_all();
+    give(spare, &event);
+    assert_int_equal(view_of(spare).ready.step, 1);
+    decision.from = 0;
+    decision.epoch--;
+    give(spare, &event);
+    assert_int_equal(view_of(spare).ready.step, 1);
+    decision.epoch++;
+    give(spare, &event);
+    assert_int_equal(view_of(spare).ready.step, 9);
+}
+
 int
 main(void)
 {
@@ -902,6 +972,10 @@ main(void)
         TEST(nobody_is_done_with_what_a_later_run_aborts),
         TEST(a_fresh_epoch_begins_with_nothing),
         TEST(a_promise_voids_what_was_asked_before),
+        cmocka_unit_test_setup_teardown(an_agent_outside_knows_what_is_committed,
+                                        three_agents_and_a_spare, teardown),
+        cmocka_unit_test_setup_teardown(an_agent_outside_believes_the_leader_alone,
+                                        three_agents_and_a_spare, teardown),
         cmocka_unit_test_setup_teardown(a_session_without_use_may_end, eight_agents, teardown),
     };
 
