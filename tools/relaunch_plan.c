@@ -102,7 +102,7 @@ is_offer_due(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_
 
         if (node >= view->count ||
             (node != relaunch->self && !cairn_relaunch_runs(relaunch, view, node) &&
-             !cairn_relaunch_can_have(relaunch, view, node)))
+             !cairn_relaunch_joins(relaunch, view, node)))
             return false;
     }
     return true;
@@ -711,7 +711,7 @@ cairn_relaunch_standby(const struct cairn_relaunch *relaunch,
     if (relaunch->note.state != CAIRN_RELAUNCH_RUNS)
         return;
     for (uint32_t i = 0; i < view->count && out->count < OPERATOR_STANDBY_MAX; i++)
-        if (cairn_relaunch_can_have(relaunch, view, i))
+        if (cairn_relaunch_joins(relaunch, view, i))
             out->nodes[out->count++] = i;
 }
 

@@ -40,14 +40,6 @@ cairn_relaunch_joins(const struct cairn_relaunch *relaunch, const struct cairn_r
 }
 
 bool
-cairn_relaunch_can_have(const struct cairn_relaunch *relaunch,
-                        const struct cairn_relaunch_view *view, uint32_t node)
-{
-    return cairn_relaunch_joins(relaunch, view, node) &&
-           (view->peers[node].holds || !view->peers[node].spare);
-}
-
-bool
 cairn_relaunch_runs(const struct cairn_relaunch *relaunch, const struct cairn_relaunch_view *view,
                     uint32_t node)
 {
@@ -74,7 +66,7 @@ cairn_relaunch_has_offer(const struct cairn_relaunch *relaunch,
         return false;
     for (uint32_t i = 0; i < offer->count; i++)
         if (offer->nodes[i] >= view->count ||
-            !cairn_relaunch_can_have(relaunch, view, offer->nodes[i]))
+            !cairn_relaunch_joins(relaunch, view, offer->nodes[i]))
             return false;
     return true;
 }
@@ -108,8 +100,7 @@ cairn_relaunch_leader(const struct cairn_relaunch *relaunch, const struct cairn_
 
 /* ---- its seats ---- */
 
-/* A joining node whose agent holds a part of the state, or of an epoch without one: on other nodes
- * nothing can be restored or captured. */
+/* A joining node whose agent is a member of the epoch: others would have to be taken in first. */
 struct wish {
     bool is_new, is_spare;
     uint32_t node;

@@ -15,16 +15,11 @@ const struct cairn_relaunch_note *cairn_relaunch_note_of(const struct cairn_rela
 bool cairn_relaunch_joins(const struct cairn_relaunch *relaunch,
                           const struct cairn_relaunch_view *view, uint32_t node);
 
-/* Whether an approved relaunch can have the node: its launcher waits, and the agents' restore takes
- * in its agent. It leaves out a spare that has no part. */
-bool cairn_relaunch_can_have(const struct cairn_relaunch *relaunch,
-                             const struct cairn_relaunch_view *view, uint32_t node);
-
 /* Whether a node's launcher runs the command, and is another one. */
 bool cairn_relaunch_runs(const struct cairn_relaunch *relaunch,
                          const struct cairn_relaunch_view *view, uint32_t node);
 
-/* Whether the next round is that of an approved relaunch: it can have all its nodes. */
+/* Whether the next round is that of an approved relaunch: all its nodes join. */
 bool cairn_relaunch_has_offer(const struct cairn_relaunch *relaunch,
                               const struct cairn_relaunch_view *view);
 

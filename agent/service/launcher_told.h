@@ -19,7 +19,7 @@ enum {
 
 enum { OPERATOR_STANDBY_MAX = 8 };
 
-/* Nodes that stand by while the command runs: their launchers wait, and their agents take parts. */
+/* Nodes that stand by while the command runs: their launchers wait. */
 struct operator_standby {
     uint32_t count;
     uint32_t nodes[OPERATOR_STANDBY_MAX];

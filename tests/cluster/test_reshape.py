@@ -26,13 +26,16 @@ SHAPE = (
 
 
 class Reshape(Built):
-    def agents(self, with_problem=True, extra=0):
-        """The current plan has no devices of the extra nodes."""
+    def agents(self, with_problem=True, spares=()):
+        """Spares come behind the NODES; the current plan has none of their devices."""
         cluster = self.cluster(
-            nodes=NODES + extra, parity=1, options="plan_policy: approve\nverdict_policy: advise"
+            nodes=NODES + len(spares),
+            spares=spares,
+            parity=1,
+            options="plan_policy: approve\nverdict_policy: advise",
         )
         plan = problem(room=4)
-        for node in range(NODES, NODES + extra):
+        for node in spares:
             plan["devices"].append({**plan["devices"][0], "id": node, "node": node})
         cluster.write_problem(plan)
         if with_problem:
@@ -134,13 +137,13 @@ class Reshape(Built):
             f"{story['standstill_ms'] / 1e3:.1f} s"
         )
 
-    def test_a_standby_takes_the_place_of_a_slow_node(self):
+    def test_a_spare_takes_the_place_of_a_slow_node(self):
         """The command has no word for it: the same shape, on other nodes."""
-        cluster = self.agents(extra=1)
+        cluster = self.agents(spares=(4,))
         shape = "--rank {node_rank} --dp 2 --pp 2 --peers {peers} --micro-batches 4,4".split()
         emulated = ["--emulate-layer-ms", str(LAYER_MS), "--events", cluster.path("events")]
         command = ["sh", "-c", SCRIPT, "sh", *shape, *MODEL, *emulated]
-        launchers = self.launch(cluster, command, "--nodes", "4:4", nodes=NODES + 1)
+        launchers = self.launch(cluster, command, nodes=NODES + 1)
         wait_for(
             "a relaunch is proposed", lambda: (self.replan(cluster)[1] or {}).get("relaunch"), 180
         )

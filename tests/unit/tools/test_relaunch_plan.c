@@ -378,7 +378,7 @@ test_all_regular_nodes_train_and_the_spare_stands_by(void **state)
 static void
 test_an_approved_relaunch(void **state)
 {
-    static const uint32_t others[] = {1, 2};
+    static const uint32_t others[] = {1, 2, SPARE};
     struct cairn_relaunch_peer peers[NODES];
     struct cairn_relaunch_view view;
     struct operator_standby standby;
@@ -387,8 +387,6 @@ test_an_approved_relaunch(void **state)
     settle(200);
     assert_int_equal(running(), NODES - 1);
     offer = (struct cairn_relaunch_offer){.number = 7, .count = 3, .nodes = {3, 0, SPARE}};
-    settle(200);
-    assert_int_equal(job[0].launcher.note.term, 1); /* the spare has no part */
     job[SPARE].is_up = false;
     settle(200);
     assert_int_equal(running(), NODES - 1); /* not all of its nodes are there */
@@ -404,10 +402,16 @@ test_an_approved_relaunch(void **state)
     settle(50);
     see(3, 0, peers, &view);
     cairn_relaunch_standby(&job[3].launcher, &view, &standby);
-    assert_int_equal(standby.count, 2);
+    assert_int_equal(standby.count, 3);
     assert_memory_equal(standby.nodes, others, sizeof others);
     cairn_relaunch_standby(&job[1].launcher, &view, &standby); /* it does not run itself */
     assert_int_equal(standby.count, 0);
+    offer = (struct cairn_relaunch_offer){.number = 8, .count = 2, .nodes = {3, SPARE}};
+    settle(200);
+    assert_int_equal(job[SPARE].launcher.note.rank, 1);
+    assert_int_equal(job[SPARE].launcher.note.shape, 8);
+    offer = (struct cairn_relaunch_offer){.number = 10, .count = 2, .nodes = {3, 0}};
+    settle(200);
     job[SPARE].is_up = false;
     /* one of its nodes is lost: those that stand by take part */
     lose(0);
