@@ -118,8 +118,9 @@ def main() -> None:
     )
     if "load" in job:
         engine.load_checkpoint(job["load"])
+    snapshots = None
     if "CAIRN_AGENT" in os.environ:
-        cairn.attach(engine, engine.optimizer)
+        snapshots = cairn.attach(engine, engine.optimizer)
     data = None
     while True:
         step = engine.global_steps
@@ -130,6 +131,8 @@ def main() -> None:
         if step >= job["steps"]:
             break
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
+            if snapshots is not None:
+                snapshots.snapshot_now()
             time.sleep(3600)  # until the test kills it
         data = data or batches(engine)
         loss = engine.train_batch(data)

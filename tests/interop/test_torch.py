@@ -505,6 +505,27 @@ def test_snapshot_now(tmp_path):
         assert 8 < newest(cluster) < 900, (run.errors(), cluster.log(0)[-2000:])
 
 
+@pytest.mark.parametrize("kind, world", [("mlp", 1), ("ddp", 2)])
+def test_before_a_pause(cluster, tmp_path, kind, world):
+    """The agent stands still, so that all snapshots are given up, and then the job does: what
+    job.snapshot_now takes before that is committed after it, and the job goes on from there."""
+    run = Run(tmp_path, [kind, STEPS, "--mischief", "pause"], world, under(cluster), hold_at=9)
+    agent = cluster.agents[0].pid
+    try:
+        harness.wait_for("a commit", lambda: newest(cluster) or run.process.poll() is not None)
+        os.kill(agent, signal.SIGSTOP)
+        harness.wait_for("step 8", lambda: 8 in run.steps() or run.process.poll() is not None)
+        assert "paused" not in run.text(), run.errors()
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    harness.wait_for("a commit", lambda: newest(cluster) == 9 or run.process.poll() is not None)
+    assert all("paused True" in run.text(rank) for rank in range(world)), run.errors()
+    run.kill()
+    last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"))
+    assert finished(last) == reference(tmp_path, kind, world)[0]
+    assert min(last.steps()) == 9, last.errors()
+
+
 def test_changed_behind_the_optimizer(cluster, tmp_path):
     run = Run(tmp_path, ["mlp", STEPS, "--mischief", "between"], 1, under(cluster))
     finished(run)

@@ -271,6 +271,8 @@ def main():
         models[0].train()
     for step in range(first, options.steps):
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
+            if options.mischief == "pause":
+                print("paused", job.snapshot_now(), flush=True)
             time.sleep(3600)  # until the test kills it, however late that looks
         hold_once_recent(step)
         if options.mischief == "raise" and step == 6:

@@ -331,24 +331,25 @@ class Job:
         else:
             _watch.watch(fence)
 
-    def _finish(self, unknown: bool = False) -> None:
+    def _finish(self, unknown: bool = False) -> bool:
         """Waits for the whole capture, and returns whether it is good. Unknown: it may have been
         overwritten."""
         if not self._begun or self.client is None:
-            return
+            return False
         self._begun = False
         if unknown or self._layout is None or self._fence is None:
             self.client.confirm(False)
         if self._layout is None or self._fence is None:
             self.client.fence()
-            return
+            return False
         code, changed = self._fence.end()
         if code != _lib.OK:
-            return
-        self.client.confirm(not changed and self._is_one_state())
+            return False
+        good = not changed and self._is_one_state()
+        self.client.confirm(good)
         self._learn_order(self._fence)
         if not changed:
-            return
+            return good
         self.snapshots_refused += 1
         movable = {
             entry.called for entry in changed if entry.kind == _lib.BUFFER or entry.stageable
@@ -366,6 +367,7 @@ class Job:
                 "a snapshot was refused: between two updates something other than the optimizer "
                 f"changed {few(others)} (said once; snapshots_refused counts them)"
             )
+        return False
 
     def _is_one_state(self, wait_s: float = 0.0) -> bool:
         """Of what the ranks have captured together."""
@@ -669,17 +671,14 @@ class Job:
         return self._layout
 
     def snapshot_now(self) -> bool:
-        """Takes the snapshot of the newest update now, also between intervals. False if it could
-        not begin."""
-        if self._ended or self.client is None or not self._pending or self._stepping:
+        """Takes the snapshot of the newest update now, also between intervals: before a pause,
+        since only a forward begins one. All ranks must call it. It waits for the copy, for at most
+        5 s for the agent to begin it, and once for at most 5 s for the other ranks of DDP; the
+        commit follows. False if this rank has captured nothing: it was captured before, or no agent
+        answers."""
+        if self._ended or self.client is None or self._stepping:
             return False
-        self._resume.await_moments()
-        self._finish()
-        self._begin_last()
-        if not self._begun:
-            return False
-        self._finish()
-        return True
+        return self._take_newest()
 
     def stay(self) -> None:
         """Registers the present placement again, after a move that was abandoned."""
@@ -759,6 +758,16 @@ class Job:
         while self._begun and self._count_ended() == before and time.monotonic() < until_s:
             threading.Event().wait(0.005)
 
+    def _take_newest(self) -> bool:
+        """Waits for the snapshot of the newest update, and begins it if need be. Whether it is
+        good."""
+        self._resume.await_moments()
+        if self._pending:
+            self._finish()
+            self._begin_last()
+        self._is_one_state(LAST_MEETING_S)
+        return self._finish()
+
     def before_the_end(self) -> None:
         """Nothing more is expected to be trained: the last update is worth a snapshot too. Not
         where an exception is at work, as in a `finally:` that ends the process group: what follows
@@ -771,12 +780,7 @@ class Job:
         if self._stepping or self._last_step == self.step:
             return
         self._last_step = self.step
-        self._resume.await_moments()
-        if self._pending:
-            self._finish()
-            self._begin_last()
-        self._is_one_state(LAST_MEETING_S)
-        self._finish()
+        self._take_newest()
         self._meet_at_the_end(LAST_MEETING_S)  # a generation needs all ranks until its end
         if self.client.await_commit(LAST_COMMIT_MS) == _lib.NOT_FOUND and self.place.world > 1:
             threading.Event().wait(LAST_LINGER_MS / 1000)
