@@ -9,9 +9,7 @@
 
 enum {
     PACKINGS = 6,
-    SEARCH_BUDGET = 100000, /* steps of all searches for places of the longest: some three
-                             * milliseconds */
-    SEARCH_WORK = 30000,    /* of one */
+    SEARCH_BUDGET = 3000000, /* steps of all searches for places of the longest: some 0.1 s */
     TRADE_WORK = 200,       /* what a trade costs, in such steps, */
     PACKING_WORK = 4000,    /* and filling up */
     BORDERS_MAX = 4,        /* numbers of sequences that some pipelines do not take, of those that
@@ -223,10 +221,10 @@ time_of(const struct assigner *assigner, uint32_t count)
 }
 
 /* Halves what lies between the bound and what there is, as far as so many kinds of so many
- * sequences settle it. */
+ * sequences settle it in searches of work_max steps. */
 static void
 settle_kinds(struct assigner *assigner, struct cairn_slots *slots, uint32_t count, uint32_t kinds,
-             uint64_t *budget, struct cairn_assignment *out)
+             uint64_t work_max, uint64_t *budget, struct cairn_assignment *out)
 {
     double high_ms = out->step_ms;
 
@@ -235,7 +233,7 @@ settle_kinds(struct assigner *assigner, struct cairn_slots *slots, uint32_t coun
     while (*budget > 0 && !is_near(out) &&
            high_ms - out->bound_ms > SETTLED * (out->step_ms - out->bound_ms)) {
         double middle_ms = out->bound_ms + (high_ms - out->bound_ms) / 2, least_ms;
-        uint64_t work = SEARCH_WORK < *budget ? SEARCH_WORK : *budget, given = work;
+        uint64_t work = work_max < *budget ? work_max : *budget, given = work;
         enum cairn_slots_answer answer =
             cairn_slots_place(slots, middle_ms, &work, assigner->chosen);
 
@@ -265,6 +263,7 @@ static cairn_err
 settle_longest(struct assigner *assigner, struct cairn_assignment *out)
 {
     static const uint32_t kinds[] = {6, 8, 12, 16};
+    static const uint64_t works[] = {30000, 300000}; /* of one search */
     uint64_t budget = SEARCH_BUDGET;
     uint32_t counts[COUNTS_MAX], found;
     struct cairn_slots *slots;
@@ -276,9 +275,10 @@ settle_longest(struct assigner *assigner, struct cairn_assignment *out)
     if (err)
         return err;
     found = list_counts(assigner, counts);
-    for (uint32_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++)
-        for (uint32_t i = 0; i < found; i++)
-            settle_kinds(assigner, slots, counts[i], kinds[k], &budget, out);
+    for (uint32_t w = 0; w < sizeof(works) / sizeof(*works); w++)
+        for (uint32_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++)
+            for (uint32_t i = 0; i < found; i++)
+                settle_kinds(assigner, slots, counts[i], kinds[k], works[w], &budget, out);
     cairn_slots_destroy(slots);
     return CAIRN_OK;
 }

@@ -19,10 +19,18 @@
 enum {
     KIND_BITS = 6,   /* numbers of a kind are below 64 */
     HOSTS_MAX = 256, /* pipelines that could hold any; with more there is no result */
+    LIMITS_MAX = 8,  /* of pipelines' tokens that are looked at */
     FAILED_ROOM = 1 << 14,
     SEARCHES_MAX = 1 << 16
 };
 #define MARGIN 1e-9
+
+/* Sequences of more tokens than some pipelines take, and what they cost in sum. */
+struct limit {
+    uint64_t tokens; /* more than so many; 0: all sequences */
+    uint32_t count;
+    double work_ms;
+};
 
 /* A pipeline that is filled. */
 struct host {
@@ -56,7 +64,8 @@ struct failure {
 struct cairn_slots {
     const struct cairn_assign_problem *problem;
     const struct cairn_sequence *sequences;
-    double total_ms;
+    struct limit limits[LIMITS_MAX];
+    uint32_t limit_count;
     uint32_t count; /* of the longest sequences */
     uint32_t kind_count;
     uint32_t ends[CAIRN_SLOTS_KINDS_MAX];    /* kind i ends before this sequence */
@@ -75,6 +84,30 @@ struct cairn_slots {
     int8_t room[HOSTS_MAX + 1][CAIRN_TABLE_STATES_MAX]; /* of the pipelines from this one on */
 };
 
+/* All sequences, and those too long for some pipelines. */
+static void
+list_limits(struct cairn_slots *slots)
+{
+    const struct cairn_assign_problem *problem = slots->problem;
+
+    slots->limit_count = 1;
+    for (uint32_t p = 0; p < problem->pipeline_count && slots->limit_count < LIMITS_MAX; p++) {
+        bool known = false;
+
+        for (uint32_t i = 0; i < slots->limit_count; i++)
+            known |= slots->limits[i].tokens == problem->pipelines[p].max_tokens;
+        if (!known)
+            slots->limits[slots->limit_count++].tokens = problem->pipelines[p].max_tokens;
+    }
+    for (uint32_t i = 0; i < slots->limit_count; i++) {
+        struct limit *limit = &slots->limits[i];
+
+        while (limit->count < problem->sequence_count &&
+               slots->sequences[limit->count].tokens > limit->tokens)
+            limit->work_ms += slots->sequences[limit->count++].cost_ms;
+    }
+}
+
 cairn_err
 cairn_slots_create(const struct cairn_assign_problem *problem,
                    const struct cairn_sequence *sequences, struct cairn_slots **out)
@@ -85,8 +118,7 @@ cairn_slots_create(const struct cairn_assign_problem *problem,
         return CAIRN_NOMEM;
     slots->problem = problem;
     slots->sequences = sequences;
-    for (uint32_t i = 0; i < problem->sequence_count; i++)
-        slots->total_ms += sequences[i].cost_ms;
+    list_limits(slots);
     *out = slots;
     return CAIRN_OK;
 }
@@ -185,21 +217,43 @@ cairn_slots_cut(struct cairn_slots *slots, uint32_t count, uint32_t kinds)
     return true;
 }
 
-/* The pipelines that can hold any, those that hold few first; what all pipelines can do. */
+/*
+ * The least time that pipelines have left beside sequences too long for the others: of all pipelines
+ * for all sequences, and of those that take more than a limit. The first `count` sequences must be
+ * among these, so that what filling and draining loses for them is lost there.
+ */
+static double
+least_slack_ms(const struct cairn_slots *slots, double step_ms)
+{
+    double least_ms = INFINITY;
+
+    for (uint32_t i = 0; i < slots->limit_count; i++) {
+        const struct limit *limit = &slots->limits[i];
+        double slack_ms = -limit->work_ms;
+
+        if (limit->count < slots->count)
+            continue;
+        for (uint32_t p = 0; p < slots->problem->pipeline_count; p++)
+            if (slots->problem->pipelines[p].max_tokens > limit->tokens)
+                slack_ms += step_ms / slots->problem->pipelines[p].time_scale * (1 + MARGIN);
+        least_ms = fmin(least_ms, slack_ms);
+    }
+    return least_ms;
+}
+
+/* The pipelines that can hold any, those that hold few first. */
 static bool
-find_hosts(struct cairn_slots *slots, double step_ms, double *slack_ms)
+find_hosts(struct cairn_slots *slots, double step_ms)
 {
     const struct cairn_sequence *least = &slots->sequences[slots->count - 1];
 
     slots->host_count = 0;
-    *slack_ms = -slots->total_ms;
     for (uint32_t i = 0; i < slots->problem->pipeline_count; i++) {
         const struct cairn_assign_pipeline *pipeline = &slots->problem->pipelines[i];
         struct host host = {step_ms / pipeline->time_scale * (1 + MARGIN), pipeline->stages - 1, 0,
                             i};
         uint32_t at = slots->host_count;
 
-        *slack_ms += host.holds_ms;
         if (pipeline->max_tokens < least->tokens ||
             host.holds_ms < pipeline->stages * slots->cost_ms[slots->kind_count - 1])
             continue;
@@ -478,8 +532,8 @@ cairn_slots_place(struct cairn_slots *slots, double step_ms, uint64_t *work, uin
     uint32_t at = 0;
     bool all = false;
 
-    *first = (struct level){.slack_ms = 0};
-    if (!find_hosts(slots, step_ms, &first->slack_ms)) {
+    *first = (struct level){.slack_ms = least_slack_ms(slots, step_ms)};
+    if (!find_hosts(slots, step_ms)) {
         *work = 0;
         return CAIRN_SLOTS_UNKNOWN;
     }
