@@ -10,11 +10,11 @@
 enum {
     PACKINGS = 6,
     SEARCH_BUDGET = 3000000, /* steps of all searches for places of the longest: some 0.1 s */
-    TRADE_WORK = 200,       /* what a trade costs, in such steps, */
-    PACKING_WORK = 4000,    /* and filling up */
-    BORDERS_MAX = 4,        /* numbers of sequences that some pipelines do not take, of those that
+    TRADE_WORK = 200,        /* what a trade costs, in such steps, */
+    PACKING_WORK = 4000,     /* and filling up */
+    BORDERS_MAX = 4,         /* numbers of sequences that some pipelines do not take, of those that
                              * are tried */
-    COUNTS_MAX = 8          /* such numbers in all */
+    COUNTS_MAX = 8           /* such numbers in all */
 };
 #define VERY_NEAR 1e-4
 #define NEAR_ENOUGH 5e-3 /* to the bound: no more is looked for */

@@ -28,7 +28,8 @@ struct host {
 struct bound {
     const struct cairn_assign_problem *problem;
     const struct cairn_sequence *sequences;
-    struct host *hosts; /* [pipeline_count]; the first host_count are hosts */
+    struct host *hosts;  /* [pipeline_count]; the first host_count are hosts */
+    struct host *by_own; /* [host_count]: those that lose least for what they can do first */
     uint32_t host_count;
     double own_ms; /* of all hosts; so the next two */
     double places;
@@ -94,6 +95,32 @@ least_loss(const struct bound *bound, double work_ms)
     return ceil(loss - ROUNDING);
 }
 
+/* The same when the work includes what these hosts have lost already, of all that they can do. */
+static double
+least_loss_by_own(const struct bound *bound, double work_ms)
+{
+    double loss = 0;
+
+    for (uint32_t i = 0; i < bound->host_count; i++) {
+        struct host host = bound->hosts[i];
+        uint32_t at = i;
+
+        for (; at > 0 && (host.pipeline->stages - 1) * bound->by_own[at - 1].own_ms <
+                             (bound->by_own[at - 1].pipeline->stages - 1) * host.own_ms;
+             at--)
+            bound->by_own[at] = bound->by_own[at - 1];
+        bound->by_own[at] = host;
+    }
+    for (uint32_t i = 0; i < bound->host_count && work_ms > 0; i++) {
+        const struct host *host = &bound->by_own[i];
+
+        loss +=
+            (work_ms < host->own_ms ? work_ms / host->own_ms : 1) * (host->pipeline->stages - 1);
+        work_ms -= host->own_ms;
+    }
+    return ceil(loss - ROUNDING);
+}
+
 /* Whether no assignment keeps step_ms. */
 static bool
 out_of_reach(struct bound *bound, double step_ms)
@@ -114,7 +141,9 @@ out_of_reach(struct bound *bound, double step_ms)
             fmin(bound->own_ms - lost_ms, bound->room_ms) * (1 + MARGIN) < work_ms)
             return true;
         above_ms = sequences[i].cost_ms;
-        loss = fmax(loss, least_loss(bound, work_ms)); /* who holds a longer one loses here, too */
+        /* who holds a longer one loses here, too */
+        loss = fmax(loss,
+                    fmax(least_loss(bound, work_ms), least_loss_by_own(bound, work_ms + lost_ms)));
     }
     return false;
 }
@@ -126,9 +155,10 @@ cairn_assign_bound_ms(const struct cairn_assign_problem *problem,
     struct bound bound = {.problem = problem, .sequences = sequences};
     double low = 0, high = 0, speed = 0;
 
-    bound.hosts = calloc((size_t)problem->pipeline_count + 1, sizeof(*bound.hosts));
+    bound.hosts = calloc(2 * ((size_t)problem->pipeline_count + 1), sizeof(*bound.hosts));
     if (!bound.hosts)
         return CAIRN_NOMEM;
+    bound.by_own = bound.hosts + problem->pipeline_count + 1;
     for (uint32_t i = 0; i < problem->pipeline_count; i++) {
         bound.hosts[i].pipeline = &problem->pipelines[i];
         speed += 1 / problem->pipelines[i].time_scale;

@@ -218,9 +218,9 @@ cairn_slots_cut(struct cairn_slots *slots, uint32_t count, uint32_t kinds)
 }
 
 /*
- * The least time that pipelines have left beside sequences too long for the others: of all pipelines
- * for all sequences, and of those that take more than a limit. The first `count` sequences must be
- * among these, so that what filling and draining loses for them is lost there.
+ * The least time that pipelines have left beside sequences too long for the others: of all
+ * pipelines for all sequences, and of those that take more than a limit. The first `count`
+ * sequences must be among these, so that what filling and draining loses for them is lost there.
  */
 static double
 least_slack_ms(const struct cairn_slots *slots, double step_ms)
