@@ -87,6 +87,19 @@ add_kept(struct cairn_history *history, const double *values, uint32_t count, do
     history->kept[history->kept_count++] = (float)kept_of(history->fades, products, squares, count);
 }
 
+static void
+add_lags(struct cairn_history *history, const double *values, uint32_t count)
+{
+    for (uint32_t lag = 0; lag < CAIRN_HISTORY_LAGS; lag++) {
+        uint32_t far = 1u << lag;
+
+        for (uint32_t i = 0; i + far < count; i++)
+            history->lag_squares[lag] +=
+                (values[i + far] - values[i]) * (values[i + far] - values[i]);
+        history->lag_pairs[lag] += count > far ? count - far : 0;
+    }
+}
+
 void
 cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift, double base,
                   uint32_t before_step)
@@ -104,6 +117,7 @@ cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift
         }
     history->values += count;
     history->series += count > 0;
+    add_lags(history, values, count);
     if (count >= STEPS_MIN && history->kept_count < CAIRN_HISTORY_SERIES_MAX)
         add_kept(history, values, count, mean / count);
 }
@@ -186,22 +200,139 @@ distance_of(const struct cairn_history *history, double share)
     return history->reach;
 }
 
+bool
+cairn_history_has_tail(const struct cairn_history *history)
+{
+    double one = distance_of(history, one_share);
+
+    return fmax(distance_of(history, two_share) / 2, distance_of(history, most_share) / 2.576) >
+           normal_margin * one;
+}
+
 double
 cairn_history_wander_score(const struct cairn_history *history, double size, uint32_t steps)
 {
-    double kept = cairn_history_kept(history), known, one, deviation, variance;
+    double kept = cairn_history_kept(history), known, deviation, variance;
 
     if (history->values < VALUES_MIN)
         return (double)INFINITY;
     known = (double)history->values / history->series;
-    one = distance_of(history, one_share);
-    deviation = fmax(one, distance_of(history, two_share) / 2);
+    deviation = fmax(distance_of(history, one_share), distance_of(history, two_share) / 2);
     if (!history->doubted) { /* none is in a shift: what is far from normal is congestion */
         deviation = fmax(deviation, distance_of(history, most_share) / 2.576);
-        if (deviation > normal_margin * one)
+        if (cairn_history_has_tail(history))
             return 0;
     }
     variance = spread_of(history->fades, kept, steps) / steps +
                spread_of(history->fades, kept, known) / known;
     return size / (tail_margin * deviation * sqrt(variance));
+}
+
+/* ---- innovations ---- */
+
+/* The processes that noise is a sum of: what stays of each from one step to the next. */
+enum { PROCESSES = 4, FIT_ROUNDS = 200, SERIES = 3 };
+static const double stays[PROCESSES] = {0, 0.5, 0.8, 0.97};
+static const double variance_floor = 1e-6;
+
+/*
+ * Fits the processes' variances to the variogram: half the mean square of differences of values
+ * `far` apart is the sum of variance * (1 - stays^far). Multiplicative updates keep them positive
+ * (Lee and Seung, Algorithms for Non-negative Matrix Factorization, 2001).
+ */
+static void
+fit_variances(const struct cairn_history *history, double *variances)
+{
+    double shares[CAIRN_HISTORY_LAGS][PROCESSES], halves[CAIRN_HISTORY_LAGS];
+    uint32_t lags = 0;
+
+    for (; lags < CAIRN_HISTORY_LAGS && history->lag_pairs[lags] >= VALUES_MIN; lags++) {
+        halves[lags] =
+            fmax(history->lag_squares[lags] / history->lag_pairs[lags] / 2, variance_floor);
+        for (uint32_t i = 0; i < PROCESSES; i++) /* relative errors count */
+            shares[lags][i] = (1 - pow(stays[i], 1u << lags)) / halves[lags];
+    }
+    for (uint32_t i = 0; i < PROCESSES; i++)
+        variances[i] = halves[0] / PROCESSES;
+    for (uint32_t round = 0; round < FIT_ROUNDS; round++) {
+        double up[PROCESSES] = {0}, down[PROCESSES] = {0};
+
+        for (uint32_t lag = 0; lag < lags; lag++) {
+            double sum = 0;
+
+            for (uint32_t i = 0; i < PROCESSES; i++)
+                sum += shares[lag][i] * variances[i];
+            for (uint32_t i = 0; i < PROCESSES; i++) {
+                up[i] += shares[lag][i];
+                down[i] += shares[lag][i] * sum;
+            }
+        }
+        for (uint32_t i = 0; i < PROCESSES; i++)
+            variances[i] *= up[i] / down[i];
+    }
+}
+
+/* A Kalman filter of the sum of the processes, for several series with the same noise. */
+struct filter {
+    double variances[PROCESSES];
+    double covariance[PROCESSES][PROCESSES]; /* of the states */
+    double states[SERIES][PROCESSES];
+};
+
+/* Takes the next value of each series: their innovations, and the variance of these. */
+static double
+filter_next(struct filter *filter, const double *values, double *innovations)
+{
+    double gain[PROCESSES] = {0}, variance = variance_floor;
+
+    for (uint32_t i = 0; i < PROCESSES; i++) {
+        for (uint32_t k = 0; k < PROCESSES; k++)
+            gain[i] += filter->covariance[i][k];
+        variance += gain[i];
+    }
+    for (uint32_t s = 0; s < SERIES; s++) {
+        innovations[s] = values[s];
+        for (uint32_t i = 0; i < PROCESSES; i++)
+            innovations[s] -= filter->states[s][i];
+        for (uint32_t i = 0; i < PROCESSES; i++)
+            filter->states[s][i] =
+                stays[i] * (filter->states[s][i] + gain[i] / variance * innovations[s]);
+    }
+    for (uint32_t i = 0; i < PROCESSES; i++) {
+        for (uint32_t k = 0; k < PROCESSES; k++)
+            filter->covariance[i][k] =
+                stays[i] * stays[k] * (filter->covariance[i][k] - gain[i] * gain[k] / variance);
+        filter->covariance[i][i] += (1 - stays[i] * stays[i]) * filter->variances[i];
+    }
+    return variance;
+}
+
+double
+cairn_history_step_score(const struct cairn_history *history, const struct cairn_shift *shift,
+                         double base, uint32_t steps)
+{
+    struct filter filter = {0};
+    double moments[SERIES][SERIES] = {0}, left;
+
+    if (history->lag_pairs[0] < VALUES_MIN)
+        return 0;
+    fit_variances(history, filter.variances);
+    for (uint32_t i = 0; i < PROCESSES; i++)
+        filter.covariance[i][i] = filter.variances[i];
+    /* generalized least squares for the mean and the step, by the innovations of both */
+    for (uint32_t back = shift->used; back-- > 0;) {
+        double value = cairn_shift_value(shift, back) - base, innovations[SERIES];
+        double values[SERIES] = {1, back < steps ? 1 : 0,
+                                 fmax(fmin(value, history->reach), -history->reach)};
+        double variance = filter_next(&filter, values, innovations);
+
+        for (uint32_t i = 0; i < SERIES; i++)
+            for (uint32_t k = 0; k < SERIES; k++)
+                moments[i][k] += innovations[i] * innovations[k] / variance;
+    }
+    left = moments[0][0] * moments[1][1] - moments[0][1] * moments[0][1];
+    if (!(left > 0))
+        return 0;
+    return (moments[0][0] * moments[1][2] - moments[0][1] * moments[0][2]) /
+           (tail_margin * sqrt(left * moments[0][0]));
 }

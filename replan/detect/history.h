@@ -16,6 +16,7 @@
 
 enum {
     CAIRN_HISTORY_BINS = 65,
+    CAIRN_HISTORY_LAGS = 6,        /* 1, 2, 4 … steps */
     CAIRN_HISTORY_SERIES_MAX = 256 /* of those that are like it, so many say enough */
 };
 
@@ -30,6 +31,8 @@ struct cairn_history {
     uint32_t kept_count;
     double squares, products; /* … and of what that comes from, of all of these */
     uint32_t kept_values;
+    double lag_squares[CAIRN_HISTORY_LAGS]; /* of differences of values so far apart */
+    uint32_t lag_pairs[CAIRN_HISTORY_LAGS];
 };
 
 /* Empties it. reach > 0. doubted: some of the series may be in a shift of their own, and what is
@@ -47,6 +50,8 @@ double cairn_history_kept(const struct cairn_history *history);
  * little is known.
  */
 double cairn_history_score(const struct cairn_history *history, double mean, uint32_t steps);
+/* Whether more values are far from normal than a normal distribution has. */
+bool cairn_history_has_tail(const struct cairn_history *history);
 /*
  * The same for values that wander slowly, as an autoregressive process does, and seldom jump: the
  * shift's size in standard deviations of the difference of two averages of such values, that of the
@@ -54,5 +59,13 @@ double cairn_history_score(const struct cairn_history *history, double mean, uin
  * INFINITY where too little is known; 0 where the values are not doubted and have a long tail.
  */
 double cairn_history_wander_score(const struct cairn_history *history, double size, uint32_t steps);
+/*
+ * The score of a step of the mean before the last `steps` values of a series, by the innovations of
+ * its noise: white noise and autoregressive processes, whose variances are fitted to the variogram
+ * of the history. A slow process moves little from one step to the next, so that a sudden shift
+ * stands out where its averages vary as much. 0 where too little is known.
+ */
+double cairn_history_step_score(const struct cairn_history *history,
+                                const struct cairn_shift *shift, double base, uint32_t steps);
 
 #endif

@@ -17,7 +17,14 @@
 /* A shift makes a channel hot when it passes all three limits (slow.c explains score and steps). */
 static const double size_min = 0.2624; /* lower median of the deviations, ln(1.3): 30 % longer */
 static const double score_min = 7;     /* standard errors */
-enum { STEPS_MIN = 4 };
+enum {
+    STEPS_MIN = 6,
+    TAIL_STEPS_MIN = 8,  /* ... where there is congestion, which lasts for some steps, too */
+    TAIL_VALUES_MIN = 70 /* ... or where so few values show none */
+};
+/* Most of them are longer, not half: what is below a quarter of them is above this share of
+ * size_min. */
+static const double low_share = 0.25, low_size_share = 0.5;
 /* Rings over the same nodes count together: each must reach the first score, the root of the sum of
  * their squares the second. */
 static const double warm_score_min = 4.5, together_score_min = 8;
@@ -229,11 +236,16 @@ cairn_detect_link_shifted(const struct cairn_detector *detector,
     struct cairn_history history;
     bool early;
 
-    if (!cairn_shift_find(&channel->shift, limits, found))
+    if (!cairn_shift_find(&channel->shift, limits, found) ||
+        cairn_shift_quantile(&channel->shift, found->steps, low_share) - limits->base <
+            low_size_share * limits->size_min)
         return false;
     cairn_history_start(&history, reach, false);
     early = channel->shift.used - found->steps < CAIRN_CALIBRATE_STEPS;
     add_history(detector, channel, found->since_step, early, &history);
+    if (found->steps < TAIL_STEPS_MIN &&
+        (history.values < TAIL_VALUES_MIN || cairn_history_has_tail(&history)))
+        return false;
     mean = cairn_shift_mean(&channel->shift, found->base, reach, found->steps);
     found->score = fmin(found->score,
                         fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),

@@ -314,6 +314,18 @@ level_normals(struct cairn_detector *detector, double *normal)
     }
 }
 
+/* False where ranks send to each other and no communicator tells the stages: those of other stages
+ * may compute longer. */
+static bool
+are_peers_alike(const struct cairn_detector *detector)
+{
+    bool any_pair = false;
+
+    for (uint32_t i = 0; i < detector->channel_count; i++)
+        any_pair |= detector->channels[i].comm == CAIRN_COMM_NONE;
+    return !any_pair || detector->topology->stage_count > 1;
+}
+
 /*
  * Draws the normals of a stage's ranks towards each other as far as their differences can be
  * chance: with noise sigma, the median of k steps is known to 1.25 sigma / sqrt(k), and what the
@@ -622,6 +634,6 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
     }
     recall_normals(detector);
     level_normals(detector, detector->value);
-    for (uint32_t stage = 0; stage < topology->stage_count; stage++)
+    for (uint32_t stage = 0; are_peers_alike(detector) && stage < topology->stage_count; stage++)
         join_peers(detector, detector->value, stage);
 }

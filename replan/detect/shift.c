@@ -68,6 +68,12 @@ cairn_quantile(float *values, uint32_t count, double share)
 double
 cairn_shift_median(const struct cairn_shift *shift, uint32_t count)
 {
+    return cairn_shift_quantile(shift, count, 0.5);
+}
+
+double
+cairn_shift_quantile(const struct cairn_shift *shift, uint32_t count, double share)
+{
     float values[CAIRN_SHIFT_WINDOW];
 
     if (count > shift->used)
@@ -77,7 +83,7 @@ cairn_shift_median(const struct cairn_shift *shift, uint32_t count)
     for (uint32_t back = 0; back < count; back++)
         values[back] = (float)cairn_shift_value(shift, back);
     qsort(values, count, sizeof *values, compare_floats);
-    return (double)values[(count - 1) / 2];
+    return (double)values[(uint32_t)(share * (count - 1))];
 }
 
 /* A base that values before a shift have a say in. */

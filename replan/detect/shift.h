@@ -58,6 +58,8 @@ double cairn_shift_reach(const struct cairn_shift_limits *limits);
 double cairn_shift_mean(const struct cairn_shift *shift, double base, double reach, uint32_t count);
 /* Lower median of the last `count` values, fewer where there are fewer; 0 without any. */
 double cairn_shift_median(const struct cairn_shift *shift, uint32_t count);
+/* The same for the value below which a share of them lies (0 to 1). */
+double cairn_shift_quantile(const struct cairn_shift *shift, uint32_t count, double share);
 /* How many of the last values come after the end of a shift by `size` over `base` that has lasted
  * for `steps` values, if it has ended: those of the likeliest moment; 0 where no moment is likelier
  * than that it goes on. *sure: by how much, as a logarithm. */

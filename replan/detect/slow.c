@@ -20,12 +20,14 @@
 /* Its size, the lower median of the deviations since the onset: ln(1.065), so 6.5 % longer than
  * normal. */
 static const double size_min = 0.063;
-/* Its score, in standard errors of their mean. Normal noise passes 7 once in 8e11 looks; a job of
- * 1,024 ranks looks up to 62,000 times per step (61 onsets per rank). */
-static const double score_min = 7;
+/* Its score, in standard errors of their mean. A job of 1,024 ranks looks up to 62,000 times per
+ * step (61 onsets per rank), and normal noise passes 7 once in 8e11 looks. */
+static const double score_min = 7, score_ranks = 1024;
 enum {
-    STEPS_MIN = 4,       /* how long it lasts: a single pause, or two in a row, is not a shift */
-    UNEVEN_STEPS_MIN = 8 /* ... where pipelines are loaded unevenly */
+    STEPS_MIN = 4,        /* how long it lasts: a single pause, or two in a row, is not a shift */
+    UNEVEN_STEPS_MIN = 8, /* ... where pipelines are loaded unevenly */
+    SUDDEN_STEPS_MIN = 8, /* ... where the noise wanders, and only how suddenly it came tells */
+    THIN_STEPS_MIN = 12   /* ... where the score is below score_min */
 };
 
 /* A verdict ends when both hold. */
@@ -53,6 +55,8 @@ enum {
     WINDOW = CAIRN_SHIFT_WINDOW,
     NORMAL_STEPS_MAX = 256, /* a normal counts as known from at most so many steps, so it follows
                              * drift */
+    BEFORE_STEPS_MIN = 24,  /* of values that show how a rank's noise moves */
+    ONSET_STEPS = 8,        /* by which noise may move the onset of a shift */
     LOAD_STEPS = 16
 };
 
@@ -165,6 +169,22 @@ follow(struct cairn_detector *detector, struct cairn_rank_state *state)
     cairn_shift_clear(&state->shift);
 }
 
+/* Whether another rank became slow at about the same time: what waits for it may look longer. */
+static bool
+has_slow_other(const struct cairn_detector *detector, const struct cairn_shift_found *found)
+{
+    for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
+        uint32_t index = detector->ranks[rank].verdict, since;
+
+        if (index == UINT32_MAX)
+            continue;
+        since = detector->verdicts.items[index].since_step;
+        if (since <= found->since_step + ONSET_STEPS && found->since_step <= since + ONSET_STEPS)
+            return true;
+    }
+    return false;
+}
+
 /* Where ranks stay longer or shorter for many steps with nothing wrong, as with lengths that
  * wander, one is slow only where chance would not make it so. */
 static bool
@@ -173,7 +193,7 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank,
 {
     const uint32_t *node = detector->topology->node; /* its other ranks may be slow with it */
     uint32_t world = detector->topology->world, stride = 1 + world / CAIRN_HISTORY_SERIES_MAX;
-    double reach = cairn_shift_reach(limits), mean;
+    double reach = cairn_shift_reach(limits), mean, score;
     struct cairn_history history;
 
     cairn_history_start(&history, reach, true);
@@ -182,11 +202,19 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank,
             (node[i] == CAIRN_NODE_UNKNOWN || node[i] != node[rank]))
             cairn_history_add(&history, &detector->ranks[i].shift, detector->ranks[i].base,
                               UINT32_MAX);
+    if (found->score < score_min &&
+        (found->steps < THIN_STEPS_MIN || cairn_history_kept(&history) > 0))
+        return false;
     mean = cairn_shift_mean(&detector->ranks[rank].shift, found->base, reach, found->steps);
-    found->score = fmin(found->score,
-                        fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),
-                             cairn_history_wander_score(&history, found->size, found->steps)));
-    return found->score >= limits->score_min;
+    score = fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),
+                 cairn_history_wander_score(&history, found->size, found->steps));
+    if (score < score_min && found->steps >= SUDDEN_STEPS_MIN &&
+        detector->ranks[rank].shift.used >= found->steps + BEFORE_STEPS_MIN &&
+        !has_slow_other(detector, found))
+        score = fmax(score, cairn_history_step_score(&history, &detector->ranks[rank].shift,
+                                                     detector->ranks[rank].base, found->steps));
+    found->score = fmin(found->score, score);
+    return score >= score_min;
 }
 
 /*
@@ -229,6 +257,15 @@ may_be_lengths(const struct cairn_detector *detector, const struct cairn_rank_st
             cairn_shift_median(&state->shift, STEPS_MIN) - state->base < size_min);
 }
 
+/* A job of other size looks more or less often: for as many false alarms, the chance of one look
+ * goes with 1 / ranks, and its logarithm with the square of the score. Less than score_min is
+ * enough only where each value is by itself. */
+static double
+least_score(const struct cairn_detector *detector)
+{
+    return sqrt(score_min * score_min + 2 * log(detector->topology->world / score_ranks));
+}
+
 static cairn_err
 judge(struct cairn_detector *detector, uint32_t rank)
 {
@@ -237,7 +274,7 @@ judge(struct cairn_detector *detector, uint32_t rank)
                                         .base = state->base,
                                         .base_values = state->normal_steps,
                                         .first_values = CAIRN_CALIBRATE_STEPS,
-                                        .score_min = score_min,
+                                        .score_min = least_score(detector),
                                         .size_min = size_min,
                                         .steps_min = STEPS_MIN};
     struct cairn_shift_found found;

@@ -91,6 +91,55 @@ test_wandering(void **state)
     }
 }
 
+/* The score of a series whose last `steps` values are `size` higher: the mean and the standard
+ * deviation over many series. */
+static void
+measure_steps(double kept, double size, uint32_t steps, double *mean, double *deviation)
+{
+    enum { TRIES = 200 };
+    double sum = 0, squares = 0;
+
+    for (uint32_t seed = 1; seed <= TRIES; seed++) {
+        uint32_t state = 7919 * seed;
+        struct cairn_shift shift = {.used = 0};
+        struct cairn_history history;
+        double value = normal(&state), score;
+
+        fill(&history, seed, kept, 0, 0.6);
+        for (uint32_t step = 0; step < CAIRN_SHIFT_WINDOW; step++) {
+            value = kept * value + sqrt(1 - kept * kept) * normal(&state);
+            cairn_shift_push(&shift, step,
+                             5 + 0.1 * value + (step + steps >= CAIRN_SHIFT_WINDOW ? size : 0));
+        }
+        score = cairn_history_step_score(&history, &shift, 5, steps);
+        sum += score;
+        squares += score * score;
+    }
+    *mean = sum / TRIES;
+    *deviation = sqrt(squares / TRIES - *mean * *mean);
+}
+
+/* A step's score is its size over the standard error that the noise leaves, and 15 % less for
+ * longer tails: of white noise that of two means; of noise that wanders mostly that of one value
+ * given the last. */
+static void
+test_steps(void **state)
+{
+    double mean, deviation;
+
+    for (uint32_t i = 0; i < 3; i++) {
+        static const double kept[] = {0, 0.5, 0.9};
+
+        measure_steps(kept[i], 0, 12, &mean, &deviation);
+        assert_true(fabs(mean) < 0.3 && deviation > 0.7 && deviation < 0.95);
+    }
+    measure_steps(0, 0.2, 12, &mean, &deviation); /* 2 / sqrt(1 / 12 + 1 / 52) = 6.24 */
+    assert_true(mean > 4.6 && mean < 5.5);
+    measure_steps(0.9, 0.3, 12, &mean,
+                  &deviation); /* 3 / sqrt(1 - 0.81) = 6.88, and what follows */
+    assert_true(mean > 5.6 && mean < 7.4);
+}
+
 static void
 test_little_known(void **state)
 {
@@ -112,7 +161,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_normal), cmocka_unit_test(test_high_values),
-        cmocka_unit_test(test_wandering), cmocka_unit_test(test_little_known)};
+        cmocka_unit_test(test_wandering), cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_little_known)};
 
     return cmocka_run_group_tests_name("replan/history", tests, NULL, NULL);
 }
