@@ -164,6 +164,20 @@ send_decision(struct cairn_core *core, uint32_t to)
     env_send(&core->env, to, &message);
 }
 
+/* Agents that are not members learn what is committed. */
+static void
+tell_others(struct cairn_core *core)
+{
+    uint64_t members[CAIRN_NODES_MAX / 64] = {0};
+
+    for (uint32_t m = 0; m < member_count(core); m++)
+        if (agent_of(core, m) < core->options.agent_count)
+            cairn_bitset_add(members, agent_of(core, m));
+    for (uint32_t a = 0; a < core->options.agent_count; a++)
+        if (!cairn_bitset_has(members, a))
+            send_decision(core, a);
+}
+
 static void
 commit(struct cairn_core *core, struct cairn_generation_id generation)
 {
@@ -194,9 +208,8 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))
         send_decision(core, agent_of(core, child));
-    for (uint32_t a = 0; conduct_leads(core) && a < core->options.agent_count; a++)
-        if (cairn_roster_member_of(core->membership.record.roster, a) == UINT32_MAX)
-            send_decision(core, a);
+    if (conduct_leads(core))
+        tell_others(core);
 }
 
 void
