@@ -334,5 +334,5 @@ cairn_history_step_score(const struct cairn_history *history, const struct cairn
     if (!(left > 0))
         return 0;
     return (moments[0][0] * moments[1][2] - moments[0][1] * moments[0][2]) /
-           (tail_margin * sqrt(left * moments[0][0]));
+           sqrt(left * moments[0][0]);
 }
