@@ -259,6 +259,8 @@ tell(struct demo *demo)
     code = verify(demo);
     if (options->reference && !demo_identical(demo))
         code = CAIRN_EXIT_FAILED;
+    if (options->slow.text)
+        demo_slow_ask_story(demo);
     if (code == 0 && options->slow.text)
         code = demo_slow_judge(demo);
     return code;

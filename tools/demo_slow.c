@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYERS_PER_STAGE = 4, MICROBATCHES_PER_REPLICA = 6 };
+enum { LAYERS_PER_STAGE = 4, MICROBATCHES_PER_REPLICA = 6, STORY_TIMEOUT_S = 20 };
 #define PLAN_LIMIT_MS "2000"
 /* A quarter more layers than a stage has fit into a device. */
 #define LAYER_BYTES (UINT64_C(1) << 20)
@@ -214,7 +214,9 @@ demo_slow_fini(struct demo_slow *slow)
 {
     cairn_problem_fini(&slow->problem);
     free(slow->step_ns);
+    free(slow->story);
     slow->step_ns = NULL;
+    slow->story = NULL;
 }
 
 void
@@ -353,6 +355,7 @@ demo_slow_take_log(struct demo *demo, const char *line)
     if (!offer || slow->offer_count == DEMO_CHANGES_MAX)
         return;
     shares = offer + sizeof begins - 1;
+    slow->offers[slow->offer_count].number = strtoull(shares, NULL, 10);
     shares += strspn(shares, "0123456789");
     if (strncmp(shares, names, sizeof names - 1) != 0)
         return;
@@ -509,6 +512,28 @@ demo_slow_outcome(const struct demo *demo)
         outcome.moved_after = change->from - option->first;
     }
     return outcome;
+}
+
+void
+demo_slow_ask_story(struct demo *demo)
+{
+    struct demo_slow *slow = &demo->slow;
+    const struct demo_shares_offer *offer = NULL;
+    char number[32];
+    const char *const words[] = {"explain", "plan", number, "--agent", demo->nodes[0].socket, NULL};
+
+    for (uint32_t i = 0; i < slow->change_count && !offer; i++)
+        if (slow->changes[i].kind == DEMO_ROW_LAYERS)
+            offer = offer_of(demo, &slow->changes[i]);
+    if (!offer)
+        return;
+    snprintf(number, sizeof number, "%" PRIu64, offer->number);
+    if (demo_command(demo, words, STORY_TIMEOUT_S, &slow->story) == CAIRN_EXIT_OK)
+        return;
+    demo_say(&demo->view, DEMO_BAD, "explain plan %s failed: %s", number,
+             slow->story ? slow->story : "");
+    free(slow->story);
+    slow->story = NULL;
 }
 
 int

@@ -62,6 +62,7 @@ struct demo_change {
 
 /* The agents' offers, from the analyst's log. */
 struct demo_shares_offer {
+    uint64_t number;
     char shares[DEMO_SHARES_BYTES]; /* as demo_shares_text shows them */
     char why[DEMO_WHY_BYTES];
     uint64_t due; /* the step at which the loss had come to the price; 0: not for a loss */
@@ -80,6 +81,7 @@ struct demo_slow {
     uint32_t abandoned_count; /* moves that ended where they began */
     struct demo_shares_offer offers[DEMO_CHANGES_MAX];
     uint32_t offer_count;
+    char *story; /* of the first move of layers, as `cairn explain plan` tells it; NULL: none */
 };
 
 struct demo_row {
@@ -130,6 +132,8 @@ void demo_shares_text(const struct demo *demo, const struct demo_shares *shares,
 /* rows[DEMO_ROWS_MAX], by step; returns how many there are. */
 uint32_t demo_slow_rows(const struct demo *demo, struct demo_row *rows);
 struct demo_outcome demo_slow_outcome(const struct demo *demo);
+/* Asks an agent for the story of the first move of layers. */
+void demo_slow_ask_story(struct demo *demo);
 /* An exit code: other shares were worth while, and were not taken. */
 int demo_slow_judge(struct demo *demo);
 

@@ -78,6 +78,8 @@ print_verdict(const struct demo *demo)
     if (demo->slow.abandoned_count)
         printf("                 %" PRIu32 " moves of layers were ABANDONED\n",
                demo->slow.abandoned_count);
+    if (demo->slow.story)
+        printf("\n%s\n", demo->slow.story);
 }
 
 void
@@ -202,6 +204,11 @@ demo_slow_put(struct cairn_json_writer *writer, const struct demo *demo)
         cairn_json_write_null(writer);
     cairn_json_put_bool(writer, "home", outcome.is_home);
     cairn_json_put_u64(writer, "home_after_steps", outcome.home_after);
+    cairn_json_write_key(writer, "story");
+    if (slow->story)
+        cairn_json_write_string(writer, slow->story);
+    else
+        cairn_json_write_null(writer);
     put_ms(writer, "total_ms", outcome.total_ms);
     put_ms(writer, "clairvoyant_ms", outcome.clairvoyant_ms);
     cairn_json_write_object_end(writer);

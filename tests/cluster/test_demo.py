@@ -204,6 +204,8 @@ class Demo(Built):
         late = moved[0]["from_step"] - moved[0]["due_step"] - 1
         self.assertEqual(slow["layers_late_steps"], late)
         self.assertIsNone(last["due_step"])
+        layers = " | ".join(",".join(map(str, replica)) for replica in moved[0]["layers"])
+        self.assertIn(f"layers {layers}", slow["story"])
         self.assertLess(slow["clairvoyant_ms"], slow["total_ms"])
         self.assertGreaterEqual(slow["clairvoyant_ms"], 99 * 224 + 70 * rows[0]["bound_ms"])
 
@@ -244,6 +246,7 @@ class Demo(Built):
         answer, talk = self.demo(*words, code=FAILED)
         self.assertFalse(answer["slow"]["moved"])
         self.assertIsNone(answer["slow"]["layers_late_steps"])
+        self.assertIsNone(answer["slow"]["story"])
         self.assertIn("give it more steps", talk)
 
     def test_bad_arguments(self):
