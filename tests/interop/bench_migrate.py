@@ -51,6 +51,12 @@ def ended(run: Any) -> Any:
         run.kill()
 
 
+def repeated(*runs: Any) -> int:
+    """Steps that a rank computed again."""
+    made = [each for run in runs for each in re.findall(r"^took (\d+) ", run.text(0), re.M)]
+    return len(made) - len(set(made))
+
+
 def times(run: Any, word: str, rank: int = 0) -> List[float]:
     return [float(each) for each in re.findall(rf"^{word} \d+ (.*)$", run.text(rank), re.M)]
 
@@ -79,6 +85,7 @@ def cairn(folder: pathlib.Path, shape: List[Any]) -> Found:
     return {
         "step_ms": last_steps(run),
         "standstill_s": max(stood) / 1000,
+        "steps_lost": repeated(run),
         "samples_lost": 8 * steps - len(samples),
     }
 
@@ -109,13 +116,15 @@ def dcp(folder: pathlib.Path, shape: List[Any]) -> Found:
     stood_s = max(first - last for last, first in at) - step_ms / 1000
     computed = losses["dcp"] = {**pipeline.samples(before), **pipeline.samples(after)}
     lost = 8 * (6 + STEPS) - len(computed)
-    return {"step_ms": step_ms, "standstill_s": stood_s, "samples_lost": lost}
+    again = repeated(before, after)
+    found = {"step_ms": step_ms, "standstill_s": stood_s, "samples_lost": lost}
+    return {**found, "steps_lost": again}
 
 
 def torchft(_folder: pathlib.Path, _shape: Any) -> Found:
     job = bench_comeback.Torchft()
     try:
-        seconds = job.measure(1)["seconds"]
+        measured = job.measure(1)
     finally:
         job.close()
     _, loop = lines_added.PAIRS["torchft"]
@@ -124,7 +133,7 @@ def torchft(_folder: pathlib.Path, _shape: Any) -> Found:
         job.end()  # the loop whose lines are counted
     finally:
         job.close()
-    return {"standstill_s": seconds}
+    return {"standstill_s": measured["seconds"], "steps_lost": measured["lost"]}
 
 
 def deviations(folder: pathlib.Path) -> Found:
@@ -184,14 +193,15 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))
         return
-    head = "| | step | of the oracle's speed | standstill | samples lost | deviation |"
-    head += " lines added |"
-    print(f"{head}\n{'| --- ' * 7}|")
+    head = "| | step | of the oracle's speed | standstill | steps lost |"
+    head += " samples lost | deviation | lines added |"
+    print(f"{head}\n{'| --- ' * 8}|")
     for name, row in found.items():
         cells = [
             f"{row['step_ms']:.0f} ms" if "step_ms" in row else "",
             f"{found['oracle']['step_ms'] / row['step_ms']:.2f}" if "step_ms" in row else "",
             f"{row['standstill_s']:.2f} s" if "standstill_s" in row else "",
+            f"{row['steps_lost']:.0f}" if "steps_lost" in row else "",
             f"{row['samples_lost']:.0f}" if "samples_lost" in row else "",
             f"{row['deviation']:.1e}" if "deviation" in row else "",
             f"{row['lines_added']}" if "lines_added" in row else "",
