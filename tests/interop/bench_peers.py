@@ -77,12 +77,13 @@ class Size(NamedTuple):
     tokens: int
     free_bytes: int  # that must be available
     starts: int  # the median is given
+    restores: int = 2  # of each kind, per round
 
     def words(self) -> List[str]:
         return [str(self.layers), str(self.width), str(self.tokens)]
 
 
-FULL, SMALL = Size(16, 1024, 64, 19 << 30, 5), Size(2, 128, 32, 1 << 30, 1)
+FULL, SMALL = Size(16, 1024, 64, 19 << 30, 5), Size(2, 128, 32, 1 << 30, 1, 1)
 
 
 def first_to_die() -> None:
@@ -256,7 +257,7 @@ class Bench:
                     f"saved:\n{harness.text_of(self.log)[-3000:]}"
                 )
         launches = []
-        count = 2 * self.rounds
+        count = self.size.restores * self.rounds
         for number in range(count):
             for kind in kinds:
                 found = self.restored(kind)
