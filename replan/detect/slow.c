@@ -50,11 +50,14 @@ static const double growth_kept = 0.95; /* share of the growth kept per step: ol
 static const double dealt_clip = 0.05;  /* what is further from normal counts as so far away */
 static const double dealt_share = 0.25; /* of a shift that more work explains */
 static const double share_of_wait = 0.25; /* a victim waits longer by this share of the delay */
+/* A victim's shift, so many times, is at most its culprit's; it is slight, ln(1.15). */
+static const double beside_times = 3, slight = 0.14;
 enum {
     NOISE_RANKS_MIN = 3,
     WINDOW = CAIRN_SHIFT_WINDOW,
     NORMAL_STEPS_MAX = 256, /* a normal counts as known from at most so many steps, so it follows
                              * drift */
+    BESIDE_STEPS = 2,       /* by which the onsets of a culprit and its victim differ at most */
     BEFORE_STEPS_MIN = 24,  /* of values that show how a rank's noise moves */
     ONSET_STEPS = 8,        /* by which noise may move the onset of a shift */
     LOAD_STEPS = 16
@@ -234,6 +237,38 @@ may_be_victim(const struct cairn_detector *detector, uint32_t rank,
            operations_ns - state->normal_operations_ns > share_of_wait * extra_ns;
 }
 
+/* True where another rank, with a verdict or about to get one, has become far slower since the same
+ * step: what waits for it may look longer. When the window holds nothing older, that may be so. */
+static bool
+is_beside(const struct cairn_detector *detector, uint32_t rank, uint32_t other,
+          const struct cairn_shift_found *found)
+{
+    const struct cairn_rank_state *state = &detector->ranks[other];
+    uint32_t before = found->steps + BESIDE_STEPS, since;
+
+    if (state->verdict != UINT32_MAX) {
+        since = detector->verdicts.items[state->verdict].since_step;
+        return log(detector->verdicts.items[state->verdict].rate) >= beside_times * found->size &&
+               since <= found->since_step + BESIDE_STEPS &&
+               (found->since_step <= since + BESIDE_STEPS ||
+                before >= detector->ranks[rank].shift.used);
+    }
+    return state->shift.used >= before + STEPS_MIN &&
+           cairn_shift_median(&state->shift, found->steps - BESIDE_STEPS) - state->base >=
+               beside_times * found->size &&
+           cairn_shift_value(&state->shift, before) - state->base < found->size;
+}
+
+static bool
+is_beside_larger(const struct cairn_detector *detector, uint32_t rank,
+                 const struct cairn_shift_found *found)
+{
+    for (uint32_t other = 0; found->size < slight && other < detector->topology->world; other++)
+        if (other != rank && is_beside(detector, rank, other, found))
+            return true;
+    return false;
+}
+
 /* True for a rank that gives more in all-to-alls since its shift: an expert that gets more tokens
  * gives more back. Its work is uneven; its device is not slow. */
 static bool
@@ -286,8 +321,8 @@ judge(struct cairn_detector *detector, uint32_t rank)
     if (!cairn_shift_find(&state->shift, &limits, &found) ||
         may_be_lengths(detector, state, &found) ||
         cairn_detect_may_be_pauses(detector, rank, &found) ||
-        may_be_victim(detector, rank, &found) || has_more_dealt(detector, rank, &found) ||
-        !is_no_wandering(detector, rank, &limits, &found))
+        may_be_victim(detector, rank, &found) || is_beside_larger(detector, rank, &found) ||
+        has_more_dealt(detector, rank, &found) || !is_no_wandering(detector, rank, &limits, &found))
         return CAIRN_OK;
     return open_verdict(detector, rank, &found);
 }

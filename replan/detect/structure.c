@@ -19,7 +19,7 @@ static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_
 /* Wandering pauses: after WATCH_STEPS_PAUSES, PAUSES_MIN steps in which single ranks are late by
  * this much (ln), PAUSE_RANKS_MIN ranks in all, and this share of the steps. What stops many ranks
  * in one step is not a collector. */
-static const double pause_size_min = 0.1, pause_share_min = 0.12;
+static const double pause_size_min = 0.15, pause_share_min = 0.12;
 enum { WATCH_STEPS = 20, WATCH_STEPS_PAUSES = 24, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3 };
 /* Where some operations go on behind computation, what they hide varies by this share of itself. */
 static const double doubt_share = 0.4, pause_doubt = 1.6 /* times that, of single ranks */;
