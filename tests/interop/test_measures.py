@@ -25,8 +25,10 @@ def built():
 
 
 def run(*words, seconds):
+    """With one thread: two would wait for each other busily, and the models are small."""
     return subprocess.run(
         [sys.executable, *map(str, words)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
