@@ -2,6 +2,8 @@
  * it. */
 #include "replan/detect/history.h"
 
+#include "base/assert.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -243,9 +245,10 @@ static const double variance_floor = 1e-6;
 static void
 fit_variances(const struct cairn_history *history, double *variances)
 {
-    double shares[CAIRN_HISTORY_LAGS][PROCESSES], halves[CAIRN_HISTORY_LAGS];
+    double shares[CAIRN_HISTORY_LAGS][PROCESSES], halves[CAIRN_HISTORY_LAGS] = {0};
     uint32_t lags = 0;
 
+    CAIRN_ASSERT(history->lag_pairs[0] >= VALUES_MIN);
     for (; lags < CAIRN_HISTORY_LAGS && history->lag_pairs[lags] >= VALUES_MIN; lags++) {
         halves[lags] =
             fmax(history->lag_squares[lags] / history->lag_pairs[lags] / 2, variance_floor);
