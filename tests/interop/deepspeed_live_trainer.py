@@ -170,9 +170,8 @@ def main() -> None:
     if job.get("own_adam"):
         use_own_adam(job)
     engine = deepspeed_trainer.engine_of(job)
-    snapshots = None
     if job.get("attach", True) and "CAIRN_AGENT" in os.environ:
-        snapshots = cairn.attach(engine, engine.optimizer)
+        cairn.attach(engine, engine.optimizer)
     if "samples" in job:
         loader = deepspeed_trainer.deepspeed.runtime.dataloader.RepeatingLoader(
             engine.training_dataloader
@@ -190,8 +189,6 @@ def main() -> None:
             print(f"micro {engine.micro_steps}", flush=True)
             break
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
-            if snapshots is not None:
-                snapshots.snapshot_now()
             time.sleep(3600)  # until the test kills it
         print(f"step {step} {train_a_step(engine, job).hex()}", flush=True)
     torch.distributed.destroy_process_group()
