@@ -195,10 +195,12 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
     struct cairn_generation_id committed = core->run.decision.committed;
     uint32_t self = core->membership.self_member, n = member_count(core);
 
-    if (self == UINT32_MAX &&
-        cairn_generation_later(decision->committed, core->membership.committed))
-        core->membership.committed = decision->committed;
-    if (self == UINT32_MAX || !run_decide(&core->run, decision, refusal))
+    if (self == UINT32_MAX) {
+        if (cairn_generation_later(decision->committed, core->membership.committed))
+            core->membership.committed = decision->committed;
+        return;
+    }
+    if (!run_decide(&core->run, decision, refusal))
         return;
     if (cairn_generation_later(decision->committed, committed))
         commit(core, decision->committed);
