@@ -194,7 +194,8 @@ unpack_answer(struct restore *restore)
 }
 
 /* Asks until the agent can say what is held ready. While a restore of the whole job runs it cannot;
- * a trainer that took that for "nothing" would start from the beginning. */
+ * a trainer that took that for "nothing" would start from the beginning. If the time ends before
+ * the next answer, the last one counts. */
 static cairn_err
 ask_and_unpack(struct restore *restore)
 {
@@ -207,6 +208,10 @@ ask_and_unpack(struct restore *restore)
         pthread_mutex_lock(&client->lock);
         err = ask(restore);
         pthread_mutex_unlock(&client->lock);
+        if (err == CAIRN_TIMEOUT && restore->info.err == CAIRN_AGAIN) {
+            err = CAIRN_AGAIN;
+            break;
+        }
         if (err) {
             client_say(client, CAIRN_LOG_ERROR,
                        "client: restore failed, no answer from the agent: %s", cairn_err_text(err));
@@ -218,7 +223,6 @@ ask_and_unpack(struct restore *restore)
         if (!said)
             client_say(client, CAIRN_LOG_INFO, "client: restore waits: %s", restore->info.text);
         said = true;
-        cairn_session_restore_info_fini(&restore->info);
         nanosleep(&pause, NULL);
     }
     if (err)

@@ -94,6 +94,7 @@ struct fake_agent {
     /* what can be restored */
     cairn_err restore_err;
     atomic_int busy_restores; /* so many are answered with CAIRN_AGAIN before that */
+    atomic_int mute_restores; /* 1: after these none is answered */
     struct cairn_generation_id generation;
     uint32_t source, container_count, own_container, own_slot;
     struct cairn_session_bytes manifests[FAKE_CONTAINERS];
@@ -203,7 +204,8 @@ fake_restore_info(struct fake_agent *agent, struct fake_connection *connection, 
     if (agent->busy_restores > 0) {
         agent->busy_restores--;
         info.err = CAIRN_AGAIN;
-    }
+    } else if (agent->mute_restores)
+        return;
     if (!info.err) {
         info.generation = agent->generation;
         info.source = agent->source;

@@ -601,6 +601,11 @@ test_waits_for_an_answer(void **state)
     cairn_client_close(client);
     stored.agent->busy_restores = INT_MAX; /* until the trainer's time is over */
     expect_failure(&stored, &rank, CAIRN_AGAIN, "as told");
+    stored.agent->busy_restores = 1; /* the time ends between two answers */
+    stored.agent->mute_restores = 1;
+    expect_failure(&stored, &rank, CAIRN_AGAIN, "as told");
+    stored.agent->busy_restores = 0; /* no answer at all is another thing */
+    expect_failure(&stored, &rank, CAIRN_TIMEOUT, "no answer from the agent");
     rank_fini(&rank);
     stored_fini(&stored);
 }
