@@ -47,8 +47,10 @@ def main():
         if how == "reject" and (step == BAD or (step > BAD and more != "once")):
             assert job.reject("loss spike")
         good = all(bool(p.isfinite().all()) for p in model.parameters())
-        if step == BAD - 1:  # what was bad when it was first captured would not count as poisoned
-            job.snapshot_now()
+        # what was bad when it was first captured would not count as poisoned; and a busy machine
+        # might capture no bad step
+        if step in (BAD - 1, BAD):
+            assert job.snapshot_now()
         print("step", step, "finite" if good else "bad", flush=True)
         time.sleep(float(os.environ.get("TRAINER_PAUSE_S", "0")))
 
