@@ -6,7 +6,8 @@
  * missing: a rank that waits in another operation is a victim too; one that waits in none and still
  * gives signs of life never arrives (hang_compute), and so does one whose process is stopped; one
  * whose signs of life end long before the others' is gone (crash). An operation that another member
- * has left has ended for all, though a rank may stop before it can report that. Where ranks report
+ * has left has ended for all, though a rank may stop before it can report that; but while a
+ * member's process is stopped or gone, others may still wait for its part. Where ranks report
  * (detector->by_reports) it is known which of them are not heard of, and one that is busy with
  * something else while others wait for it is not gone.
  */
@@ -95,7 +96,22 @@ find_fronts(const struct cairn_detector *detector)
     return fronts;
 }
 
-/* True where another member is in a later operation, and not in this one any more. */
+/* True where a member's process is stopped or gone. Some members may have left an operation that it
+ * is in, while others still need its part. */
+static bool
+has_halted_member(const struct cairn_detector *detector, const struct cairn_comm *comm)
+{
+    for (uint32_t i = 0; i < comm->count; i++) {
+        const struct cairn_intake *intake = &detector->intakes[comm->ranks[i]];
+
+        if (intake->is_stopped || intake->is_gone)
+            return true;
+    }
+    return false;
+}
+
+/* True where another member is in a later operation, and not in this one any more: it has ended for
+ * all. */
 static bool
 is_left_by_others(const struct cairn_detector *detector, const struct front *fronts,
                   const struct cairn_open *open)
@@ -106,7 +122,8 @@ is_left_by_others(const struct cairn_detector *detector, const struct front *fro
         return false;
     front = &fronts[open->comm * CAIRN_OPS + open->op];
     return front->seq > open->seq &&
-           !is_in(&detector->intakes[front->rank], front->rank, open, front->rank);
+           !is_in(&detector->intakes[front->rank], front->rank, open, front->rank) &&
+           !has_halted_member(detector, &detector->topology->comms[open->comm]);
 }
 
 /* fronts: NULL where what others have left does not matter yet. */

@@ -313,6 +313,44 @@ test_hang_after_an_unseen_end(void **state)
     job_end(&job);
 }
 
+/* Two ranks of dp0 have left an operation that a stopped rank is in: the fourth, which still needs
+ * that one's part, waits as the others do. */
+static void
+test_stopped_where_others_have_left(void **state)
+{
+    enum { STOPPED = 2, NEEDS_IT = 0, DP0 = 4 };
+    const struct cairn_verdicts *verdicts;
+    struct cairn_standing standing = {.step = 20, .is_stopped = true};
+    struct job job;
+
+    start(&job);
+    for (uint32_t step = 0; step < 20; step++)
+        run_step(&job, step, NULL, 1);
+    for (uint32_t rank = 0; rank < WORLD; rank++) {
+        bool leaves = rank % 2 == 0 && rank != STOPPED && rank != NEEDS_IT;
+        uint64_t at_ns = job.now_ns[rank] + 100 * MS;
+
+        if (rank % 2 == 0)
+            feed(&job, rank, DP0, 20, 20, at_ns, leaves ? at_ns + 20 * MS : 0);
+        else
+            feed(&job, rank, rank / 2, 20, 20, at_ns, 0);
+        if (leaves)
+            feed(&job, rank, DP0, 21, 21, at_ns + 100 * MS, 0);
+        live(&job, rank, at_ns + 10000ull * MS);
+    }
+    standing.life_ns = job.detector->intakes[STOPPED].life_ns;
+    standing.end_ns = job.detector->intakes[STOPPED].end_ns;
+    cairn_detector_take_standing(job.detector, STOPPED, &standing);
+    assert_int_equal(cairn_detector_check_hangs(job.detector), CAIRN_OK);
+    verdicts = cairn_detector_verdicts(job.detector);
+    assert_int_equal(verdicts->count, 1);
+    assert_int_equal(verdicts->items[0].kind, CAIRN_HANG_COMPUTE);
+    assert_only(&verdicts->items[0].ranks, STOPPED);
+    assert_int_equal(verdicts->items[0].victims.count, WORLD - 1);
+    assert_non_null(strstr(verdicts->items[0].evidence, "the process of rank 2 is stopped"));
+    job_end(&job);
+}
+
 static void
 test_hang_link(void **state)
 {
@@ -473,6 +511,7 @@ main(void)
                                        cmocka_unit_test(test_slow_link),
                                        cmocka_unit_test(test_hangs),
                                        cmocka_unit_test(test_hang_after_an_unseen_end),
+                                       cmocka_unit_test(test_stopped_where_others_have_left),
                                        cmocka_unit_test(test_hang_link),
                                        cmocka_unit_test(test_any_order),
                                        cmocka_unit_test(test_rings_together),
