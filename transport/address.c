@@ -128,6 +128,23 @@ cairn_address_ip(const struct sockaddr_storage *address, struct in6_addr *out)
     }
 }
 
+uint16_t
+cairn_address_port(const struct sockaddr_storage *address)
+{
+    return ntohs(address->ss_family == AF_INET6
+                     ? ((const struct sockaddr_in6 *)(const void *)address)->sin6_port
+                     : ((const struct sockaddr_in *)(const void *)address)->sin_port);
+}
+
+void
+cairn_address_set_port(struct sockaddr_storage *address, uint16_t port)
+{
+    if (address->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)address)->sin6_port = htons(port);
+    else
+        ((struct sockaddr_in *)(void *)address)->sin_port = htons(port);
+}
+
 socklen_t
 cairn_address_len(const struct sockaddr_storage *address)
 {

@@ -33,6 +33,9 @@ bool cairn_address_is_loopback(const struct sockaddr_storage *address);
 /* The address without its port, IPv4 mapped into IPv6; :: if it is unknown. */
 void cairn_address_ip(const struct sockaddr_storage *address, struct in6_addr *out);
 
+uint16_t cairn_address_port(const struct sockaddr_storage *address);
+void cairn_address_set_port(struct sockaddr_storage *address, uint16_t port);
+
 /* The length of the struct inside. */
 socklen_t cairn_address_len(const struct sockaddr_storage *address);
 

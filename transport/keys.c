@@ -131,3 +131,17 @@ cairn_keys_psk(const struct cairn_keys *keys, uint32_t key_id, uint32_t from, ui
             return derive(keys, &keys->ring[i], "psk", from, to, out, CAIRN_KEYS_PSK_BYTES);
     return CAIRN_NOT_FOUND;
 }
+
+bool
+cairn_keys_ports(const struct cairn_keys *keys, uint32_t place, uint32_t to,
+                 struct cairn_ports *out)
+{
+    uint32_t number;
+
+    if (place >= CAIRN_KEYS_MAX || keys->ring[place].len == 0 ||
+        derive(keys, &keys->ring[place], "ports", 0, to, (uint8_t *)&number, sizeof number) !=
+            CAIRN_OK)
+        return false;
+    *out = cairn_ports_make(number);
+    return true;
+}

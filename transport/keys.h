@@ -13,6 +13,7 @@
 #ifndef CAIRN_TRANSPORT_KEYS_H
 #define CAIRN_TRANSPORT_KEYS_H
 
+#include "transport/ports.h"
 #include "transport/transport.h"
 
 enum { CAIRN_KEYS_PSK_BYTES = 32, CAIRN_KEYS_MAX = 2 };
@@ -36,5 +37,10 @@ bool cairn_keys_id(const struct cairn_keys *keys, uint32_t place, uint32_t *id);
 CAIRN_MUST_CHECK cairn_err cairn_keys_psk(const struct cairn_keys *keys, uint32_t key_id,
                                           uint32_t from, uint32_t to,
                                           uint8_t out[CAIRN_KEYS_PSK_BYTES]);
+
+/* The ports from which holders of the key at this place of the ring call a node. False: no key, or
+ * the crypto library fails (logged). */
+bool cairn_keys_ports(const struct cairn_keys *keys, uint32_t place, uint32_t to,
+                      struct cairn_ports *out);
 
 #endif

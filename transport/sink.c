@@ -19,8 +19,14 @@ enum {
     SINK = 1,
     V4_SOURCE_AT = 12, /* in the packet's header: RFC 791, RFC 8200 */
     V6_SOURCE_AT = 8,
-    WORDS = 4, /* of an IPv6 address */
-    CODE_MAX = 16 + CAIRN_SINK_ADDRESSES_MAX * (2 * WORDS + 1)
+    V4_FIRST = 0x45, /* version 4, a header of 20 bytes: no options */
+    V4_PORT_AT = 20,
+    V6_NEXT_AT = 6,
+    V6_PORT_AT = 40,
+    PORTS_CODE = 6, /* instructions for one set of ports */
+    WORDS = 4,      /* of an IPv6 address */
+    CODE_MAX =
+        20 + 2 * CAIRN_SINK_PORTS_MAX * PORTS_CODE + CAIRN_SINK_ADDRESSES_MAX * (2 * WORDS + 1)
 };
 
 struct program {
@@ -56,6 +62,27 @@ word_of(const struct in6_addr *address, uint32_t i)
 
     memcpy(&word, address->s6_addr + sizeof word * i, sizeof word);
     return ntohl(word);
+}
+
+/* Answers LISTENER for packets from a spared port, if the byte at `plain_at` is `plain`: then TCP's
+ * header begins at port_at. */
+static void
+match_ports(struct program *program, const struct cairn_sink *sink, uint32_t plain_at,
+            uint32_t plain, uint32_t port_at)
+{
+    emit(program, load(BPF_B, plain_at));
+    emit(program, unless(plain, PORTS_CODE * sink->ports_count));
+    for (uint32_t i = 0; i < sink->ports_count; i++) {
+        const struct cairn_ports *ports = &sink->ports[i];
+
+        emit(program, load(BPF_H, port_at));
+        emit(program, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_MUL | BPF_K, ports->factor));
+        emit(program, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_ADD | BPF_K, ports->shift));
+        emit(program, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, UINT16_MAX));
+        emit(program,
+             (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, CAIRN_PORTS_COUNT, 1, 0));
+        emit(program, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, LISTENER));
+    }
 }
 
 /* Answers SINK for packets of this IP version from one of the addresses. */
@@ -101,8 +128,10 @@ attach(const struct cairn_sink *sink, const struct in6_addr addresses[], uint32_
     emit(&program, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4));
     v4 = program.count;
     emit(&program, unless(4, 0));
+    match_ports(&program, sink, 0, V4_FIRST, V4_PORT_AT);
     match_v4(&program, addresses, count);
     program.code[v4].jf = (uint8_t)(program.count - v4 - 1);
+    match_ports(&program, sink, V6_NEXT_AT, IPPROTO_TCP, V6_PORT_AT);
     match_v6(&program, addresses, count);
     what.len = program.count;
     return setsockopt(sink->listener, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &what, sizeof what) ==
@@ -120,6 +149,14 @@ cairn_sink_init(struct cairn_sink *sink, int listener)
         return;
     sink->code = errno;
     (void)setsockopt(listener, SOL_SOCKET, SO_REUSEPORT, &zero, sizeof zero);
+}
+
+void
+cairn_sink_spare(struct cairn_sink *sink, const struct cairn_ports ports[], uint32_t count)
+{
+    CAIRN_ASSERT(count <= CAIRN_SINK_PORTS_MAX);
+    memcpy(sink->ports, ports, count * sizeof *ports);
+    sink->ports_count = count;
 }
 
 /* Nothing goes to the sink before a program sends it there. */

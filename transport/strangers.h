@@ -3,9 +3,9 @@
  * cost much and proved no key.
  *
  * An address is due once its connections that ended unproved have cost CAIRN_STRANGERS_COST_NS of
- * processor time within a second. The caller then has it ignored for CAIRN_STRANGERS_IGNORED_NS,
- * unless it is a peer's: only the caller knows those. Cost counts, not the number of failures: an
- * answer with an RSA certificate costs a hundred times as much as a refusal.
+ * processor time within a second. The caller then has it ignored for CAIRN_STRANGERS_IGNORED_S, or
+ * not, since it is a peer's: only the caller knows those. Cost counts, not the number of failures:
+ * an answer with an RSA certificate costs a hundred times as much as a refusal.
  *
  * CAIRN_STRANGERS_MAX addresses are remembered. A new one takes the place of the address that
  * failed longest ago and is not ignored; if all are ignored, nothing is counted for it.

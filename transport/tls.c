@@ -408,6 +408,12 @@ done:
     return err;
 }
 
+bool
+cairn_tls_ports(const struct cairn_tls *tls, uint32_t place, uint32_t to, struct cairn_ports *out)
+{
+    return cairn_keys_ports(tls->keys, place, to, out);
+}
+
 void
 cairn_tls_destroy(struct cairn_tls *tls)
 {

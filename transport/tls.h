@@ -17,6 +17,7 @@
 #ifndef CAIRN_TRANSPORT_TLS_H
 #define CAIRN_TRANSPORT_TLS_H
 
+#include "transport/ports.h"
 #include "transport/transport.h"
 
 enum {
@@ -36,6 +37,9 @@ CAIRN_MUST_CHECK cairn_err cairn_tls_create(const struct cairn_transport_options
 CAIRN_MUST_CHECK cairn_err cairn_tls_rekey(struct cairn_tls *tls,
                                            const struct cairn_transport_key keys[2],
                                            const struct cairn_transport_certificate *certificate);
+/* As cairn_keys_ports. */
+bool cairn_tls_ports(const struct cairn_tls *tls, uint32_t place, uint32_t to,
+                     struct cairn_ports *out);
 void cairn_tls_destroy(struct cairn_tls *tls); /* NULL is allowed; its links must have ended */
 
 /* One connection: as caller of node `peer`, or as callee of any node. CAIRN_NOMEM. */

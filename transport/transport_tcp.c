@@ -15,14 +15,17 @@
  * TICK_MS, a quarter of a core, with ACCEPTS_PER_TURN connections between two looks at proved
  * peers. A hello without the job's number is refused before OpenSSL sees it. An address whose
  * connections cost much and prove nothing is ignored for some seconds (strangers.h), by the kernel
- * where it can (sink.h), unless it is the address of a node or one from which a node has proved
- * itself.
+ * where it can (sink.h). Peers are heard all the same, by the ports that they call from (ports.h);
+ * without a key none has such ports, and no address of a node is ignored, nor one from which a node
+ * has proved itself.
  */
 #include "transport/backend.h"
 
 #include "transport/address.h"
 #include "transport/frame.h"
+#include "transport/keys.h"
 #include "transport/names.h"
+#include "transport/ports.h"
 #include "transport/sink.h"
 #include "transport/stream.h"
 #include "transport/strangers.h"
@@ -53,6 +56,8 @@ enum {
     CONNECT_PAUSE_MS = 20,  /* after a connection that was refused */
     CONNECT_AGAIN_MS = 200, /* without an answer: a flood may have filled the peer's queue */
     KEY_COUNT = 64,
+    PORT_MIN = 32768, /* the system's own range for callers, by default */
+    PORT_MAX = 60999,
     ADDRESS_TEXT_BYTES = 64
 };
 
@@ -100,6 +105,9 @@ struct tcp {
     uint64_t cost_ns;     /* of a stranger's record: the most of late */
     uint64_t refused, refused_logged_ns;
     struct cairn_strangers strangers;
+    struct cairn_ports ports[CAIRN_KEYS_MAX]; /* from which holders of our keys call us */
+    uint32_t ports_count;
+    uint32_t calls;         /* begun */
     struct cairn_sink sink; /* where the kernel drops connections of those who are ignored */
     uint64_t shut;          /* such connections that were queued before, and closed here */
 };
@@ -214,6 +222,16 @@ address_text(const struct in6_addr *address, char out[ADDRESS_TEXT_BYTES])
         out[0] = '\0';
 }
 
+/* Whether this port is one that holders of our keys call from. */
+static bool
+is_keyed(const struct tcp *tcp, const struct sockaddr_storage *address)
+{
+    for (uint32_t i = 0; i < tcp->ports_count; i++)
+        if (cairn_ports_has(&tcp->ports[i], cairn_address_port(address)))
+            return true;
+    return false;
+}
+
 /* Whether connections from this address may be a peer's. */
 static bool
 is_peers(const struct tcp *tcp, const struct in6_addr *source)
@@ -240,6 +258,19 @@ ignored_changed(struct tcp *tcp)
     (void)!cairn_sink_set(&tcp->sink, ignored, count);
 }
 
+/* The keys have changed. */
+static void
+ports_changed(struct tcp *tcp)
+{
+    tcp->ports_count = 0;
+    for (uint32_t i = 0; i < CAIRN_KEYS_MAX; i++)
+        if (tcp->owner.tls &&
+            cairn_tls_ports(tcp->owner.tls, i, tcp->node, &tcp->ports[tcp->ports_count]))
+            tcp->ports_count++;
+    cairn_sink_spare(&tcp->sink, tcp->ports, tcp->ports_count);
+    ignored_changed(tcp);
+}
+
 /* The address turns out to be a peer's. */
 static void
 peers_address(struct tcp *tcp, const struct in6_addr *address)
@@ -248,7 +279,8 @@ peers_address(struct tcp *tcp, const struct in6_addr *address)
         ignored_changed(tcp);
 }
 
-/* A stranger was refused: one line in ten seconds. An address that costs too much is ignored. */
+/* A stranger was refused: one line in ten seconds. An address that costs too much is ignored; a
+ * peer's only where the peer itself is heard by its port. */
 static void
 stranger_refused(struct tcp *tcp, const struct stream *stream)
 {
@@ -264,7 +296,7 @@ stranger_refused(struct tcp *tcp, const struct stream *stream)
             address, stream->failed, tcp->refused);
     }
     if (!cairn_strangers_failed(&tcp->strangers, &stream->source, stream->work_ns, now_ns) ||
-        is_peers(tcp, &stream->source))
+        (tcp->ports_count == 0 && is_peers(tcp, &stream->source)))
         return;
     address_text(&stream->source, address);
     if (cairn_strangers_ignore(&tcp->strangers, &stream->source, now_ns))
@@ -421,28 +453,52 @@ socket_make(const struct sockaddr_storage *address)
     return fd;
 }
 
-/* A socket that connects to a node, from this node's own address: others may check the source of a
- * call. -1: none can be had. */
+/* A socket that connects to an address, from this node's own and a port; 0: any port. -1: none can
+ * be had, or the port is taken. */
 static int
-socket_connect(const struct tcp *tcp, const struct sockaddr_storage *address)
+socket_connect_from(const struct tcp *tcp, uint16_t port, const struct sockaddr_storage *address)
 {
     struct sockaddr_storage own = *cairn_names_address(tcp->names, tcp->node);
     int fd = socket_make(address), one = 1;
 
     if (fd < 0)
         return -1;
-    if (own.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)(void *)&own)->sin6_port = 0;
+    cairn_address_set_port(&own, port);
+    if (port) /* connections to other nodes may have it too */
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     else
-        ((struct sockaddr_in *)(void *)&own)->sin_port = 0;
-    (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
+        (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
     if (bind(fd, (const struct sockaddr *)&own, cairn_address_len(&own)) != 0 ||
         (connect(fd, (const struct sockaddr *)address, cairn_address_len(address)) != 0 &&
          errno != EINPROGRESS)) {
+        int code = errno;
+
         close(fd);
+        errno = code;
         return -1;
     }
     return fd;
+}
+
+/* A socket that connects to a node, from this node's own address: others may check the source of a
+ * call. From a keyed port, if one is free. -1: none can be had. */
+static int
+socket_connect(struct tcp *tcp, uint32_t node, const struct sockaddr_storage *address)
+{
+    struct cairn_ports ports;
+    bool keyed = tcp->owner.tls && cairn_tls_ports(tcp->owner.tls, 0, node, &ports);
+
+    for (uint32_t i = 0; keyed && i < CAIRN_PORTS_COUNT; i++) {
+        uint16_t port = cairn_ports_at(&ports, tcp->calls++ % CAIRN_PORTS_COUNT);
+        int fd;
+
+        if (port < PORT_MIN || port > PORT_MAX)
+            continue;
+        fd = socket_connect_from(tcp, port, address);
+        if (fd >= 0 || (errno != EADDRINUSE && errno != EADDRNOTAVAIL))
+            return fd;
+    }
+    return socket_connect_from(tcp, 0, address);
 }
 
 static void
@@ -457,7 +513,7 @@ call_begin(struct tcp *tcp, uint32_t node)
     if (address->ss_family == AF_UNSPEC || now_ns < place->connect_after_ns)
         return;
     place->connect_after_ns = now_ns + CONNECT_PAUSE_MS * millisecond_ns;
-    fd = socket_connect(tcp, address);
+    fd = socket_connect(tcp, node, address);
     if (fd < 0 || stream_create(&tcp->owner, fd, true, node, &stream) != CAIRN_OK)
         return;
     stream->address = *address;
@@ -474,7 +530,7 @@ call_begin(struct tcp *tcp, uint32_t node)
 static void
 call_again(struct tcp *tcp, struct stream *stream, uint64_t now_ns)
 {
-    int fd = socket_connect(tcp, &stream->address);
+    int fd = socket_connect(tcp, stream->node, &stream->address);
 
     stream->patience_ns *= 2;
     stream->again_ns = now_ns + stream->patience_ns;
@@ -561,7 +617,7 @@ accept_stream(struct tcp *tcp, int fd, const struct sockaddr_storage *address)
     struct stream *stream;
 
     cairn_address_ip(address, &source);
-    if (cairn_strangers_ignores(&tcp->strangers, &source)) {
+    if (cairn_strangers_ignores(&tcp->strangers, &source) && !is_keyed(tcp, address)) {
         tcp->shut++;
         close(fd);
         return NULL;
@@ -978,7 +1034,12 @@ tcp_rekey(struct cairn_backend *backend, const struct cairn_transport_key keys[2
 {
     struct tcp *tcp = tcp_of(backend);
 
-    return tcp->owner.tls ? cairn_tls_rekey(tcp->owner.tls, keys, certificate) : CAIRN_INVAL;
+    cairn_err err =
+        tcp->owner.tls ? cairn_tls_rekey(tcp->owner.tls, keys, certificate) : CAIRN_INVAL;
+
+    if (!err)
+        ports_changed(tcp);
+    return err;
 }
 
 static void
@@ -1023,6 +1084,7 @@ listen_open(struct tcp *tcp, const char *bind_address)
         setsockopt(tcp->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
         bind(tcp->listener, (const struct sockaddr *)address, cairn_address_len(address)) == 0) {
         cairn_sink_init(&tcp->sink, tcp->listener);
+        ports_changed(tcp);
         if (listen(tcp->listener, BACKLOG) == 0 &&
             epoll_ctl(tcp->owner.epoll_fd, EPOLL_CTL_ADD, tcp->timer, &event) == 0) {
             listener_watch(tcp, true);

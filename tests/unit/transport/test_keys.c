@@ -35,6 +35,7 @@ derived_keys_differ(void **state)
 {
     struct cairn_keys *keys = ring_make(7, one, two), *other_job = ring_make(8, one, none);
     uint8_t psk[6][CAIRN_KEYS_PSK_BYTES];
+    struct cairn_ports ports[4];
     uint32_t first, second;
 
     assert_true(cairn_keys_id(keys, 0, &first));
@@ -51,6 +52,14 @@ derived_keys_differ(void **state)
         for (int j = 0; j < i; j++)
             assert_memory_not_equal(psk[i], psk[j], CAIRN_KEYS_PSK_BYTES);
     assert_int_equal(cairn_keys_psk(keys, first ^ second ^ 1, 0, 1, psk[0]), CAIRN_NOT_FOUND);
+    assert_true(cairn_keys_ports(keys, 0, 1, &ports[0]));
+    assert_true(cairn_keys_ports(keys, 0, 2, &ports[1]));
+    assert_true(cairn_keys_ports(keys, 1, 1, &ports[2]));
+    assert_true(cairn_keys_ports(other_job, 0, 1, &ports[3]));
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++)
+            assert_memory_not_equal(&ports[i], &ports[j], sizeof *ports);
+    assert_false(cairn_keys_ports(other_job, 1, 1, &ports[0])); /* no such key */
     cairn_keys_destroy(keys);
     cairn_keys_destroy(other_job);
 }

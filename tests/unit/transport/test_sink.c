@@ -11,11 +11,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { CALLS = 20, ANSWER_MS = 2000, SILENCE_MS = 10, QUEUED_MAX = 16 };
+enum { CALLS = 20, ANSWER_MS = 2000, SILENCE_MS = 10, QUEUED_MAX = 16, PORT_MIN = 1024 };
 
 static struct cairn_sink sink;
 static int listener = -1;
 static uint16_t port;
+static const struct cairn_ports *call_ports; /* from which calls are; NULL: any port */
 
 static struct in6_addr
 ip(const char *text)
@@ -46,16 +47,37 @@ address_make(const char *text, uint16_t at_port, struct sockaddr_storage *out)
     return is_v6 ? sizeof v6 : sizeof v4;
 }
 
+/* Binds to the address, and to one of the ports that the calls are from. */
+static void
+bind_call(int fd, const char *from)
+{
+    static uint32_t place;
+    struct sockaddr_storage own;
+    socklen_t own_len = address_make(from, 0, &own);
+    int code = -1;
+
+    if (!call_ports)
+        code = bind(fd, (const struct sockaddr *)&own, own_len);
+    for (uint32_t i = 0; code != 0 && call_ports && i < CAIRN_PORTS_COUNT; i++) {
+        uint16_t own_port = cairn_ports_at(call_ports, place++ % CAIRN_PORTS_COUNT);
+
+        address_make(from, own_port, &own);
+        if (own_port >= PORT_MIN)
+            code = bind(fd, (const struct sockaddr *)&own, own_len);
+    }
+    assert_int_equal(code, 0);
+}
+
 /* A socket that calls the listener from an address. */
 static int
 call(const char *from, const char *to)
 {
-    struct sockaddr_storage own, other;
-    socklen_t own_len = address_make(from, 0, &own), other_len = address_make(to, port, &other);
-    int fd = socket(own.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct sockaddr_storage other;
+    socklen_t other_len = address_make(to, port, &other);
+    int fd = socket(other.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (const struct sockaddr *)&own, own_len), 0);
+    bind_call(fd, from);
     (void)!connect(fd, (const struct sockaddr *)&other, other_len);
     return fd;
 }
@@ -155,6 +177,7 @@ end(void **state)
     if (listener >= 0)
         close(listener);
     listener = -1;
+    call_ports = NULL;
     return 0;
 }
 
@@ -245,6 +268,35 @@ test_most_addresses(void **state)
     assert_true(is_deaf_to("::1", "::1"));
 }
 
+static void
+one_address(const char *address, const struct cairn_ports ports[CAIRN_SINK_PORTS_MAX + 1])
+{
+    listen_at(address);
+    for (uint32_t count = 0; count <= CAIRN_SINK_PORTS_MAX; count++) {
+        cairn_sink_spare(&sink, ports, count);
+        drop(&address, 1);
+        for (uint32_t i = 0; i <= CAIRN_SINK_PORTS_MAX; i++) {
+            call_ports = &ports[i];
+            assert_true(i < count ? hears(address, address) : is_deaf_to(address, address));
+        }
+    }
+    drop(NULL, 0);
+    assert_true(hears(address, address));
+    end(NULL);
+}
+
+/* Calls from spared ports are heard, of an address that is not. The sets share no port. */
+static void
+test_spared_ports(void **state)
+{
+    const struct cairn_ports ports[] = {{.factor = 1, .shift = 0x8000},
+                                        {.factor = 1, .shift = 0x7000},
+                                        {.factor = 1, .shift = 0x6000}};
+
+    one_address("127.0.0.1", ports);
+    one_address("::1", ports);
+}
+
 /* The port stays taken: another agent does not find it free. */
 static void
 test_port_is_taken(void **state)
@@ -304,6 +356,7 @@ main(void)
         cmocka_unit_test_teardown(test_ipv6, end),
         cmocka_unit_test_teardown(test_both, end),
         cmocka_unit_test_teardown(test_most_addresses, end),
+        cmocka_unit_test_teardown(test_spared_ports, end),
         cmocka_unit_test_teardown(test_port_is_taken, end),
         cmocka_unit_test_teardown(test_kernel_cannot, end),
     };
