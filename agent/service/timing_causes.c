@@ -39,7 +39,9 @@ struct timing_causes {
     uint64_t stacks_ns; /* when the stacks were asked for; 0: no rank hangs */
     struct rank_stack stacks[READING_RANKS_MAX];
     uint32_t stack_count;
-    struct health_reading base; /* what readings are compared with */
+    /* Readings for a verdict are compared with `base`. It is the last but one of those without a
+     * verdict: the last may have come after the trouble began and before its verdict. */
+    struct health_reading base, last;
 
     /* the worker's while it runs */
     bool has_opened;
@@ -177,7 +179,8 @@ done(struct cairn_job *job)
         keep_stacks(causes);
     causes->wants_stacks = false;
     if (!causes->has_base || !causes->is_for_verdict) {
-        causes->base = causes->now;
+        causes->base = causes->has_base ? causes->last : causes->now;
+        causes->last = causes->now;
         causes->has_base = true;
     }
     if (!causes->is_for_verdict)
