@@ -11,9 +11,9 @@ SCRIPT = str(ROOT / "tests" / "interop" / "poison_trainer.py")
 GOOD = 5  # the last step before the state goes bad
 
 
-def started(tmp_path, cluster, how, hold_at=None, resume=False):  # noqa: F811
+def started(tmp_path, cluster, how, hold_at=None, resume=False, steps=14):  # noqa: F811
     words = ["--resume"] if resume else []
-    return Run(tmp_path, [how, 14], 1, under(cluster, *words), script=SCRIPT, hold_at=hold_at)
+    return Run(tmp_path, [how, steps], 1, under(cluster, *words), script=SCRIPT, hold_at=hold_at)
 
 
 def reached(run, step):
@@ -122,7 +122,7 @@ def test_a_rejected_step_is_not_kept_by_allow(with_policy, tmp_path):
 
 @pytest.mark.parametrize("with_policy", ["stop"], indirect=True)
 def test_stop_ends_the_bad_job_alone(with_policy, tmp_path):
-    run = started(tmp_path, with_policy, "nan")
+    run = started(tmp_path, with_policy, "nan", steps=1_000_000)  # it trains until it is stopped
     assert run.wait() != 0 and "stopped" in run.text(), run.errors()
     assert newest(with_policy) <= GOOD and poisoned(with_policy)
     run = started(tmp_path, with_policy, "good", resume=True)  # the mask has infinities, as ever
