@@ -41,6 +41,11 @@ def things(found):
     return {(each["kind"], each["name"]): each["reason"] for each in found["coverage"]["uncovered"]}
 
 
+def told(run, words):
+    """The trainer tells its agent first, and then standard error."""
+    harness.wait_for(f"{words!r} on standard error", lambda: words in run.errors())
+
+
 def test_everything_is_covered(status, cluster):  # noqa: F811
     found, _ = status("whole", lambda coverage: coverage["tensors"]["optimizer"])
     coverage = found["coverage"]
@@ -79,7 +84,7 @@ def test_without_attach(status):
     assert own[0] == ("opaque", "schedulers and the script's own state")
     assert "cairn.attach(" in own[1]
     assert "not-covered" not in checks(found)
-    assert "the script does not call cairn.attach" in run.errors()
+    told(run, "the script does not call cairn.attach")
     run.kill()
     found, _ = status(
         "plain-loose",
@@ -125,7 +130,7 @@ def test_what_shows_itself_later(status, what, kind, name, reason):
     found, run = status(what, lambda coverage: coverage["uncovered"])
     assert reason in things(found)[kind, name]
     assert ("not-covered" in checks(found)) == (kind != "opaque")
-    assert name in run.errors()
+    told(run, name)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,8 @@ def test_no_snapshots_at_all(status, cluster, what, reason):  # noqa: F811
     assert reason in found["coverage"]["refusals"][0]["reason"]
     assert found["health"] == "WARN", found["checks"]
     assert reason in checks(found)["snapshots-refused"]["what"]
-    assert reason in run.errors() and run.process.poll() is None
+    told(run, reason)
+    assert run.process.poll() is None
     text = subprocess.run(
         [harness.CAIRN, "status", "--agent", cluster.socket(0)], stdout=subprocess.PIPE, text=True
     ).stdout
