@@ -507,23 +507,28 @@ def test_snapshot_now(tmp_path):
 
 @pytest.mark.parametrize("kind, world", [("mlp", 1), ("ddp", 2)])
 def test_before_a_pause(cluster, tmp_path, kind, world):
-    """The agent stands still, so that all snapshots are given up, and then the job does: what
-    job.snapshot_now takes before that is committed after it, and the job goes on from there."""
-    run = Run(tmp_path, [kind, STEPS, "--mischief", "pause"], world, under(cluster), hold_at=9)
+    """The job stands still after its first update, before a forward begins a snapshot.
+    job.snapshot_now waits for an agent that does not answer yet, and on rank 0 for the other rank;
+    what it takes is committed, and the job goes on there."""
+    go = str(tmp_path / "go")
+    words = [kind, STEPS, "--mischief", "pause"]
+    run = Run(tmp_path, words, world, under(cluster), {"TRAINER_GO": go}, hold_at=1)
     agent = cluster.agents[0].pid
+    harness.wait_for("step 0", lambda: 0 in run.steps() or run.process.poll() is not None)
+    os.kill(agent, signal.SIGSTOP)
     try:
-        harness.wait_for("a commit", lambda: newest(cluster) or run.process.poll() is not None)
-        os.kill(agent, signal.SIGSTOP)
-        harness.wait_for("step 8", lambda: 8 in run.steps() or run.process.poll() is not None)
+        open(go, "w").close()
+        harness.wait_for("a pause", lambda: "pauses" in run.text())
+        time.sleep(0.5)
         assert "paused" not in run.text(), run.errors()
     finally:
         os.kill(agent, signal.SIGCONT)
-    harness.wait_for("a commit", lambda: newest(cluster) == 9 or run.process.poll() is not None)
+    harness.wait_for("a commit", lambda: newest(cluster) or run.process.poll() is not None)
     assert all("paused True" in run.text(rank) for rank in range(world)), run.errors()
     run.kill()
     last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"))
     assert finished(last) == reference(tmp_path, kind, world)[0]
-    assert min(last.steps()) == 9, last.errors()
+    assert min(last.steps()) == 1, last.errors()
 
 
 def test_changed_behind_the_optimizer(cluster, tmp_path):

@@ -272,6 +272,9 @@ def main():
     for step in range(first, options.steps):
         if str(step) == os.environ.get("TRAINER_HOLD_AT"):
             if options.mischief == "pause":
+                wait_to_go()
+                print("pauses", flush=True)
+                time.sleep(2 * RANK)  # so rank 0 has asked long before the others do
                 print("paused", job.snapshot_now(), flush=True)
             time.sleep(3600)  # until the test kills it, however late that looks
         hold_once_recent(step)
