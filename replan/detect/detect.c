@@ -172,7 +172,8 @@ cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank,
     intake->is_stopped = standing->is_stopped;
     intake->is_gone = standing->is_gone;
     intake->open_count = standing->is_stopped || standing->is_gone ? 0 : standing->open_count;
-    memcpy(intake->open, standing->open, intake->open_count * sizeof *intake->open);
+    for (uint32_t i = 0; i < intake->open_count; i++)
+        intake->open[i] = standing->open[i];
 }
 
 static cairn_err
