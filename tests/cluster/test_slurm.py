@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A job under a real Slurm: slurmctld, and five nodes with slurmd in network namespaces of their
 own, with the prolog and the epilog of examples/deploy."""
+import contextlib
 import glob
 import os
 import re
@@ -91,6 +92,13 @@ echo "the trainers ended with $code"
 [ $code -eq 0 ] && srun sh -c 'touch {dir}/run/$SLURMD_NODENAME/job-$SLURM_JOB_ID/agent/over'
 exit $code
 """
+
+
+def kill_all(pids):
+    """Kills processes. The end of one may end others before their turn."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def why_not_here():
@@ -216,14 +224,12 @@ class Slurm(Built):
         return int(found[1]) if found else 0
 
     def kill_node(self, number):
-        for pid in self.pids(number):
-            os.kill(pid, signal.SIGKILL)
+        kill_all(self.pids(number))
 
     def end_all(self):
         for i in range(NODES):
             self.kill_node(i + 1)
-        for pid in ip("netns", "pids", CONTROL).stdout.split():
-            os.kill(int(pid), signal.SIGKILL)
+        kill_all(int(pid) for pid in ip("netns", "pids", CONTROL).stdout.split())
         for daemon in getattr(self, "slurm", []):
             daemon.wait()
         for name in (*NAMES, CONTROL):
