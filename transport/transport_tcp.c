@@ -303,8 +303,10 @@ stranger_refused(struct tcp *tcp, const struct stream *stream)
         CAIRN_LOG_AT(WARN,
                      "transport: connections from %s are ignored, %d s at a time: within a second "
                      "they took %d ms of processor and proved no key or certificate; find out who "
-                     "runs there",
-                     address, CAIRN_STRANGERS_IGNORED_S, CAIRN_STRANGERS_COST_NS / 1000000);
+                     "runs there%s",
+                     address, CAIRN_STRANGERS_IGNORED_S, CAIRN_STRANGERS_COST_NS / 1000000,
+                     is_peers(tcp, &stream->source) ? "; the agent there is heard all the same"
+                                                    : "");
     ignored_changed(tcp);
 }
 
