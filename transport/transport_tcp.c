@@ -14,27 +14,20 @@
  * hello fits our keys or certificates are closed last. Strangers take at most WORK_NS of each
  * TICK_MS, a quarter of a core, with ACCEPTS_PER_TURN connections between two looks at proved
  * peers. A hello without the job's number is refused before OpenSSL sees it. An address whose
- * connections cost much and prove nothing is ignored for some seconds (strangers.h), by the kernel
- * where it can (sink.h). Peers are heard all the same, by the ports that they call from (ports.h);
- * without a key none has such ports, and no address of a node is ignored, nor one from which a node
- * has proved itself.
+ * connections cost much and prove nothing is ignored for some seconds (guard.h).
  */
 #include "transport/backend.h"
 
 #include "transport/address.h"
 #include "transport/frame.h"
-#include "transport/keys.h"
+#include "transport/guard.h"
 #include "transport/names.h"
 #include "transport/ports.h"
-#include "transport/sink.h"
 #include "transport/stream.h"
-#include "transport/strangers.h"
 
 #include "base/log.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -57,12 +50,8 @@ enum {
     CONNECT_AGAIN_MS = 200, /* without an answer: a flood may have filled the peer's queue */
     KEY_COUNT = 64,
     PORT_MIN = 32768, /* the system's own range for callers, by default */
-    PORT_MAX = 60999,
-    ADDRESS_TEXT_BYTES = 64
+    PORT_MAX = 60999
 };
-
-_Static_assert((int)CAIRN_STRANGERS_MAX <= (int)CAIRN_SINK_ADDRESSES_MAX,
-               "the kernel can ignore all that are ignored");
 
 static const uint64_t millisecond_ns = 1000000;
 
@@ -70,7 +59,6 @@ struct place {
     struct stream *stream; /* over which we send */
     struct stream *later;  /* takes its place once it is closed */
     uint64_t connect_after_ns;
-    struct in6_addr source; /* from which the node was proved last; 0: never */
 };
 
 struct region {
@@ -103,13 +91,8 @@ struct tcp {
     int64_t work_left_ns; /* for strangers, until the next tick; below 0: a debt */
     uint64_t work_ns;     /* when the tick began */
     uint64_t cost_ns;     /* of a stranger's record: the most of late */
-    uint64_t refused, refused_logged_ns;
-    struct cairn_strangers strangers;
-    struct cairn_ports ports[CAIRN_KEYS_MAX]; /* from which holders of our keys call us */
-    uint32_t ports_count;
-    uint32_t calls;         /* begun */
-    struct cairn_sink sink; /* where the kernel drops connections of those who are ignored */
-    uint64_t shut;          /* such connections that were queued before, and closed here */
+    uint32_t calls;       /* begun */
+    struct cairn_guard *guard;
 };
 
 static struct tcp *
@@ -210,106 +193,6 @@ promote(struct tcp *tcp, struct place *place)
     tcp->unread = true;
 }
 
-/* ---- strangers ---- */
-
-static void
-address_text(const struct in6_addr *address, char out[ADDRESS_TEXT_BYTES])
-{
-    bool v4 = IN6_IS_ADDR_V4MAPPED(address);
-
-    if (!inet_ntop(v4 ? AF_INET : AF_INET6, address->s6_addr + (v4 ? 12 : 0), out,
-                   ADDRESS_TEXT_BYTES))
-        out[0] = '\0';
-}
-
-/* Whether this port is one that holders of our keys call from. */
-static bool
-is_keyed(const struct tcp *tcp, const struct sockaddr_storage *address)
-{
-    for (uint32_t i = 0; i < tcp->ports_count; i++)
-        if (cairn_ports_has(&tcp->ports[i], cairn_address_port(address)))
-            return true;
-    return false;
-}
-
-/* Whether connections from this address may be a peer's. */
-static bool
-is_peers(const struct tcp *tcp, const struct in6_addr *source)
-{
-    for (uint32_t i = 0; i < tcp->node_count; i++) {
-        struct in6_addr address;
-
-        if (i == tcp->node)
-            continue;
-        cairn_address_ip(cairn_names_address(tcp->names, i), &address);
-        if (IN6_ARE_ADDR_EQUAL(source, &address) ||
-            IN6_ARE_ADDR_EQUAL(source, &tcp->places[i].source))
-            return true;
-    }
-    return false;
-}
-
-static void
-ignored_changed(struct tcp *tcp)
-{
-    struct in6_addr ignored[CAIRN_STRANGERS_MAX];
-    uint32_t count = cairn_strangers_list(&tcp->strangers, ignored);
-
-    (void)!cairn_sink_set(&tcp->sink, ignored, count);
-}
-
-/* The keys have changed. */
-static void
-ports_changed(struct tcp *tcp)
-{
-    tcp->ports_count = 0;
-    for (uint32_t i = 0; i < CAIRN_KEYS_MAX; i++)
-        if (tcp->owner.tls &&
-            cairn_tls_ports(tcp->owner.tls, i, tcp->node, &tcp->ports[tcp->ports_count]))
-            tcp->ports_count++;
-    cairn_sink_spare(&tcp->sink, tcp->ports, tcp->ports_count);
-    ignored_changed(tcp);
-}
-
-/* The address turns out to be a peer's. */
-static void
-peers_address(struct tcp *tcp, const struct in6_addr *address)
-{
-    if (cairn_strangers_forget(&tcp->strangers, address))
-        ignored_changed(tcp);
-}
-
-/* A stranger was refused: one line in ten seconds. An address that costs too much is ignored; a
- * peer's only where the peer itself is heard by its port. */
-static void
-stranger_refused(struct tcp *tcp, const struct stream *stream)
-{
-    char address[ADDRESS_TEXT_BYTES];
-    uint64_t now_ns = clock_ns();
-
-    tcp->refused++;
-    if (!tcp->refused_logged_ns || now_ns - tcp->refused_logged_ns >= 10000 * millisecond_ns) {
-        tcp->refused_logged_ns = now_ns;
-        address_text(&stream->source, address);
-        CAIRN_LOG_AT(
-            WARN, "transport: refused a connection from %s: %s (%" PRIu64 " refused since start)",
-            address, stream->failed, tcp->refused);
-    }
-    if (!cairn_strangers_failed(&tcp->strangers, &stream->source, stream->work_ns, now_ns) ||
-        (tcp->ports_count == 0 && is_peers(tcp, &stream->source)))
-        return;
-    address_text(&stream->source, address);
-    if (cairn_strangers_ignore(&tcp->strangers, &stream->source, now_ns))
-        CAIRN_LOG_AT(WARN,
-                     "transport: connections from %s are ignored, %d s at a time: within a second "
-                     "they took %d ms of processor and proved no key or certificate; find out who "
-                     "runs there%s",
-                     address, CAIRN_STRANGERS_IGNORED_S, CAIRN_STRANGERS_COST_NS / 1000000,
-                     is_peers(tcp, &stream->source) ? "; the agent there is heard all the same"
-                                                    : "");
-    ignored_changed(tcp);
-}
-
 /* A stream has failed: takes it out of its place and reports that. */
 static void
 stream_lost(struct tcp *tcp, struct stream *stream)
@@ -333,7 +216,8 @@ stream_lost(struct tcp *tcp, struct stream *stream)
     } else {
         half_open_remove(tcp, stream);
         if (!stream->outbound)
-            stranger_refused(tcp, stream);
+            cairn_guard_refused(tcp->guard, &stream->source, stream->failed, stream->work_ns,
+                                clock_ns());
     }
     bury(tcp, stream, stream->failed);
 }
@@ -357,8 +241,7 @@ adopt(struct tcp *tcp, struct stream *stream)
 
     half_open_remove(tcp, stream);
     stream->proved = true;
-    place->source = stream->source;
-    peers_address(tcp, &stream->source);
+    cairn_guard_proved(tcp->guard, stream->node, &stream->source);
     if (ours_counts || (current && is_closed(stream))) {
         bury(tcp, stream, "replaced by another connection");
         return false;
@@ -618,12 +501,11 @@ accept_stream(struct tcp *tcp, int fd, const struct sockaddr_storage *address)
     struct in6_addr source;
     struct stream *stream;
 
-    cairn_address_ip(address, &source);
-    if (cairn_strangers_ignores(&tcp->strangers, &source) && !is_keyed(tcp, address)) {
-        tcp->shut++;
+    if (cairn_guard_ignores(tcp->guard, address)) {
         close(fd);
         return NULL;
     }
+    cairn_address_ip(address, &source);
     half_open_evict(tcp, &source);
     if (stream_create(&tcp->owner, fd, false, CAIRN_BACKEND_ALL, &stream) != CAIRN_OK)
         return NULL;
@@ -712,11 +594,10 @@ tick(struct tcp *tcp)
         stream_fail(stream, "no answer");
         stream_lost(tcp, stream);
     }
-    if (cairn_strangers_expire(&tcp->strangers, now_ns))
-        ignored_changed(tcp);
+    busy |= cairn_guard_turn(tcp->guard, now_ns);
     if (tcp->work_left_ns > 0)
         listener_watch(tcp, true);
-    tick_start(tcp, busy || !tcp->listening || tcp->strangers.ignored);
+    tick_start(tcp, busy || !tcp->listening);
 }
 
 /* ---- the table ---- */
@@ -726,7 +607,7 @@ listen_close(struct tcp *tcp)
 {
     int fds[] = {tcp->listener, tcp->timer, tcp->owner.epoll_fd};
 
-    cairn_sink_close(&tcp->sink);
+    cairn_guard_destroy(tcp->guard);
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
             close(fds[i]);
@@ -855,16 +736,6 @@ done_report(struct tcp *tcp)
     }
 }
 
-/* A node has another address. */
-static void
-node_moved(struct tcp *tcp, uint32_t node)
-{
-    struct in6_addr address;
-
-    cairn_address_ip(cairn_names_address(tcp->names, node), &address);
-    peers_address(tcp, &address);
-}
-
 static bool
 tcp_progress(struct cairn_backend *backend)
 {
@@ -875,7 +746,7 @@ tcp_progress(struct cairn_backend *backend)
     int count;
 
     if (cairn_names_turn(tcp->names, &moved)) /* the next call goes to the address of then */
-        node_moved(tcp, moved);
+        cairn_guard_moved(tcp->guard, moved);
     tcp->unread = false;
     flush_all(tcp);
     for (uint32_t i = 0; unread && i < tcp->node_count; i++)
@@ -1026,7 +897,7 @@ tcp_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
     cairn_err err = cairn_names_readdress(tcp->names, node, address, &at_once);
 
     if (!err && at_once)
-        node_moved(tcp, node);
+        cairn_guard_moved(tcp->guard, node);
     return err;
 }
 
@@ -1040,18 +911,14 @@ tcp_rekey(struct cairn_backend *backend, const struct cairn_transport_key keys[2
         tcp->owner.tls ? cairn_tls_rekey(tcp->owner.tls, keys, certificate) : CAIRN_INVAL;
 
     if (!err)
-        ports_changed(tcp);
+        cairn_guard_rekeyed(tcp->guard);
     return err;
 }
 
 static void
 tcp_strangers(const struct cairn_backend *backend, struct cairn_transport_stats *out)
 {
-    const struct tcp *tcp = (const struct tcp *)(const void *)backend;
-
-    out->refused_connections = tcp->refused;
-    out->ignored_connections = tcp->shut + cairn_sink_dropped(&tcp->sink);
-    out->ignored_addresses = tcp->strangers.ignored;
+    cairn_guard_count(((const struct tcp *)(const void *)backend)->guard, out);
 }
 
 static const struct cairn_transport_ops tcp_ops = {
@@ -1085,8 +952,11 @@ listen_open(struct tcp *tcp, const char *bind_address)
     if (tcp->owner.epoll_fd >= 0 && tcp->timer >= 0 && tcp->listener >= 0 &&
         setsockopt(tcp->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
         bind(tcp->listener, (const struct sockaddr *)address, cairn_address_len(address)) == 0) {
-        cairn_sink_init(&tcp->sink, tcp->listener);
-        ports_changed(tcp);
+        cairn_err err = cairn_guard_create(tcp->names, tcp->node, tcp->node_count, tcp->owner.tls,
+                                           tcp->listener, &tcp->guard);
+
+        if (err)
+            return err;
         if (listen(tcp->listener, BACKLOG) == 0 &&
             epoll_ctl(tcp->owner.epoll_fd, EPOLL_CTL_ADD, tcp->timer, &event) == 0) {
             listener_watch(tcp, true);
@@ -1113,7 +983,7 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     tcp->node_count = transport->node_count;
     tcp->pool = options->pool;
     tcp->buffer_count = options->buffer_count;
-    tcp->listener = tcp->timer = tcp->sink.fd = -1;
+    tcp->listener = tcp->timer = -1;
     tcp->work_left_ns = WORK_NS;
     tcp->work_ns = clock_ns();
     tcp->owner = (struct stream_owner){.buffer = region_find,
