@@ -8,10 +8,7 @@
  * closed.
  *
  * Strangers. A connection that is not proved costs a descriptor and 3 KiB until its handshake's
- * deadline, two seconds. There are at most HALF_OPEN_MAX of them and HALF_OPEN_PER_SOURCE per
- * address; beyond that the oldest (of this address) is closed for the newcomer, so that strangers'
- * connections, idle or many, keep a peer out no longer than its own handshake takes. Those whose
- * hello fits our keys or certificates are closed last. Strangers take at most WORK_NS of each
+ * deadline, two seconds; crowd.h bounds their number. Strangers take at most WORK_NS of each
  * TICK_MS, a quarter of a core, with ACCEPTS_PER_TURN connections between two looks at proved
  * peers. A hello without the job's number is refused before OpenSSL sees it. An address whose
  * connections cost much and prove nothing is ignored for some seconds (guard.h).
@@ -19,17 +16,17 @@
 #include "transport/backend.h"
 
 #include "transport/address.h"
+#include "transport/buffers.h"
+#include "transport/crowd.h"
 #include "transport/frame.h"
 #include "transport/guard.h"
 #include "transport/names.h"
-#include "transport/ports.h"
+#include "transport/socket.h"
 #include "transport/stream.h"
 
 #include "base/log.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -38,19 +35,14 @@
 #include <unistd.h>
 
 enum {
-    HALF_OPEN_MAX = 256,
-    HALF_OPEN_PER_SOURCE = 64,
     ACCEPTS_PER_TURN = 16,
     BACKLOG = 1024,
     EVENTS_PER_TURN = 64,
     TICK_MS = 100,
     WORK_NS = 25000000, /* for strangers, of processor time in a tick */
     HANDSHAKE_MS = 2000,
-    CONNECT_PAUSE_MS = 20,  /* after a connection that was refused */
-    CONNECT_AGAIN_MS = 200, /* without an answer: a flood may have filled the peer's queue */
-    KEY_COUNT = 64,
-    PORT_MIN = 32768, /* the system's own range for callers, by default */
-    PORT_MAX = 60999
+    CONNECT_PAUSE_MS = 20, /* after a connection that was refused */
+    CONNECT_AGAIN_MS = 200 /* without an answer: a flood may have filled the peer's queue */
 };
 
 static const uint64_t millisecond_ns = 1000000;
@@ -61,13 +53,6 @@ struct place {
     uint64_t connect_after_ns;
 };
 
-struct region {
-    uint64_t key;          /* 0: closed */
-    uint32_t filled_bytes; /* by the last payload that has begun: frames come behind its end */
-    uint8_t *placed;       /* where that payload goes, NULL: into the buffer */
-    bool torn;             /* that payload */
-};
-
 struct tcp {
     struct cairn_backend backend;
     struct cairn_backend_events events;
@@ -75,23 +60,19 @@ struct tcp {
     struct cairn_names *names;
     uint32_t node, node_count;
     struct place *places; /* [node_count] */
-    uint8_t *pool;
-    struct region *regions; /* [buffer_count] */
+    struct cairn_buffers *buffers;
     uint32_t buffer_count;
-    uint64_t keys[KEY_COUNT];
-    uint32_t keys_left;
     int listener, timer;
     bool listening; /* the listener is watched */
     bool ticking;
-    struct stream *half_open; /* inbound, the newest first */
-    uint32_t half_open_count;
+    struct cairn_crowd crowd;
     struct stream *dead;  /* freed at the end of the turn */
     struct stream *dirty; /* streams that something was queued for since the last flush */
     bool unread;          /* a stream may have more than its turn's share */
     int64_t work_left_ns; /* for strangers, until the next tick; below 0: a debt */
     uint64_t work_ns;     /* when the tick began */
     uint64_t cost_ns;     /* of a stranger's record: the most of late */
-    uint32_t calls;       /* begun */
+    uint32_t port_place;  /* from which the next call tries */
     struct cairn_guard *guard;
 };
 
@@ -159,18 +140,6 @@ tick_start(struct tcp *tcp, bool on)
 /* ---- the life of a connection ---- */
 
 static void
-half_open_remove(struct tcp *tcp, struct stream *stream)
-{
-    for (struct stream **at = &tcp->half_open; *at; at = &(*at)->next)
-        if (*at == stream) {
-            *at = stream->next;
-            stream->next = NULL;
-            tcp->half_open_count--;
-            return;
-        }
-}
-
-static void
 bury(struct tcp *tcp, struct stream *stream, const char *why)
 {
     stream_fail(stream, why);
@@ -214,7 +183,7 @@ stream_lost(struct tcp *tcp, struct stream *stream)
         else if (!place->stream)
             tcp->events.changed(tcp->events.context, node, stream->failed);
     } else {
-        half_open_remove(tcp, stream);
+        cairn_crowd_remove(&tcp->crowd, stream);
         if (!stream->outbound)
             cairn_guard_refused(tcp->guard, &stream->source, stream->failed, stream->work_ns,
                                 clock_ns());
@@ -239,7 +208,7 @@ adopt(struct tcp *tcp, struct stream *stream)
     bool ours_counts = current && current->outbound && tcp->node < stream->node &&
                        (!current->proved || !current->heard);
 
-    half_open_remove(tcp, stream);
+    cairn_crowd_remove(&tcp->crowd, stream);
     stream->proved = true;
     cairn_guard_proved(tcp->guard, stream->node, &stream->source);
     if (ours_counts || (current && is_closed(stream))) {
@@ -299,91 +268,38 @@ stream_received(void *context, struct stream *stream, const uint8_t *bytes, size
 }
 
 static uint8_t *
-region_find(void *context, const struct stream *stream, const struct cairn_backend_remote *remote,
-            uint32_t bytes_len)
+payload_begin(void *context, const struct stream *stream, const struct cairn_backend_remote *remote,
+              uint32_t bytes_len)
 {
     struct tcp *tcp = context;
-    uint64_t index = remote->address / CAIRN_BULK_BYTES_MAX;
-    struct region *region = &tcp->regions[index < tcp->buffer_count ? index : 0];
+    uint8_t *placed = NULL;
+    uint32_t index;
 
-    if (remote->address % CAIRN_BULK_BYTES_MAX || index >= tcp->buffer_count || remote->key == 0 ||
-        region->key != remote->key)
+    if (!cairn_buffers_find(tcp->buffers, remote, &index))
         return NULL;
-    region->filled_bytes = bytes_len;
-    region->torn = false;
-    region->placed = remote->place ? tcp->events.place(tcp->events.context, stream->node,
-                                                       remote->place, bytes_len)
-                                   : NULL;
-    return region->placed ? region->placed : tcp->pool + remote->address;
+    if (remote->place)
+        placed = tcp->events.place(tcp->events.context, stream->node, remote->place, bytes_len);
+    return cairn_buffers_begin(tcp->buffers, index, bytes_len, placed);
 }
 
 static void
-region_torn(void *context, uint64_t address)
+payload_torn(void *context, uint64_t address)
 {
-    struct tcp *tcp = context;
-
-    tcp->regions[address / CAIRN_BULK_BYTES_MAX].torn = true;
+    cairn_buffers_tear(((struct tcp *)context)->buffers, address);
 }
 
 /* ---- connecting and accepting ---- */
 
+/* A socket that connects to a node, from a keyed port if this node has a key. -1: none can be
+ * had. */
 static int
-socket_make(const struct sockaddr_storage *address)
-{
-    int one = 1;
-    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-    if (fd >= 0)
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    return fd;
-}
-
-/* A socket that connects to an address, from this node's own and a port; 0: any port. -1: none can
- * be had, or the port is taken. */
-static int
-socket_connect_from(const struct tcp *tcp, uint16_t port, const struct sockaddr_storage *address)
-{
-    struct sockaddr_storage own = *cairn_names_address(tcp->names, tcp->node);
-    int fd = socket_make(address), one = 1;
-
-    if (fd < 0)
-        return -1;
-    cairn_address_set_port(&own, port);
-    if (port) /* connections to other nodes may have it too */
-        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    else
-        (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
-    if (bind(fd, (const struct sockaddr *)&own, cairn_address_len(&own)) != 0 ||
-        (connect(fd, (const struct sockaddr *)address, cairn_address_len(address)) != 0 &&
-         errno != EINPROGRESS)) {
-        int code = errno;
-
-        close(fd);
-        errno = code;
-        return -1;
-    }
-    return fd;
-}
-
-/* A socket that connects to a node, from this node's own address: others may check the source of a
- * call. From a keyed port, if one is free. -1: none can be had. */
-static int
-socket_connect(struct tcp *tcp, uint32_t node, const struct sockaddr_storage *address)
+socket_call(struct tcp *tcp, uint32_t node, const struct sockaddr_storage *address)
 {
     struct cairn_ports ports;
     bool keyed = tcp->owner.tls && cairn_tls_ports(tcp->owner.tls, 0, node, &ports);
 
-    for (uint32_t i = 0; keyed && i < CAIRN_PORTS_COUNT; i++) {
-        uint16_t port = cairn_ports_at(&ports, tcp->calls++ % CAIRN_PORTS_COUNT);
-        int fd;
-
-        if (port < PORT_MIN || port > PORT_MAX)
-            continue;
-        fd = socket_connect_from(tcp, port, address);
-        if (fd >= 0 || (errno != EADDRINUSE && errno != EADDRNOTAVAIL))
-            return fd;
-    }
-    return socket_connect_from(tcp, 0, address);
+    return cairn_socket_call(cairn_names_address(tcp->names, tcp->node), keyed ? &ports : NULL,
+                             &tcp->port_place, address);
 }
 
 static void
@@ -398,7 +314,7 @@ call_begin(struct tcp *tcp, uint32_t node)
     if (address->ss_family == AF_UNSPEC || now_ns < place->connect_after_ns)
         return;
     place->connect_after_ns = now_ns + CONNECT_PAUSE_MS * millisecond_ns;
-    fd = socket_connect(tcp, node, address);
+    fd = socket_call(tcp, node, address);
     if (fd < 0 || stream_create(&tcp->owner, fd, true, node, &stream) != CAIRN_OK)
         return;
     stream->address = *address;
@@ -415,7 +331,7 @@ call_begin(struct tcp *tcp, uint32_t node)
 static void
 call_again(struct tcp *tcp, struct stream *stream, uint64_t now_ns)
 {
-    int fd = socket_connect(tcp, stream->node, &stream->address);
+    int fd = socket_call(tcp, stream->node, &stream->address);
 
     stream->patience_ns *= 2;
     stream->again_ns = now_ns + stream->patience_ns;
@@ -427,44 +343,12 @@ call_again(struct tcp *tcp, struct stream *stream, uint64_t now_ns)
     watch(tcp, stream, EPOLLIN | EPOLLOUT);
 }
 
-/* Unproved connections: of all sources, or of one. The list has the newest first. */
-struct crowd {
-    struct stream *oldest[2]; /* by stream->known */
-    uint32_t count[2];
-};
-
+/* Makes room for a connection from this address. */
 static void
-crowd_add(struct crowd *crowd, struct stream *stream)
+room_make(struct tcp *tcp, const struct in6_addr *source)
 {
-    crowd->oldest[stream->known] = stream;
-    crowd->count[stream->known]++;
-}
+    struct stream *worst = cairn_crowd_worst(&tcp->crowd, source);
 
-/* The connection to close if there are `most` or more; NULL: fewer. Known callers go last, but keep
- * half of the places at most: a stranger can repeat a hello. */
-static struct stream *
-crowd_worst(const struct crowd *crowd, uint32_t most)
-{
-    if (crowd->count[0] + crowd->count[1] < most)
-        return NULL;
-    return crowd->oldest[crowd->count[1] > most / 2];
-}
-
-/* Makes room for a connection from this address: see the top. */
-static void
-half_open_evict(struct tcp *tcp, const struct in6_addr *source)
-{
-    struct crowd all = {.count = {0}}, here = {.count = {0}};
-    struct stream *worst;
-
-    for (struct stream *stream = tcp->half_open; stream; stream = stream->next) {
-        crowd_add(&all, stream);
-        if (IN6_ARE_ADDR_EQUAL(&stream->source, source))
-            crowd_add(&here, stream);
-    }
-    worst = crowd_worst(&here, HALF_OPEN_PER_SOURCE);
-    if (!worst)
-        worst = crowd_worst(&all, HALF_OPEN_MAX);
     if (!worst)
         return;
     stream_fail(worst, "too many connections that are not proved");
@@ -506,14 +390,12 @@ accept_stream(struct tcp *tcp, int fd, const struct sockaddr_storage *address)
         return NULL;
     }
     cairn_address_ip(address, &source);
-    half_open_evict(tcp, &source);
+    room_make(tcp, &source);
     if (stream_create(&tcp->owner, fd, false, CAIRN_BACKEND_ALL, &stream) != CAIRN_OK)
         return NULL;
     stream->source = source;
     stream->deadline_ns = clock_ns() + HANDSHAKE_MS * millisecond_ns;
-    stream->next = tcp->half_open;
-    tcp->half_open = stream;
-    tcp->half_open_count++;
+    cairn_crowd_add(&tcp->crowd, stream);
     return stream;
 }
 
@@ -566,19 +448,17 @@ static void
 tick(struct tcp *tcp)
 {
     uint64_t now_ns = clock_ns(), count;
-    bool busy = tcp->half_open != NULL;
+    bool busy = tcp->crowd.newest != NULL;
+    struct stream *overdue;
 
     (void)!read(tcp->timer, &count, sizeof count);
     if (now_ns - tcp->work_ns >= TICK_MS * millisecond_ns / 2) {
         tcp->work_ns = now_ns;
         tcp->work_left_ns = tcp->work_left_ns < 0 ? tcp->work_left_ns + WORK_NS : WORK_NS;
     }
-    for (struct stream *stream = tcp->half_open, *next; stream; stream = next) {
-        next = stream->next;
-        if (now_ns >= stream->deadline_ns) {
-            stream_fail(stream, "it did not prove its key in time");
-            stream_lost(tcp, stream);
-        }
+    while ((overdue = cairn_crowd_overdue(&tcp->crowd, now_ns)) != NULL) {
+        stream_fail(overdue, "it did not prove its key in time");
+        stream_lost(tcp, overdue);
     }
     for (uint32_t i = 0; i < tcp->node_count; i++) {
         struct stream *stream = tcp->places[i].stream;
@@ -627,10 +507,10 @@ dead_free(struct tcp *tcp)
 static void
 streams_close(struct tcp *tcp)
 {
-    while (tcp->half_open) {
-        struct stream *stream = tcp->half_open;
+    while (tcp->crowd.newest) {
+        struct stream *stream = tcp->crowd.newest;
 
-        half_open_remove(tcp, stream);
+        cairn_crowd_remove(&tcp->crowd, stream);
         bury(tcp, stream, "closed");
     }
     for (uint32_t i = 0; tcp->places && i < tcp->node_count; i++) {
@@ -654,7 +534,7 @@ tcp_close(struct cairn_backend *backend)
     cairn_sealer_destroy(tcp->owner.sealer);
     cairn_cipher_close(tcp->owner.cipher);
     cairn_names_destroy(tcp->names);
-    free(tcp->regions);
+    cairn_buffers_destroy(tcp->buffers);
     free(tcp->places);
     free(tcp);
 }
@@ -833,59 +713,45 @@ tcp_disconnect(struct cairn_backend *backend, uint32_t node)
     return CAIRN_OK;
 }
 
-/* An unguessable key, so that a peer writes only into buffers that it was granted. */
 static cairn_err
 tcp_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_remote *out)
 {
     struct tcp *tcp = tcp_of(backend);
 
-    tcp->regions[index] = (struct region){0};
-    if (!out)
-        return CAIRN_OK;
-    if (tcp->keys_left == 0) {
-        if (cairn_proof_random(tcp->keys, sizeof tcp->keys) != CAIRN_OK)
-            return CAIRN_IO;
-        tcp->keys_left = KEY_COUNT;
-    }
-    tcp->regions[index].key = tcp->keys[--tcp->keys_left] | 1;
-    out->key = tcp->regions[index].key;
-    out->address = (uint64_t)index * CAIRN_BULK_BYTES_MAX;
+    if (out)
+        return cairn_buffers_open(tcp->buffers, index, out);
+    cairn_buffers_close(tcp->buffers, index);
     return CAIRN_OK;
 }
 
 static enum cairn_backend_fill
 tcp_filled(const struct cairn_backend *backend, uint32_t index, size_t bytes_len)
 {
-    const struct region *region = &((const struct tcp *)(const void *)backend)->regions[index];
+    const struct tcp *tcp = (const struct tcp *)(const void *)backend;
 
-    return region->filled_bytes != bytes_len ? CAIRN_BACKEND_EMPTY
-           : region->torn                    ? CAIRN_BACKEND_TORN
-                                             : CAIRN_BACKEND_WHOLE;
+    return cairn_buffers_filled(tcp->buffers, index, bytes_len);
 }
 
 static uint8_t *
 tcp_placed(const struct cairn_backend *backend, uint32_t index)
 {
-    return ((const struct tcp *)(const void *)backend)->regions[index].placed;
+    const struct tcp *tcp = (const struct tcp *)(const void *)backend;
+
+    return cairn_buffers_placed(tcp->buffers, index);
 }
 
 static void
 tcp_unplace(struct cairn_backend *backend, const uint8_t *memory, size_t bytes_len)
 {
     struct tcp *tcp = tcp_of(backend);
+    struct cairn_buffers_move move;
 
     for (uint32_t i = 0; i < tcp->buffer_count; i++) {
-        struct region *region = &tcp->regions[i];
-        uint64_t address = (uint64_t)i * CAIRN_BULK_BYTES_MAX;
-
-        if (!region->placed || region->placed >= memory + bytes_len ||
-            region->placed + region->filled_bytes <= memory)
+        if (!cairn_buffers_unplace(tcp->buffers, i, memory, bytes_len, &move))
             continue;
-        memcpy(tcp->pool + address, region->placed, region->filled_bytes);
         for (uint32_t node = 0; node < tcp->node_count; node++)
             if (tcp->places[node].stream)
-                stream_move(tcp->places[node].stream, address, region->placed, tcp->pool + address);
-        region->placed = NULL;
+                stream_move(tcp->places[node].stream, move.address, move.from, move.to);
     }
 }
 
@@ -948,7 +814,7 @@ listen_open(struct tcp *tcp, const char *bind_address)
 
     tcp->owner.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     tcp->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    tcp->listener = socket_make(address);
+    tcp->listener = cairn_socket_make(address);
     if (tcp->owner.epoll_fd >= 0 && tcp->timer >= 0 && tcp->listener >= 0 &&
         setsockopt(tcp->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
         bind(tcp->listener, (const struct sockaddr *)address, cairn_address_len(address)) == 0) {
@@ -981,13 +847,12 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     tcp->events = options->events;
     tcp->node = transport->node;
     tcp->node_count = transport->node_count;
-    tcp->pool = options->pool;
     tcp->buffer_count = options->buffer_count;
     tcp->listener = tcp->timer = -1;
     tcp->work_left_ns = WORK_NS;
     tcp->work_ns = clock_ns();
-    tcp->owner = (struct stream_owner){.buffer = region_find,
-                                       .torn = region_torn,
+    tcp->owner = (struct stream_owner){.buffer = payload_begin,
+                                       .torn = payload_torn,
                                        .received = stream_received,
                                        .proved = stream_proved,
                                        .context = tcp,
@@ -996,10 +861,11 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
                                            has_tls ? transport->protection : CAIRN_PROTECTION_NONE};
     stream_parts_init(&tcp->owner.done);
     tcp->places = calloc(tcp->node_count, sizeof *tcp->places);
-    tcp->regions = calloc(tcp->buffer_count, sizeof *tcp->regions);
-    if (!tcp->places || !tcp->regions)
+    if (!tcp->places)
         goto done;
-    err = cairn_names_create(transport, &tcp->names);
+    err = cairn_buffers_create(options->pool, tcp->buffer_count, &tcp->buffers);
+    if (!err)
+        err = cairn_names_create(transport, &tcp->names);
     if (!err && has_tls)
         err = cairn_tls_create(transport, &tcp->owner.tls);
     if (!err && tcp->owner.protection != CAIRN_PROTECTION_NONE)
