@@ -28,6 +28,7 @@ struct cairn_guard {
     struct cairn_strangers strangers;
     struct cairn_ports ports[CAIRN_KEYS_MAX]; /* from which holders of our keys call us */
     uint32_t ports_count;
+    bool all_keyed; /* every peer calls from these ports, if one is free */
     struct cairn_sink sink;
     uint64_t refused, refused_logged_ns;
     uint64_t shut; /* ignored connections that were queued, or that the kernel cannot drop */
@@ -78,6 +79,18 @@ ignored_changed(struct cairn_guard *guard)
     (void)!cairn_sink_set(&guard->sink, ignored, count);
 }
 
+/* Ignores no address of a peer any more. */
+static void
+peers_forget(struct cairn_guard *guard)
+{
+    struct in6_addr ignored[CAIRN_STRANGERS_MAX];
+    uint32_t count = cairn_strangers_list(&guard->strangers, ignored);
+
+    for (uint32_t i = 0; i < count; i++)
+        if (is_peers(guard, &ignored[i]))
+            (void)cairn_strangers_forget(&guard->strangers, &ignored[i]);
+}
+
 /* The address turns out to be a peer's. */
 static void
 peers_address(struct cairn_guard *guard, const struct in6_addr *address)
@@ -126,6 +139,9 @@ cairn_guard_rekeyed(struct cairn_guard *guard)
     for (uint32_t i = 0; guard->tls && i < CAIRN_KEYS_MAX; i++)
         if (cairn_tls_ports(guard->tls, i, guard->node, &guard->ports[guard->ports_count]))
             guard->ports_count++;
+    guard->all_keyed = guard->ports_count > 0 && !cairn_tls_is_certified(guard->tls);
+    if (!guard->all_keyed)
+        peers_forget(guard);
     cairn_sink_spare(&guard->sink, guard->ports, guard->ports_count);
     ignored_changed(guard);
 }
@@ -157,7 +173,7 @@ cairn_guard_refused(struct cairn_guard *guard, const struct in6_addr *source, co
             address, why, guard->refused);
     }
     if (!cairn_strangers_failed(&guard->strangers, source, cost_ns, now_ns) ||
-        (guard->ports_count == 0 && is_peers(guard, source)))
+        (!guard->all_keyed && is_peers(guard, source)))
         return;
     address_text(source, address);
     if (cairn_strangers_ignore(&guard->strangers, source, now_ns))

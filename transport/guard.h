@@ -7,7 +7,8 @@
  *
  *  1. A connection from a port of ours is heard, from any address.
  *  2. The address of a peer, which is a node's own or one from which a node has proved itself, is
- *     ignored only while peers have ports to call from.
+ *     ignored only while every peer has such ports: with a key, and without certificates. Where
+ *     both count, a peer may have a certificate alone, as while a job goes from one to the other.
  *  3. An address that becomes a peer's is heard at once.
  *
  * Thread: the loop's. Nothing blocks.

@@ -414,6 +414,12 @@ cairn_tls_ports(const struct cairn_tls *tls, uint32_t place, uint32_t to, struct
     return cairn_keys_ports(tls->keys, place, to, out);
 }
 
+bool
+cairn_tls_is_certified(const struct cairn_tls *tls)
+{
+    return tls->certificate != NULL;
+}
+
 void
 cairn_tls_destroy(struct cairn_tls *tls)
 {

@@ -40,6 +40,8 @@ CAIRN_MUST_CHECK cairn_err cairn_tls_rekey(struct cairn_tls *tls,
 /* As cairn_keys_ports. */
 bool cairn_tls_ports(const struct cairn_tls *tls, uint32_t place, uint32_t to,
                      struct cairn_ports *out);
+/* Whether peers may prove themselves by certificates, with or without a key. */
+bool cairn_tls_is_certified(const struct cairn_tls *tls);
 void cairn_tls_destroy(struct cairn_tls *tls); /* NULL is allowed; its links must have ended */
 
 /* One connection: as caller of node `peer`, or as callee of any node. CAIRN_NOMEM. */

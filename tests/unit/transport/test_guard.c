@@ -7,6 +7,7 @@
 #include "transport/strangers.h"
 
 #include "base/log.h"
+#include "tests/support/certificates.h"
 #include "tests/support/cmocka.h"
 #include "tests/support/loopback.h"
 
@@ -43,6 +44,22 @@ address_of(const char *text)
 
     assert_int_equal(cairn_address_parse(text, &out), CAIRN_OK);
     return out;
+}
+
+/* The certificate of this node. */
+static const struct cairn_transport_certificate *
+certificate(void)
+{
+    static struct cairn_transport_certificate out;
+    static struct authority authority;
+    static struct leaf leaf;
+
+    if (!authority.key) {
+        authority_make("authority", NULL, &authority);
+        leaf_of_node(&authority, 0, &leaf);
+        out = leaf_use(&leaf, authority.pem, TEST_IDENTITY);
+    }
+    return &out;
 }
 
 static void
@@ -190,6 +207,37 @@ test_addresses_of_peers_in_clear(void **state)
     assert_true(ignores(addresses[0]));
 }
 
+/* While a job goes from its key to certificates, or back, a peer may have a certificate alone: its
+ * address is heard at once, and is not ignored again. A stranger's is; ports of the key count. */
+static void
+test_addresses_of_peers_with_certificates(void **state)
+{
+    const struct cairn_transport_key one[2] = {{key, sizeof key - 1}}, none[2] = {{0}};
+
+    guard_begin(key);
+    proved(2, elsewhere);
+    refuse(addresses[1], CAIRN_STRANGERS_COST_NS);
+    refuse(elsewhere, CAIRN_STRANGERS_COST_NS);
+    refuse(stranger, CAIRN_STRANGERS_COST_NS);
+    assert_int_equal(count().ignored_addresses, 3);
+    assert_int_equal(cairn_tls_rekey(tls, one, certificate()), CAIRN_OK);
+    cairn_guard_rekeyed(guard);
+    assert_false(ignores(addresses[1]) || ignores(elsewhere));
+    assert_true(ignores(stranger));
+    assert_false(ignores_keyed(stranger));
+    refuse(addresses[1], CAIRN_STRANGERS_COST_NS);
+    refuse(elsewhere, CAIRN_STRANGERS_COST_NS);
+    assert_int_equal(count().ignored_addresses, 1);
+    assert_int_equal(cairn_tls_rekey(tls, none, certificate()), CAIRN_OK);
+    cairn_guard_rekeyed(guard);
+    refuse(elsewhere, CAIRN_STRANGERS_COST_NS);
+    assert_int_equal(count().ignored_addresses, 1);
+    assert_int_equal(cairn_tls_rekey(tls, one, NULL), CAIRN_OK);
+    cairn_guard_rekeyed(guard);
+    refuse(elsewhere, CAIRN_STRANGERS_COST_NS);
+    assert_int_equal(count().ignored_addresses, 2);
+}
+
 /* An address that is ignored turns out to be a peer's: it has proved itself, or moved there. */
 static void
 test_an_address_that_becomes_a_peers(void **state)
@@ -240,6 +288,7 @@ main(void)
         cmocka_unit_test_teardown(test_a_port_of_ours_is_heard_from_anywhere, guard_end),
         cmocka_unit_test_teardown(test_addresses_of_peers_with_a_key, guard_end),
         cmocka_unit_test_teardown(test_addresses_of_peers_in_clear, guard_end),
+        cmocka_unit_test_teardown(test_addresses_of_peers_with_certificates, guard_end),
         cmocka_unit_test_teardown(test_an_address_that_becomes_a_peers, guard_end),
         cmocka_unit_test_teardown(test_another_key, guard_end),
     };
