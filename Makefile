@@ -139,7 +139,8 @@ $(BUILD)/gpt: $(GPT_OBJ) $(BUILD)/libcairn.so
 SUPPORT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 $(BUILD)/libfakecuda.so: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/fakecuda/*.c))
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
-CUDA_TESTS := snapshot/test_mem snapshot/test_capture client/test_device tools/test_bench_device
+CUDA_TESTS := $(addprefix snapshot/,test_mem test_capture test_capture_ends) client/test_device \
+    tools/test_bench_device
 $(CUDA_TESTS:%=$(BUILD)/tests/unit/%): | $(BUILD)/libfakecuda.so
 $(BUILD)/tests/unit/client/test_client: | $(BUILD)/libcairn.so
 # Callers and a library of a later version, in which every struct that grows has more fields.

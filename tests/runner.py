@@ -75,6 +75,7 @@ THREADED = [
     "base/test_worker",
     "base/test_ring",
     "snapshot/test_capture",
+    "snapshot/test_capture_ends",
     "snapshot/test_spill",
     "transport/test_sealer",
     "client/test_client",
