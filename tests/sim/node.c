@@ -472,6 +472,25 @@ do_store_epoch(struct world *world, struct node *node, const struct cairn_action
     return true;
 }
 
+/* False: the agent takes blocks of a message that has come without them. */
+static bool
+blocks_are_there(struct world *world, const struct node *node, const struct cairn_action *action,
+                 const uint8_t *payload)
+{
+    uint32_t count = 0;
+
+    if (action->type == CAIRN_ACTION_FOLD)
+        count = action->as.fold.count;
+    else if (action->type == CAIRN_ACTION_WRITE || action->type == CAIRN_ACTION_STAGE)
+        count = action->as.place.count;
+    if (count == 0 || payload)
+        return true;
+    judge_fail(world, VERDICT_OTHER,
+               "agent %u uses %u blocks that never came: their payload was damaged on the way",
+               node->number, count);
+    return false;
+}
+
 /* False: the agent has stopped. */
 static bool
 carry_out(struct world *world, struct node *node, const struct cairn_action *action,
@@ -479,6 +498,8 @@ carry_out(struct world *world, struct node *node, const struct cairn_action *act
 {
     const struct cairn_action_store *store = &action->as.store;
 
+    if (!blocks_are_there(world, node, action, payload))
+        return true; /* the schedule is over */
     switch (action->type) {
     case CAIRN_ACTION_SEND:
         do_send(world, node, &action->as.send);
