@@ -276,12 +276,14 @@ parity_right(struct world *world, struct node *node, uint32_t part, const struct
              const char *when)
 {
     const struct stored *stored = &node->stored[part];
+    const struct memory *memory = &node->memory[part]; /* closed, if its record was left behind */
     uint8_t expected[BLOCK_BYTES], source[BLOCK_BYTES];
 
     for (uint32_t slot = 0; slot < stored->parity_slots; slot++)
         for (uint64_t line = 0; line < stored->slot_blocks[slot]; line++) {
-            uint64_t at = slot * (node->memory[part].parity_blocks / stored->parity_slots) + line;
-            const uint8_t *block = node->memory[part].parity + at * BLOCK_BYTES;
+            uint64_t at = slot * (memory->parity_blocks / stored->parity_slots) + line;
+            const uint8_t *block =
+                at < memory->parity_blocks ? memory->parity + at * BLOCK_BYTES : NULL;
 
             memset(expected, 0, sizeof expected);
             for (uint32_t p = 0; p < stored->geometry.n; p++) {
@@ -299,8 +301,8 @@ parity_right(struct world *world, struct node *node, uint32_t part, const struct
                                 cairn_stripe_data_index(&stored->geometry, stripe, p), source,
                                 expected);
             }
-            if (memcmp(block, expected, BLOCK_BYTES) == 0 ||
-                excused(world, node->number, part, true, at))
+            if (block && (memcmp(block, expected, BLOCK_BYTES) == 0 ||
+                          excused(world, node->number, part, true, at)))
                 continue;
             judge_fail(world, VERDICT_TORN,
                        "%s: parity line %llu of slot %u of member %u of generation " GENERATION
