@@ -13,6 +13,7 @@
 #include "agent/process/scratch.h"
 #include "agent/process/step.h"
 #include "base/array.h"
+#include "base/bitset.h"
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/worker.h"
@@ -119,6 +120,7 @@ struct check_job {
     bool record_damaged;
     uint64_t data_blocks;
     const uint8_t *data;
+    uint64_t *skip; /* blocks that are not compared, the parity's behind the data's; NULL: none */
     uint64_t *data_crcs; /* expected */
     uint32_t parity_slots;
     const uint8_t *parity[CAIRN_SHARDS_MAX];
@@ -140,6 +142,12 @@ note_bad(struct check_job *check, enum cairn_area area, uint64_t block)
     check->bad[check->bad_count++] = (struct cairn_bad_block){.area = area, .block = block};
 }
 
+static bool
+skips(const struct check_job *check, uint64_t block)
+{
+    return check->skip && cairn_bitset_has(check->skip, (uint32_t)block);
+}
+
 static void
 check_run(struct cairn_job *job)
 {
@@ -149,14 +157,16 @@ check_run(struct cairn_job *job)
     if (check->verify)
         check->record_damaged = !cairn_memory_record_is_whole(check->agent->memory, check->part);
     for (uint64_t b = 0; check->verify && b < check->data_blocks; b++)
-        if (cairn_crc64(0, check->data + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES) !=
-            check->data_crcs[b])
+        if (!skips(check, b) && cairn_crc64(0, check->data + b * CAIRN_BLOCK_BYTES,
+                                            CAIRN_BLOCK_BYTES) != check->data_crcs[b])
             note_bad(check, CAIRN_AREA_DATA, b);
     for (uint32_t slot = 0; slot < check->parity_slots; slot++)
         for (uint64_t b = 0; b < check->parity_blocks[slot]; b++, index++) {
-            uint64_t crc =
-                cairn_crc64(0, check->parity[slot] + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES);
+            uint64_t crc;
 
+            if (skips(check, check->data_blocks + index))
+                continue;
+            crc = cairn_crc64(0, check->parity[slot] + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES);
             if (!check->verify)
                 check->parity_crcs[index] = crc;
             else if (check->parity_crcs[index] != crc)
@@ -167,6 +177,7 @@ check_run(struct cairn_job *job)
 static void
 check_free(struct check_job *check)
 {
+    free(check->skip);
     free(check->data_crcs);
     free(check->parity_crcs);
     free(check->bad);
@@ -199,7 +210,8 @@ check_done(struct cairn_job *job)
 }
 
 static cairn_err
-fill_check(struct cairn_agent *agent, struct check_job *check, const struct cairn_part_view *view)
+fill_check(struct cairn_agent *agent, struct check_job *check, const struct cairn_part_view *view,
+           const uint64_t *skip)
 {
     const struct cairn_roster_group *group = cairn_roster_group_of(view->roster, view->member);
     uint64_t at = 0;
@@ -219,8 +231,12 @@ fill_check(struct cairn_agent *agent, struct check_job *check, const struct cair
             return CAIRN_INTERNAL;
     }
     check->parity_crcs = malloc(8 * check->parity_total + 8);
-    if (!check->data_crcs || !check->parity_crcs)
+    if (skip)
+        check->skip = malloc(8 * ((check->data_blocks + check->parity_total) / 64 + 1));
+    if (!check->data_crcs || !check->parity_crcs || (skip && !check->skip))
         return CAIRN_NOMEM;
+    if (skip)
+        memcpy(check->skip, skip, 8 * ((check->data_blocks + check->parity_total) / 64 + 1));
     if (!check->data || !view->block_crcs)
         return CAIRN_INTERNAL;
     memcpy(check->data_crcs, view->block_crcs, 8 * check->data_blocks);
@@ -247,7 +263,7 @@ carry_check(struct cairn_agent *agent, const struct cairn_action_part *action, b
         check->request = action->request;
         check->generation = action->generation;
         check->verify = verify;
-        err = fill_check(agent, check, &view);
+        err = fill_check(agent, check, &view, action->skip);
     }
     if (err) {
         struct cairn_event failed = {.type = verify ? CAIRN_EVENT_VERIFIED : CAIRN_EVENT_FINISHED,

@@ -10,10 +10,10 @@
 #define CAIRN_AGENT_PROCESS_PROTOCOL_H
 
 #ifndef CAIRN_PROTOCOL_OLDEST
-#define CAIRN_PROTOCOL_OLDEST 15
+#define CAIRN_PROTOCOL_OLDEST 16
 #endif
 #ifndef CAIRN_PROTOCOL_NEWEST
-#define CAIRN_PROTOCOL_NEWEST 15 /* the upgrade test builds with a newer one */
+#define CAIRN_PROTOCOL_NEWEST 16 /* the upgrade test builds with a newer one */
 #endif
 
 #endif

@@ -104,6 +104,8 @@ static const char *const bug_names[BUG_LAST] = {
     [BUG_PLACE_WRITTEN] = "place written",
     [BUG_KNOWS_EARLY] = "knows early",
     [BUG_CLAIM_OUTLIVES] = "claim outlives",
+    [BUG_UNREAD_UNSEEN] = "unread unseen",
+    [BUG_UNSEEN_AGAIN] = "unseen again",
 };
 
 struct arguments {
@@ -182,7 +184,7 @@ static const char *const shown_in[BUG_LAST] = {
 static const bool is_for_simulator[BUG_LAST] = {
     [BUG_JOIN_RESTARTS] = true, [BUG_FORWARD_EARLY] = true,  [BUG_RING_REUSED] = true,
     [BUG_LEADER_LEFT] = true,   [BUG_NONCE_OF_PLACE] = true, [BUG_KEY_OF_NODES] = true,
-    [BUG_PLACE_WRITTEN] = true};
+    [BUG_PLACE_WRITTEN] = true, [BUG_UNREAD_UNSEEN] = true,  [BUG_UNSEEN_AGAIN] = true};
 
 static const struct round {
     uint32_t share; /* of the time */

@@ -368,6 +368,8 @@ fault_exam(struct world *world)
     uint32_t lost = 0, limit = n > 64 ? 24 : n / 2;
 
     world->exam_begun = true;
+    for (uint32_t i = 0, flips = 0; i < n && flips + 1 < world->setup.parity; i++)
+        flips += judge_flip(world, some_node(world)); /* one part less may be lost then */
     for (uint32_t i = 0; i < n && lost < limit; i++) {
         struct node *node = &world->nodes[(first + i) % n];
 

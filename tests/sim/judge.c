@@ -381,6 +381,23 @@ note_passed_over(struct world *world, const struct cairn_core_view *view)
     }
 }
 
+/* Damage that was there when a restore compared what it takes is mended when its epoch begins. */
+static void
+check_mended(struct world *world, const struct node *node, const struct cairn_core_view *view,
+             uint32_t claimant)
+{
+    for (uint32_t i = 0; i < FLIPS_MAX; i++) {
+        const struct flip *flip = &world->flips[i];
+
+        if (flip->compared && flip->due_to == claimant && flip_active(world, flip) &&
+            cairn_generation_is(flip->generation, view->ready) &&
+            cairn_core_holder(node->core, view->ready, flip->member) == flip->node)
+            judge_fail(world, VERDICT_OTHER,
+                       "epoch %llx begins, and damage at agent %u was not looked for",
+                       (unsigned long long)view->active, flip->node);
+    }
+}
+
 /* The first agent stores a new epoch: what its coordinator says must be so. */
 static void
 epoch_begins(struct world *world, const struct node *node, const struct cairn_core_view *view)
@@ -439,6 +456,7 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
                    "epoch %llx begins with " GENERATION ", whose tensors do not fit together",
                    (unsigned long long)view->active, GENERATION_OF(view->ready));
     check_holders(world, node, view);
+    check_mended(world, node, view, claimant);
     if (!world->over && !view->ready_from_files) {
         kept_set(world, truth);
         judge_deep(world, "at an activation");
@@ -566,13 +584,38 @@ judge_flip(struct world *world, struct node *node)
     if (parity)
         at += slot * (node->memory[h].parity_blocks / stored->parity_slots);
     at = at * BLOCK_BYTES + random_below(&world->random, BLOCK_BYTES);
-    *flip = (struct flip){true,          node->number, h, parity, at, area[at], stored->generation,
-                          stored->member};
+    *flip = (struct flip){.used = true,
+                          .node = node->number,
+                          .part = h,
+                          .parity = parity,
+                          .byte = at,
+                          .good = area[at],
+                          .generation = stored->generation,
+                          .member = stored->member,
+                          .due_to = UINT32_MAX};
     area[at] ^= (uint8_t)(1u << random_below(&world->random, 8));
     world_say(world, "a bit flips at agent %u, part %u, %s byte %llu", node->number, h,
               parity ? "parity" : "data", (unsigned long long)at);
     kept_check_beyond(world);
     return true;
+}
+
+/* A part is compared. */
+void
+judge_compared(struct world *world, const struct node *node, uint32_t part)
+{
+    for (uint32_t i = 0; i < FLIPS_MAX; i++)
+        if (world->flips[i].node == node->number && world->flips[i].part == part)
+            world->flips[i].compared |= flip_active(world, &world->flips[i]);
+}
+
+/* The agent tells a coordinator what it holds. */
+void
+judge_answered(struct world *world, const struct node *node, uint32_t coordinator)
+{
+    for (uint32_t i = 0; i < FLIPS_MAX; i++)
+        if (world->flips[i].node == node->number && world->flips[i].compared)
+            world->flips[i].due_to = coordinator;
 }
 
 /* After every event: what one look can show. */

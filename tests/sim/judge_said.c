@@ -155,6 +155,9 @@ judge_sent(struct world *world, struct node *node, const struct cairn_message *m
     case CAIRN_MSG_REBUILD:
         judge_plan(world, node, message);
         break;
+    case CAIRN_MSG_INVENTORY:
+        judge_answered(world, node, message->to);
+        break;
     default:
         break;
     }

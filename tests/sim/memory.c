@@ -6,6 +6,7 @@
  */
 #include "tests/sim/sim.h"
 
+#include "base/bitset.h"
 #include "base/crc.h"
 #include "erasure/code.h"
 #include "erasure/stripe.h"
@@ -174,7 +175,7 @@ block_is(const uint8_t *block, uint64_t crc)
 }
 
 size_t
-memory_verify(struct node *node, uint32_t part, struct cairn_bad_block **bad)
+memory_verify(struct node *node, uint32_t part, const uint64_t *skip, struct cairn_bad_block **bad)
 {
     struct cairn_part_view view;
     size_t count = 0;
@@ -187,13 +188,15 @@ memory_verify(struct node *node, uint32_t part, struct cairn_bad_block **bad)
                       cairn_stripes_area_blocks(view.stripes, view.position, CAIRN_AREA_PARITY) + 1,
                   sizeof **bad);
     for (uint64_t i = 0; i < view.data_blocks; i++)
-        if (!block_is(memory_block(node, part, CAIRN_AREA_DATA, 0, i), view.block_crcs[i]))
+        if (!(skip && cairn_bitset_has(skip, (uint32_t)i)) &&
+            !block_is(memory_block(node, part, CAIRN_AREA_DATA, 0, i), view.block_crcs[i]))
             (*bad)[count++] = (struct cairn_bad_block){.area = CAIRN_AREA_DATA, .block = i};
     for (uint32_t slot = 0; slot < view.stripes->geometry.m; slot++) {
         uint32_t stripe = cairn_slot_stripe(&view.stripes->geometry, view.position, slot);
 
         for (uint64_t i = 0; i < view.stripes->parity_blocks[stripe]; i++, index++)
-            if (!block_is(memory_block(node, part, CAIRN_AREA_PARITY, slot, i),
+            if (!(skip && cairn_bitset_has(skip, (uint32_t)(view.data_blocks + index))) &&
+                !block_is(memory_block(node, part, CAIRN_AREA_PARITY, slot, i),
                           view.parity_crcs[slot][i]))
                 (*bad)[count++] =
                     (struct cairn_bad_block){.area = CAIRN_AREA_PARITY, .block = index};

@@ -442,7 +442,8 @@ do_part(struct world *world, struct node *node, enum cairn_action_type type,
         do_open(world, node, part, &answer);
     } else if (type == CAIRN_ACTION_VERIFY) {
         answer.type = CAIRN_EVENT_VERIFIED;
-        answer.count = memory_verify(node, part->part, &answer.bad);
+        answer.count = memory_verify(node, part->part, part->skip, &answer.bad);
+        judge_compared(world, node, part->part);
     }
     answer_later(world, node, &answer);
 }

@@ -476,6 +476,8 @@ struct flip {
     uint8_t good;
     struct cairn_generation_id generation;
     uint32_t member;
+    bool compared;   /* a restore has had the part compared since */
+    uint32_t due_to; /* the coordinator of that restore: no epoch of its begins with the damage */
 };
 
 struct epoch_seen {
@@ -684,7 +686,8 @@ void memory_fold_one(const struct cairn_geometry *geometry, uint32_t row, uint32
                      const uint8_t *source, uint8_t *parity);
 void memory_decode(struct world *world, struct scratch *scratch);
 uint64_t memory_finish(struct node *node, uint32_t part, uint64_t **crcs);
-size_t memory_verify(struct node *node, uint32_t part, struct cairn_bad_block **bad);
+size_t memory_verify(struct node *node, uint32_t part, const uint64_t *skip,
+                     struct cairn_bad_block **bad);
 uint64_t block_crc(const uint8_t *block);
 
 /* ---- node.c ---- */
@@ -848,5 +851,7 @@ void judge_asked(const struct world *world, struct node *node, enum cairn_operat
 void judge_reply(struct world *world, struct node *node, const struct cairn_action_reply *reply);
 void judge_fini(struct world *world);
 bool judge_flip(struct world *world, struct node *node);
+void judge_compared(struct world *world, const struct node *node, uint32_t part);
+void judge_answered(struct world *world, const struct node *node, uint32_t coordinator);
 
 #endif

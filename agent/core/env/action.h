@@ -121,6 +121,8 @@ struct cairn_action_part {
     uint64_t blocks;
     uint64_t parity_blocks;
     const uint64_t *crcs; /* SEAL: [blocks], owned by the action list */
+    const uint64_t *skip; /* VERIFY: a bitset of blocks that are not compared, the parity's behind
+                           * the data's, owned by the action list; NULL: none */
 };
 
 /* GRANT: the rank may copy. SKIP: it may not. DROP: ranks stop copying the generation. */

@@ -124,7 +124,8 @@ struct cairn_decision {
 #define CAIRN_FIELDS_ASK(F)                                                                        \
     F(U64, attempt) /* names the coordinator's try; ends with its session */                       \
     F(ASK, mode)    /* enum cairn_ask */                                                           \
-    F(GENERATION, generation)
+    F(GENERATION, generation)                                                                      \
+    F(U64, lost) /* VERIFY: positions of the part's group that nobody holds, as a set */
 
 /* INVENTORY: the answer. bytes: inventory.c. */
 #define CAIRN_FIELDS_INVENTORY(F) F(U64, attempt)
@@ -235,8 +236,9 @@ enum cairn_wait {
 };
 
 enum cairn_ask {
-    CAIRN_ASK_LIST = 0,   /* what do you hold? */
-    CAIRN_ASK_VERIFY,     /* pin this generation, and compare its parts with their checksums */
+    CAIRN_ASK_LIST = 0, /* what do you hold? */
+    CAIRN_ASK_VERIFY,   /* pin this generation, and compare its parts with their checksums, but not
+                           * what rebuilding `lost` reads: it is compared then */
     CAIRN_ASK_VERIFY_ALL, /* the same for all parts; nothing is pinned */
     CAIRN_ASK_RELEASE     /* unpin; no answer */
 };

@@ -39,6 +39,8 @@ enum cairn_planted_bug {
     BUG_PLACE_WRITTEN,      /* a payload may arrive in place of blocks that a repair has compared */
     BUG_KNOWS_EARLY,        /* who forgot its promises knows them from its next promise on */
     BUG_CLAIM_OUTLIVES,     /* a claim counts although another epoch was promised since */
+    BUG_UNREAD_UNSEEN,      /* a restore compares nothing where it rebuilds something */
+    BUG_UNSEEN_AGAIN,       /* it leaves out what a repair reads, also when that was damaged */
     BUG_LAST
 };
 

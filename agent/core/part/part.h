@@ -245,8 +245,9 @@ void parts_retain(struct env *env);
 bool parts_abort(const struct env *env, struct cairn_generation_id generation);
 
 /* VERIFY of complete parts: of one generation, or of all (step 0). One that is under way begins
- * again. */
-void parts_verify(struct env *env, struct cairn_generation_id generation);
+ * again. lost: positions of the group (a set) that will be rebuilt from all others. Workers compare
+ * what that reads, so it is left out here. */
+void parts_verify(struct env *env, struct cairn_generation_id generation, uint64_t lost);
 /* Takes VERIFIED. */
 void parts_verified(struct env *env, struct part *part, const struct cairn_event_answer *answer);
 /* True if each VERIFY of them has succeeded. */

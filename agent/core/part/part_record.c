@@ -8,7 +8,9 @@
  */
 #include "agent/core/part/part.h"
 
+#include "base/bitset.h"
 #include "base/log.h"
+#include "erasure/repair.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -141,15 +143,58 @@ is_compared(const struct part *part, struct cairn_generation_id generation)
            (generation.step == 0 || cairn_generation_is(part->generation, generation));
 }
 
-void
-parts_verify(struct env *env, struct cairn_generation_id generation)
+/* Adds the blocks of a part that are read when `lost` is rebuilt from the rest of the group. */
+static void
+add_read(const struct part *part, uint64_t lost, uint64_t *set)
 {
-    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        struct part *part = &env->parts->list[i];
+    struct cairn_repair_request request = {.stripes = &part->stripes,
+                                           .intact = cairn_geometry_all(&part->geometry) & ~lost,
+                                           .rebuild_data = lost,
+                                           .rebuild_parity = lost};
+    struct cairn_repair schedule;
+    struct cairn_repair_item item;
+    struct span span;
 
-        if (is_compared(part, generation))
-            part->checked.request = part_ask(env, part, CAIRN_ACTION_VERIFY)->request;
+    if (cairn_repair_init(&request, NULL, NULL, &schedule) != CAIRN_OK)
+        return;
+    while (cairn_repair_next(&schedule, &item))
+        if ((item.reads >> part->position & 1) &&
+            part_span(part, item.stripe, item.line_first, item.line_count, &span))
+            for (uint32_t i = 0; i < item.line_count; i++)
+                cairn_bitset_add(set, (uint32_t)span.index + i);
+}
+
+/* Leaves out nothing where damage is known, or where another comparison is under way. */
+static void
+verify(struct env *env, struct part *part, uint64_t lost)
+{
+    struct cairn_action *action = env_act(env, CAIRN_ACTION_VERIFY);
+    uint64_t *skip = NULL;
+
+    if (lost != 0 && part->lengths_known && part->checked.request == 0 &&
+        part->checked.bad_count == 0) {
+        size_t bytes = 8 * (part_blocks(part) / 64 + 1);
+
+        skip = env_keep(env, action, NULL, bytes);
+        if (skip) {
+            memset(skip, CAIRN_PLANTED(env, BUG_UNREAD_UNSEEN) ? 0xff : 0, bytes);
+            add_read(part, lost, skip);
+        }
     }
+    action->as.part = (struct cairn_action_part){.part = part_index(env, part),
+                                                 .request = env_request(env),
+                                                 .generation = part->generation,
+                                                 .member = part->member,
+                                                 .skip = skip};
+    part->checked.request = action->as.part.request;
+}
+
+void
+parts_verify(struct env *env, struct cairn_generation_id generation, uint64_t lost)
+{
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        if (is_compared(&env->parts->list[i], generation))
+            verify(env, &env->parts->list[i], lost);
 }
 
 void

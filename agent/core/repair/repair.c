@@ -111,10 +111,7 @@ repair_begin(struct env *env, struct repair *repair, const struct cairn_message 
         if (repair->plan.targets[m] == env->options->self) {
             struct part *part = parts_find(env->parts, repair->generation, m);
 
-            if (part && part->state == CAIRN_PART_COMPLETE && !part->mending.missing)
-                repair_report(env, repair, part); /* an earlier plan rebuilt it, or it was never
-                                                   * lost */
-            else if (part)
+            if (part)
                 target_run(env, repair, part);
         }
     worker_run(env, repair);

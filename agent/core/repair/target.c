@@ -86,7 +86,8 @@ target_open(struct env *env, struct repair *repair, uint32_t member)
                cairn_roster_member_of(roster, env->options->self) == UINT32_MAX;
 
     if (part && part->state == CAIRN_PART_COMPLETE && part->checked.bad_count == 0)
-        return CAIRN_OK; /* an earlier plan rebuilt it, or it was never lost */
+        return CAIRN_AGAIN; /* neither lost nor damaged any more: what only this plan's reads would
+                             * compare would not be compared */
     if (repair->plan.holders[member] == env->options->self)
         return part && part->state == CAIRN_PART_COMPLETE ? mend(part) : CAIRN_AGAIN;
     if (part) /* too damaged to be counted */

@@ -61,7 +61,7 @@ verify(struct env *env, struct answering *answering, const struct inventory_self
         env->parts->pinned = true;
         env->parts->pinned_generation = ask->generation;
     }
-    parts_verify(env, asker->generation);
+    parts_verify(env, asker->generation, ask->mode == CAIRN_ASK_VERIFY ? ask->lost : 0);
     answer_progress(env, answering, self);
 }
 

@@ -136,6 +136,7 @@ try_again(struct env *env, struct restore *restore, cairn_err err, const char *t
         return;
     }
     CAIRN_LOG_AT(WARN, "restore: %s; try again", text);
+    restore->compares_all = !CAIRN_PLANTED(env, BUG_UNSEEN_AGAIN);
     begin_listing(env, restore);
 }
 
@@ -204,8 +205,9 @@ send(struct env *env, struct restore *restore, uint32_t agent)
         message.as.rebuild =
             (struct cairn_message_rebuild){restore->number, restore->choice.generation};
     } else if (restore->state == RESTORE_PREPARING) {
-        message.as.ask = (struct cairn_message_ask){restore->number, CAIRN_ASK_VERIFY,
-                                                    restore->choice.generation};
+        message.as.ask =
+            (struct cairn_message_ask){restore->number, CAIRN_ASK_VERIFY,
+                                       restore->choice.generation, restore->parties[agent].lost};
     } else {
         message.as.ask.attempt = restore->number;
         message.as.ask.mode = verifies(restore) ? CAIRN_ASK_VERIFY_ALL : CAIRN_ASK_LIST;
@@ -449,6 +451,63 @@ take_rebuilt(struct env *env, struct restore *restore, const struct cairn_messag
 
 /* ---- preparing ---- */
 
+/* A part of the choice has damaged blocks that the last comparison found. */
+static bool
+has_bad_blocks(const struct restore *restore)
+{
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        for (uint32_t i = 0; i < restore->inventories[a].part_count; i++) {
+            const struct inventory_part *part = &restore->inventories[a].parts[i];
+
+            if (cairn_generation_is(part->generation, restore->choice.generation) &&
+                part->bad_count > 0)
+                return true;
+        }
+    return false;
+}
+
+/* Positions of an agent's group whose parts are lost, as a set: rebuilding them compares what it
+ * reads. 0 where other blocks may be read than the agent expects: it compares all. */
+static uint64_t
+lost_beside(const struct restore *restore, uint32_t agent)
+{
+    const struct inventory *inventory = &restore->inventories[agent];
+    const struct cairn_roster_group *group;
+    uint32_t member = UINT32_MAX;
+    uint64_t lost = 0;
+
+    if (restore->compares_all || restore->choice.lost_members == 0)
+        return 0;
+    for (uint32_t i = 0; i < inventory->part_count; i++)
+        if (cairn_generation_is(inventory->parts[i].generation, restore->choice.generation)) {
+            if (member != UINT32_MAX)
+                return 0;
+            member = inventory->parts[i].member;
+        }
+    if (member == UINT32_MAX || choose_holder(restore->inventories, restore->agent_count,
+                                              restore->choice.generation, member) != agent)
+        return 0;
+    group = cairn_roster_group_of(restore->choice.roster, member);
+    for (uint32_t p = 0; p < group->count; p++)
+        if (choose_holder(restore->inventories, restore->agent_count, restore->choice.generation,
+                          group->members[p]) == UINT32_MAX)
+            lost |= UINT64_C(1) << p;
+    return lost;
+}
+
+/* True if all that was not compared will be read by the plan that comes. */
+static bool
+is_compared(const struct restore *restore)
+{
+    bool bad = has_bad_blocks(restore);
+
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (restore->parties[a].lost != 0 &&
+            (bad || lost_beside(restore, a) != restore->parties[a].lost))
+            return false;
+    return true;
+}
+
 static void
 begin_preparing(struct env *env, struct restore *restore)
 {
@@ -457,8 +516,11 @@ begin_preparing(struct env *env, struct restore *restore)
     clear_plan(restore);
     begin(env, restore, RESTORE_PREPARING,
           restore->choice.roster ? options->rebuild_timeout_ns : options->claim_timeout_ns);
-    for (uint32_t a = 0; a < restore->agent_count; a++)
+    restore->compares_all |= has_bad_blocks(restore);
+    for (uint32_t a = 0; a < restore->agent_count; a++) {
         restore->parties[a].asked = restore->inventories[a].known;
+        restore->parties[a].lost = lost_beside(restore, a);
+    }
     send_all(env, restore);
 }
 
@@ -494,7 +556,10 @@ prepared(struct env *env, struct restore *restore)
         finish_with(env, restore, CAIRN_AGAIN, "not all ranks of the job are attached any more");
     else if (!choice_stands(env, restore))
         try_again(env, restore, CAIRN_AGAIN, "what the agents hold changed meanwhile");
-    else if (restore->choice.roster)
+    else if (!is_compared(restore)) {
+        restore->compares_all = true;
+        begin_preparing(env, restore);
+    } else if (restore->choice.roster)
         begin_rebuild(env, restore);
     else
         begin_claim(env, restore);
@@ -571,21 +636,6 @@ accepts_choice(struct env *env, struct restore *restore)
     if (has_majority(env, restore, known, "answered"))
         finish_with(env, restore, restore->choice.err,
                     "nothing was changed: all parts stay where they are");
-    return false;
-}
-
-/* A part of the choice has damaged blocks that the last comparison found. */
-static bool
-has_bad_blocks(const struct restore *restore)
-{
-    for (uint32_t a = 0; a < restore->agent_count; a++)
-        for (uint32_t i = 0; i < restore->inventories[a].part_count; i++) {
-            const struct inventory_part *part = &restore->inventories[a].parts[i];
-
-            if (cairn_generation_is(part->generation, restore->choice.generation) &&
-                part->bad_count > 0)
-                return true;
-        }
     return false;
 }
 
@@ -762,6 +812,7 @@ restore_start(struct env *env, struct restore *restore, const struct restore_req
         memcpy(restore->fleet, request->op.fleet, request->op.fleet_len);
     restore->request = *request;
     restore->request.op.fleet = NULL;
+    restore->compares_all = verifies(restore);
     restore->outcome.operation = request->op.operation;
     restore->outcome.request = request->op.request;
     restore->silence_until_ns = env->now_ns + SILENCE_FACTOR * env->options->dead_after_ns;

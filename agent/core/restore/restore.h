@@ -48,6 +48,7 @@ struct party {
     bool asked;    /* in this round */
     bool answered; /* in this round */
     bool slow;     /* has let a deadline pass: asked like the others, but not waited for */
+    uint64_t lost; /* as the newest ASK(VERIFY) to it says */
 };
 
 struct restore {
@@ -67,9 +68,11 @@ struct restore {
     struct inventory *inventories; /* [agent_count]: the newest answers */
     struct cairn_roster *common;   /* the roster of the newest answer: most answers share it */
     struct choice choice;
-    struct plan plan; /* roster NULL: none. A member that is rebuilt has its target as holder */
-    uint32_t damaged; /* failures from damaged bytes */
-    uint64_t claimed; /* epoch */
+    struct plan plan;  /* roster NULL: none. A member that is rebuilt has its target as holder */
+    uint32_t damaged;  /* failures from damaged bytes */
+    bool compares_all; /* agents leave out nothing: a verify, known damage, a failed attempt, or
+                        * answers that change what is lost */
+    uint64_t claimed;  /* epoch */
     struct cairn_outcome outcome; /* of this restore, or the last one */
     uint64_t ended;               /* operations since the start */
 };

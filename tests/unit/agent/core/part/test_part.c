@@ -4,6 +4,8 @@
  */
 #include "tests/unit/agent/core/group.h"
 
+#include "base/bitset.h"
+
 enum { EPOCH = 0x20001, OLD_EPOCH = 0x10001, RUN = 7 };
 
 static const uint64_t sizes[4] = {30, 25, 0, 12};
@@ -129,6 +131,45 @@ captures_have_own_slots_and_repairs_leave_one(void **state)
 
 /* ---- verify ---- */
 
+/* What rebuilding the last member reads is left out, unless damage is known or another comparison
+ * is under way. With m = 1 all others are read, as far as the last member has blocks. */
+static void
+a_repair_compares_what_it_reads(void **state)
+{
+    struct group *group = group_new(4, 4, 1, sizes);
+    struct agent *agent = &group->agents[0];
+    const struct cairn_action_part *verify;
+    struct part *part;
+    uint64_t left_out = 0;
+
+    save_all(group);
+    part = own_part(group, 0);
+    cairn_actions_clear(&agent->actions);
+    parts_verify(&agent->env, group->generation, 1u << 3);
+    parts_verify(&agent->env, group->generation, 1u << 3);
+    assert_int_equal(agent->actions.count, 2);
+    verify = &agent->actions.list[0].as.part;
+    assert_non_null(verify->skip);
+    assert_null(agent->actions.list[1].as.part.skip);
+    for (uint32_t stripe = 0; stripe < 4; stripe++)
+        for (uint64_t line = 0; line < cairn_stripes_blocks(&part->stripes, stripe, 0); line++) {
+            bool read = line < cairn_stripes_blocks(&part->stripes, stripe, 3);
+            struct span span;
+
+            assert_true(part_span(part, stripe, line, 1, &span));
+            assert_int_equal(cairn_bitset_has(verify->skip, (uint32_t)span.index), read);
+            left_out += read;
+        }
+    assert_true(left_out > 0);
+    cairn_actions_clear(&agent->actions);
+    part->checked.request = 0;
+    part->checked.bad_count = 1;
+    parts_verify(&agent->env, group->generation, 1u << 3);
+    assert_null(agent->actions.list[0].as.part.skip);
+    part->checked.bad_count = 0;
+    group_free(group);
+}
+
 static void
 each_attempt_verifies_again(void **state)
 {
@@ -142,14 +183,14 @@ each_attempt_verifies_again(void **state)
     save_all(group);
     part = own_part(group, 0);
     other.step++;
-    parts_verify(&agent->env, other);
+    parts_verify(&agent->env, other, 0);
     assert_int_equal(agent->actions.count, 0);
-    parts_verify(&agent->env, all);
+    parts_verify(&agent->env, all, 0);
     assert_int_equal(agent->actions.count, 1);
     assert_false(parts_are_verified(&agent->parts, all));
     assert_true(parts_are_verified(&agent->parts, other));
     first = part->checked.request;
-    parts_verify(&agent->env, all);
+    parts_verify(&agent->env, all, 0);
     assert_int_equal(agent->actions.count, 2);
     cairn_actions_clear(&agent->actions);
     answer.part = part_index(&agent->env, part);
@@ -406,6 +447,7 @@ main(void)
         cmocka_unit_test(a_record_that_is_not_one_is_refused),
         cmocka_unit_test(a_slot_is_erased_before_it_is_filled_again),
         cmocka_unit_test(captures_have_own_slots_and_repairs_leave_one),
+        cmocka_unit_test(a_repair_compares_what_it_reads),
         cmocka_unit_test(each_attempt_verifies_again),
         cmocka_unit_test(parts_go_by_the_rule),
         cmocka_unit_test(trainers_are_told),

@@ -302,7 +302,7 @@ bad_blocks_are_mended(void **state)
     agent->memory[index].data[0][3] ^= 4;
     agent->memory[index].data[299][3] ^= 4;
     agent->memory[index].parity[0][2][3] ^= 4;
-    parts_verify(&agent->env, group->generation);
+    parts_verify(&agent->env, group->generation, 0);
     assert_false(parts_are_verified(&agent->parts, group->generation));
     verified.part = index;
     verified.request = part->checked.request;
@@ -338,6 +338,24 @@ too_much_lost_is_proved(void **state)
     run(group, SIZE_MAX);
     assert_int_equal(group->rebuilt.as.rebuilt.err, CAIRN_LOST);
     assert_int_equal(group->rebuilt.as.rebuilt.proved, 1);
+    end_repair(group, &plan);
+}
+
+/* A plan that calls a part lost which its target has is out of date: what it reads would not be
+ * compared. */
+static void
+what_is_there_is_not_rebuilt(void **state)
+{
+    struct group *group = group_new(4, 4, 1, sizes);
+    struct plan plan;
+
+    save_all(group);
+    plan = plan_new(group);
+    give(&plan, 0, 0);
+    repair_all(group, &plan, 1, 4);
+    assert_int_equal(group->rebuilt.as.rebuilt.err, CAIRN_AGAIN);
+    assert_int_equal(group->finished, 0);
+    assert_part_is_right(group, 0, 0);
     end_repair(group, &plan);
 }
 
@@ -451,6 +469,7 @@ main(void)
         cmocka_unit_test(a_new_session_goes_on),
         cmocka_unit_test(bad_blocks_are_mended),
         cmocka_unit_test(too_much_lost_is_proved),
+        cmocka_unit_test(what_is_there_is_not_rebuilt),
         cmocka_unit_test(attempts_are_told_apart),
         cmocka_unit_test(unfinished_parts_go),
         cmocka_unit_test(plans_are_checked),

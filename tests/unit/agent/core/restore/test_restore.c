@@ -47,6 +47,8 @@ static size_t letter_head, letter_tail;
 static uint64_t now_ns;
 static bool replied;
 static uint32_t claims_sent, rebuilds_sent;
+static uint64_t left_out[8]; /* what ASK(VERIFY) to agent 0 calls lost, ask by ask */
+static uint32_t compared;
 static bool spares[AGENTS];
 /* Called when a message of this kind is about to be delivered. */
 static enum cairn_message_kind hook_kind;
@@ -115,6 +117,9 @@ collect(uint32_t a, struct env *env)
             continue;
         claims_sent += action->as.send.message.kind == CAIRN_MSG_CLAIM;
         rebuilds_sent += action->as.send.message.kind == CAIRN_MSG_REBUILD;
+        if (action->as.send.message.kind == CAIRN_MSG_ASK && action->as.send.message.to == 0 &&
+            action->as.send.message.as.ask.mode == CAIRN_ASK_VERIFY)
+            left_out[compared++ % 8] = action->as.send.message.as.ask.lost;
         letter->message = action->as.send.message;
         letter->bytes = malloc(letter->message.bytes_len + 1);
         assert_non_null(letter->bytes);
@@ -302,7 +307,7 @@ begin_request(uint32_t a, const struct restore_request *request)
     struct env env = env_of(a);
 
     replied = false;
-    claims_sent = rebuilds_sent = 0;
+    claims_sent = rebuilds_sent = compared = 0;
     assert_int_equal(restore_start(&env, &agents[a].restore, request), CAIRN_OK);
     collect(a, &env);
 }
@@ -975,6 +980,74 @@ no_memory_at_the_target(void **unused)
 }
 
 static void
+damage_part_0(void)
+{
+    static const struct cairn_bad_block bad = {.area = CAIRN_AREA_DATA, .block = 3};
+    struct part *part = &agents[0].parts.list[0];
+
+    part->checked.bad = malloc(sizeof bad);
+    assert_non_null(part->checked.bad);
+    *part->checked.bad = bad;
+    part->checked.bad_count = 1;
+}
+
+static void
+find_part_2(void)
+{
+    hold(2, g1, 2);
+}
+
+/* Part 2 is lost, and something happens when the first message of a kind arrives. */
+static void
+restore_part_2(enum cairn_message_kind kind, void (*before)(void))
+{
+    start(true);
+    forget_parts(2);
+    hook_kind = kind;
+    hook = before;
+    begin(0, CAIRN_OP_RESTORE, false);
+    (void)run(0);
+    assert_int_equal(outcome_of(0)->err, CAIRN_OK);
+    assert_epoch(0x20000, g1, true);
+}
+
+static void
+fail_at_2(void)
+{
+    agents[2].no_memory = true;
+}
+
+/* The repair compares what it reads, so holders need not. After a failure, or if it turns out that
+ * other parts are lost or damaged, they compare all. */
+static void
+what_a_repair_reads_is_left_out(void **unused)
+{
+    static const struct {
+        enum cairn_message_kind kind;
+        void (*before)(void);
+    } cases[] = {{CAIRN_MSG_REBUILD, fail_at_2},
+                 {CAIRN_MSG_INVENTORY, find_part_2},
+                 {CAIRN_MSG_INVENTORY, damage_part_0}};
+
+    restore_part_2(CAIRN_MSG_ASK, NULL);
+    assert_int_equal(compared, 1);
+    assert_int_equal(left_out[0], 1u << 2);
+    done(NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        restore_part_2(cases[i].kind, cases[i].before);
+        assert_int_equal(compared, 2);
+        assert_int_equal(left_out[0], 1u << 2);
+        assert_int_equal(left_out[1], 0);
+        free(agents[0].parts.list[0].checked.bad);
+        done(NULL);
+    }
+    restore_part_2(CAIRN_MSG_ASK, damage_part_0); /* known before anything is compared */
+    assert_int_equal(compared, 1);
+    assert_int_equal(left_out[0], 0);
+    free(agents[0].parts.list[0].checked.bad);
+}
+
+static void
 too_much_is_lost(void **unused)
 {
     start(true);
@@ -1128,6 +1201,7 @@ main(void)
         CASE(damaged_beyond_repair),
         CASE(a_part_that_is_completed_late_counts),
         CASE(no_memory_at_the_target),
+        CASE(what_a_repair_reads_is_left_out),
         CASE(too_much_is_lost),
         CASE(dry_run_and_fresh),
         CASE(verify),
