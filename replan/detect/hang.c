@@ -5,11 +5,18 @@
  * member of such an operation is in it, the transfer has stopped (hang_link). Otherwise somebody is
  * missing: a rank that waits in another operation is a victim too; one that waits in none and still
  * gives signs of life never arrives (hang_compute), and so does one whose process is stopped; one
- * whose signs of life end long before the others' is gone (crash). An operation that another member
- * has left has ended for all, though a rank may stop before it can report that; but while a
- * member's process is stopped or gone, others may still wait for its part. Where ranks report
- * (detector->by_reports) it is known which of them are not heard of, and one that is busy with
- * something else while others wait for it is not gone.
+ * whose signs of life end long before the others' is gone (crash).
+ *
+ * A member that has left an operation says two things. Of an operation in which everybody needs
+ * everybody's data it says that all members have entered it; of a broadcast or a reduction to one
+ * rank it does not. And a member that is still in it when all others have left stands there by
+ * itself, since nobody's part is missing: it has stopped before it could report the end. Where two
+ * or more are still in it, one of them may lack what another one does not give, and no record tells
+ * which: then the transfer between them has stopped. The same while a member's process is stopped
+ * or gone.
+ *
+ * Where ranks report (detector->by_reports) it is known which of them are not heard of, and one
+ * that is busy with something else while others wait for it is not gone.
  */
 #include "replan/detect/detector.h"
 
@@ -26,6 +33,9 @@ static const double outlived_factor = 1.5; /* times the longest wait that went o
 static const double outlived_ns_max = 1.2e11; /* ... at most 120 s count */
 /* A rank is dead when its last sign of life is older than the others' by this much. */
 static const double silent_ns = 3e9;
+/* Confidence in a stopped transfer, where some have left the operation: one of those that are in it
+ * may have stopped by itself. */
+static const double left_share = 0.6;
 
 struct standing {
     double idle_ns;                /* from the last thing done to the last sign of life */
@@ -110,11 +120,29 @@ has_halted_member(const struct cairn_detector *detector, const struct cairn_comm
     return false;
 }
 
-/* True where another member is in a later operation, and not in this one any more: it has ended for
- * all. */
+/* True for operations that no member can leave before all have entered them. */
 static bool
-is_left_by_others(const struct cairn_detector *detector, const struct front *fronts,
-                  const struct cairn_open *open)
+needs_all(uint8_t op)
+{
+    return op == CAIRN_ALL_REDUCE || op == CAIRN_ALL_GATHER || op == CAIRN_REDUCE_SCATTER ||
+           op == CAIRN_ALL_TO_ALL || op == CAIRN_BARRIER;
+}
+
+/* True where a member is in a later operation of the same kind. */
+static bool
+is_beyond(const struct cairn_intake *intake, const struct cairn_open *open)
+{
+    for (uint32_t i = 0; i < intake->open_count; i++)
+        if (intake->open[i].comm == open->comm && intake->open[i].op == open->op &&
+            intake->open[i].seq > open->seq)
+            return true;
+    return false;
+}
+
+/* True where a member is in a later operation, and not in this one any more. */
+static bool
+is_left_by_one(const struct cairn_detector *detector, const struct front *fronts,
+               const struct cairn_open *open)
 {
     const struct front *front;
 
@@ -122,15 +150,43 @@ is_left_by_others(const struct cairn_detector *detector, const struct front *fro
         return false;
     front = &fronts[open->comm * CAIRN_OPS + open->op];
     return front->seq > open->seq &&
-           !is_in(&detector->intakes[front->rank], front->rank, open, front->rank) &&
+           !is_in(&detector->intakes[front->rank], front->rank, open, front->rank);
+}
+
+/* True where all members have entered an operation, by the records of those that have left it. */
+static bool
+is_entered_by_all(const struct cairn_detector *detector, const struct front *fronts,
+                  const struct cairn_open *open)
+{
+    return needs_all(open->op) && is_left_by_one(detector, fronts, open) &&
            !has_halted_member(detector, &detector->topology->comms[open->comm]);
+}
+
+/* True where all but `rank` have left an operation that it is in. */
+static bool
+is_left_by_others(const struct cairn_detector *detector, const struct front *fronts,
+                  const struct cairn_open *open, uint32_t rank)
+{
+    const struct cairn_comm *comm;
+
+    if (!is_left_by_one(detector, fronts, open))
+        return false;
+    comm = &detector->topology->comms[open->comm];
+    for (uint32_t i = 0; i < comm->count; i++) {
+        const struct cairn_intake *intake = &detector->intakes[comm->ranks[i]];
+
+        if (comm->ranks[i] != rank && (is_in(intake, comm->ranks[i], open, rank) ||
+                                       (!needs_all(open->op) && !is_beyond(intake, open))))
+            return false;
+    }
+    return !has_halted_member(detector, comm);
 }
 
 /* fronts: NULL where what others have left does not matter yet. */
 static struct standing
-standing_of(const struct cairn_detector *detector, const struct front *fronts,
-            const struct cairn_intake *intake)
+standing_of(const struct cairn_detector *detector, const struct front *fronts, uint32_t rank)
 {
+    const struct cairn_intake *intake = &detector->intakes[rank];
     struct standing standing = {.open = NULL};
     uint64_t last_ns = intake->end_ns;
 
@@ -142,7 +198,7 @@ standing_of(const struct cairn_detector *detector, const struct front *fronts,
 
         if (aside && open->op == CAIRN_SEND)
             continue;
-        if (fronts && is_left_by_others(detector, fronts, open)) {
+        if (fronts && is_left_by_others(detector, fronts, open, rank)) {
             standing.is_left = true;
             last_ns = open->start_ns > last_ns ? open->start_ns : last_ns;
         } else if (!standing.open || open->start_ns < standing.open->start_ns) {
@@ -155,20 +211,24 @@ standing_of(const struct cairn_detector *detector, const struct front *fronts,
     return standing;
 }
 
-/* True where all that take part in a rank's open operation are in it and live. */
+/* True where all that take part in a rank's open operation are in it, or have been, and live. */
 static bool
-all_arrived(const struct cairn_detector *detector, const struct standing *standings, uint32_t rank)
+all_arrived(const struct cairn_detector *detector, const struct front *fronts,
+            const struct standing *standings, uint32_t rank)
 {
     const struct cairn_open *open = standings[rank].open;
     const struct cairn_comm *comm;
+    bool all_entered;
 
     if (open->op == CAIRN_SEND || open->op == CAIRN_RECV)
         return !standings[open->peer].dead &&
                is_in(&detector->intakes[open->peer], open->peer, open, rank);
     comm = &detector->topology->comms[open->comm];
+    all_entered = is_entered_by_all(detector, fronts, open);
     for (uint32_t i = 0; i < comm->count; i++)
         if (standings[comm->ranks[i]].dead ||
-            !is_in(&detector->intakes[comm->ranks[i]], comm->ranks[i], open, rank))
+            (!all_entered &&
+             !is_in(&detector->intakes[comm->ranks[i]], comm->ranks[i], open, rank)))
             return false;
     return comm->count > 1;
 }
@@ -273,6 +333,7 @@ said_already(const struct cairn_detector *detector, uint32_t from, uint32_t rank
     return false;
 }
 
+/* Names the links between those that are in the operation. */
 static cairn_err
 name_links(struct cairn_detector *detector, const struct cairn_open *open, uint32_t rank,
            struct cairn_verdict *verdict)
@@ -290,45 +351,61 @@ name_links(struct cairn_detector *detector, const struct cairn_open *open, uint3
     }
     const struct cairn_comm *comm = &detector->topology->comms[open->comm];
 
-    for (uint32_t i = 0; !err && i < comm->count; i++) {
-        uint32_t next = comm->ranks[(i + 1) % comm->count];
-
-        err = cairn_list_add(&verdict->ranks, comm->ranks[i]);
+    for (uint32_t i = 0; !err && i < comm->count; i++)
+        if (is_in(&detector->intakes[comm->ranks[i]], comm->ranks[i], open, rank))
+            err = cairn_list_add(&verdict->ranks, comm->ranks[i]);
+    for (uint32_t i = 0; !err && i < verdict->ranks.count; i++) {
+        err = cairn_list_add(&verdict->links, verdict->ranks.items[i]);
         if (!err)
-            err = cairn_list_add(&verdict->links, comm->ranks[i]);
-        if (!err)
-            err = cairn_list_add(&verdict->links, next);
+            err = cairn_list_add(&verdict->links,
+                                 verdict->ranks.items[(i + 1) % verdict->ranks.count]);
     }
     return err;
 }
 
 static cairn_err
-say_links(struct cairn_detector *detector, const struct standing *standings, double limit_ns)
+say_link(struct cairn_detector *detector, const struct front *fronts,
+         const struct standing *standings, uint32_t rank, double limit_ns)
+{
+    const struct cairn_open *open = standings[rank].open;
+    bool pair = open->comm == CAIRN_COMM_NONE;
+    const char *name = pair ? "a pair" : detector->topology->comms[open->comm].name;
+    double waited_s = standings[rank].idle_ns / 1e9;
+    struct cairn_verdict *verdict;
+    cairn_err err = say(detector, CAIRN_HANG_LINK, standings[rank].idle_ns, &verdict);
+
+    if (!err)
+        err = name_links(detector, open, rank, verdict);
+    if (err)
+        return err;
+    set_steps(detector, open->step, verdict);
+    if (is_left_by_one(detector, fronts, open)) {
+        verdict->confidence *= left_share;
+        snprintf(
+            verdict->evidence, sizeof verdict->evidence,
+            "others have left an operation of %s that %u ranks have been in for %.1f s: one of "
+            "these ranks has stopped, or a transfer between them",
+            name, verdict->ranks.count, waited_s);
+    } else {
+        snprintf(
+            verdict->evidence, sizeof verdict->evidence,
+            "all %u ranks have been in the same operation of %s for %.1f s and it does not end",
+            verdict->ranks.count, name, waited_s);
+    }
+    return add_victims(detector, standings, limit_ns, verdict);
+}
+
+static cairn_err
+say_links(struct cairn_detector *detector, const struct front *fronts,
+          const struct standing *standings, double limit_ns)
 {
     uint32_t first = detector->verdicts.count;
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++) {
-        const struct cairn_open *open = standings[rank].open;
-        struct cairn_verdict *verdict;
-
-        if (!open || standings[rank].dead || standings[rank].idle_ns < limit_ns ||
-            said_already(detector, first, rank) || !all_arrived(detector, standings, rank))
-            continue;
-        err = say(detector, CAIRN_HANG_LINK, standings[rank].idle_ns, &verdict);
-        if (!err)
-            err = name_links(detector, open, rank, verdict);
-        if (err)
-            break;
-        set_steps(detector, open->step, verdict);
-        snprintf(
-            verdict->evidence, sizeof verdict->evidence,
-            "all %u ranks have been in the same operation of %s for %.1f s and it does not end",
-            verdict->ranks.count,
-            open->comm == CAIRN_COMM_NONE ? "a pair" : detector->topology->comms[open->comm].name,
-            standings[rank].idle_ns / 1e9);
-        err = add_victims(detector, standings, limit_ns, verdict);
-    }
+    for (uint32_t rank = 0; !err && rank < detector->topology->world; rank++)
+        if (standings[rank].open && !standings[rank].dead && standings[rank].idle_ns >= limit_ns &&
+            !said_already(detector, first, rank) && all_arrived(detector, fronts, standings, rank))
+            err = say_link(detector, fronts, standings, rank, limit_ns);
     return err;
 }
 
@@ -376,7 +453,7 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
     limit_ns = fmax(hang_ns, hang_periods * summary.period_ms * 1e6);
     limit_ns = fmax(limit_ns, outlived_factor * detector->hang_outlived_ns);
     for (uint32_t rank = 0; rank < world; rank++) {
-        standings[rank] = standing_of(detector, NULL, &detector->intakes[rank]);
+        standings[rank] = standing_of(detector, NULL, rank);
         if (standings[rank].open)
             longest_ns = fmax(longest_ns, standings[rank].idle_ns);
     }
@@ -394,14 +471,14 @@ cairn_detector_check_hangs(struct cairn_detector *detector)
         goto done;
     }
     for (uint32_t rank = 0; rank < world; rank++)
-        standings[rank] = standing_of(detector, fronts, &detector->intakes[rank]);
+        standings[rank] = standing_of(detector, fronts, rank);
     for (uint32_t rank = 0; rank < world; rank++)
         standings[rank].dead = is_dead(detector, rank, standings[rank].idle_ns, longest_ns);
     err = say_ranks(detector, standings, true, limit_ns, longest_ns, &said);
     if (!err && !said)
         err = say_ranks(detector, standings, false, limit_ns, longest_ns, &said);
     if (!err)
-        err = say_links(detector, standings, limit_ns);
+        err = say_links(detector, fronts, standings, limit_ns);
     detector->hang_said = said || detector->hang_said;
 done:
     free(fronts);

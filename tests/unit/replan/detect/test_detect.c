@@ -26,8 +26,8 @@ start(struct job *job)
 }
 
 static void
-feed(struct job *job, uint32_t rank, uint32_t comm, uint64_t seq, uint32_t step, uint64_t start_ns,
-     uint64_t end_ns)
+feed_op(struct job *job, uint8_t op, uint32_t rank, uint32_t comm, uint64_t seq, uint32_t step,
+        uint64_t start_ns, uint64_t end_ns)
 {
     uint64_t ahead_ns = 3000000000ull * rank;
     struct cairn_record record = {.rank = rank,
@@ -35,7 +35,7 @@ feed(struct job *job, uint32_t rank, uint32_t comm, uint64_t seq, uint32_t step,
                                   .peer = CAIRN_PEER_NONE,
                                   .seq = seq,
                                   .step = step,
-                                  .op = CAIRN_ALL_REDUCE,
+                                  .op = op,
                                   .has_seq = true,
                                   .has_step = !job->unnumbered,
                                   .bytes = 1000,
@@ -43,6 +43,13 @@ feed(struct job *job, uint32_t rank, uint32_t comm, uint64_t seq, uint32_t step,
                                   .end_ns = end_ns ? end_ns + ahead_ns : 0};
 
     assert_int_equal(cairn_detector_feed(job->detector, &record), CAIRN_OK);
+}
+
+static void
+feed(struct job *job, uint32_t rank, uint32_t comm, uint64_t seq, uint32_t step, uint64_t start_ns,
+     uint64_t end_ns)
+{
+    feed_op(job, CAIRN_ALL_REDUCE, rank, comm, seq, step, start_ns, end_ns);
 }
 
 static void
@@ -351,6 +358,67 @@ test_stopped_where_others_have_left(void **state)
     job_end(&job);
 }
 
+/* In step 20 the odd ranks wait for their partners. Of dp0, ranks 4 and 6 have left an operation
+ * and are in the next one; rank 0 is in it still, and rank 2 too, or in none, or in the next
+ * one. */
+static void
+stop_in_dp0(struct job *job, uint8_t op, uint64_t seq_of_2)
+{
+    enum { DP0 = 4 };
+
+    start(job);
+    for (uint32_t step = 0; step < 20; step++)
+        run_step(job, step, NULL, 1);
+    for (uint32_t rank = 0; rank < WORLD; rank++) {
+        uint64_t at_ns = job->now_ns[rank] + 100 * MS, seq = rank == 0 ? 20 : 21;
+
+        if (rank == 2)
+            seq = seq_of_2;
+        if (rank % 2)
+            feed(job, rank, rank / 2, 20, 20, at_ns, 0);
+        else if (seq > 0)
+            feed_op(job, op, rank, DP0, 20, 20, at_ns, seq == 20 ? 0 : at_ns + 20 * MS);
+        if (rank % 2 == 0 && seq == 21)
+            feed_op(job, op, rank, DP0, 21, 20, at_ns + 100 * MS, 0);
+        live(job, rank, at_ns + 10000ull * MS);
+    }
+}
+
+/* One of two ranks has stopped in a collective, and the other one lacks its part: records do not
+ * tell which. Neither is accused alone. */
+static void
+test_hang_within_a_collective(void **state)
+{
+    const struct cairn_verdict *verdict;
+    struct job job;
+
+    stop_in_dp0(&job, CAIRN_ALL_REDUCE, 20);
+    verdict = job_finish_with(&job, CAIRN_HANG_LINK);
+    assert_int_equal(verdict->ranks.count, 2);
+    assert_int_equal(verdict->ranks.items[0], 0);
+    assert_int_equal(verdict->ranks.items[1], 2);
+    assert_int_equal(verdict->links.count, 4);
+    assert_int_equal(verdict->victims.count, WORLD - 2);
+    assert_true(verdict->confidence > 0.5 && verdict->confidence < 0.7);
+    assert_non_null(strstr(verdict->evidence, "others have left an operation of dp0 that 2 ranks"));
+    job_end(&job);
+}
+
+/* The root of a broadcast leaves it without waiting for anybody. Rank 0 may need what rank 2, which
+ * never comes, would pass on; once all others have passed it, rank 0 itself has stopped. */
+static void
+test_hang_within_a_broadcast(void **state)
+{
+    struct job job;
+
+    stop_in_dp0(&job, CAIRN_BROADCAST, 0);
+    assert_only(&job_finish_with(&job, CAIRN_HANG_COMPUTE)->ranks, 2);
+    job_end(&job);
+    stop_in_dp0(&job, CAIRN_BROADCAST, 21);
+    assert_only(&job_finish_with(&job, CAIRN_HANG_COMPUTE)->ranks, 0);
+    job_end(&job);
+}
+
 static void
 test_hang_link(void **state)
 {
@@ -512,6 +580,8 @@ main(void)
                                        cmocka_unit_test(test_hangs),
                                        cmocka_unit_test(test_hang_after_an_unseen_end),
                                        cmocka_unit_test(test_stopped_where_others_have_left),
+                                       cmocka_unit_test(test_hang_within_a_collective),
+                                       cmocka_unit_test(test_hang_within_a_broadcast),
                                        cmocka_unit_test(test_hang_link),
                                        cmocka_unit_test(test_any_order),
                                        cmocka_unit_test(test_rings_together),
