@@ -47,6 +47,7 @@ struct analyst {
     /* of this analysis */
     bool was_analysing, said_unknown;
     uint32_t steps_before;
+    uint32_t timed_steps; /* at the last round of the timer */
     uint32_t rounds_at_rest;
     uint64_t round_wall_ns;         /* of the last round with steps */
     uint64_t differs_ns;            /* for which the evidence of denials has not held; 0: it does */
@@ -484,7 +485,7 @@ count_rest(struct analyst *analyst, const struct proposal *running,
     bool rests = cairn_adviser_is_at_rest(analyst->options.adviser) &&
                  (is_known || PLACEMENT_BUG(HASTY_HOME));
 
-    analyst->rounds_at_rest = rests ? analyst->rounds_at_rest + 1 : 0;
+    analyst->rounds_at_rest = rests ? analyst->rounds_at_rest + !round->is_early : 0;
 }
 
 /* Whether the evidence of denials has been another for long enough. */
@@ -708,7 +709,8 @@ advise(struct analyst *analyst, const struct analyst_round *round, uint32_t step
     if (out->unknown > 0 && !analyst->said_unknown)
         out->what |= ANALYST_SAY_UNKNOWN;
     analyst->said_unknown |= out->unknown > 0;
-    change = cairn_adviser_round(adviser, analyst->rates, steps, &analyst->advice);
+    change = cairn_adviser_round(adviser, round->is_early ? NULL : analyst->rates, steps,
+                                 &analyst->advice);
     if (change == CAIRN_ADVICE_GIVEN) {
         analyst->given_wall_ns = wall_ns;
         analyst->due_step = round->last_step - analyst->advice.late_steps;
@@ -745,6 +747,7 @@ take_round(struct analyst *analyst, const struct analyst_round *round, uint64_t 
            struct analyst_actions *out)
 {
     uint32_t steps;
+    bool has_stood;
 
     if (!round->analyses || !analyst->options.adviser) {
         analyst->was_analysing = false;
@@ -757,9 +760,12 @@ take_round(struct analyst *analyst, const struct analyst_round *round, uint64_t 
     steps = analyst->was_analysing && round->steps > analyst->steps_before
                 ? round->steps - analyst->steps_before
                 : 0;
+    has_stood = !analyst->was_analysing || round->steps <= analyst->timed_steps;
+    if (!round->is_early || !analyst->was_analysing)
+        analyst->timed_steps = round->steps;
     analyst->steps_before = round->steps;
     analyst->was_analysing = true;
-    if (steps == 0)
+    if (steps == 0 && (round->is_early || has_stood))
         return; /* the job stands, or begins: nothing is measured */
     if (analyst->options.offers && is_reshaped(analyst, round)) {
         act_reshaped(analyst, round, steps, wall_ns, out);

@@ -4,6 +4,7 @@
  *
  *   event     from                                             what it may do
  *   ROUND     the timer: verdicts, steps, the ranks' shares    advise, propose, offer, withdraw
+ *             … and early, if steps have been analysed
  *   PLANS     the planner: what each action would lead to      (the next round weighs them)
  *   DECISION  an operator                                      offer, deny, go back
  *   HEARD     another agent: its book                          take it over
@@ -64,6 +65,8 @@ enum analyst_event_type {
 /* What the analysis has found by now. Arrays are borrowed for the call. */
 struct analyst_round {
     bool analyses;         /* this agent is the analyst; else the rest is not read */
+    bool is_early;         /* between two rounds of the timer: what must hold for some rounds does
+                            * not count it */
     uint32_t steps;        /* analysed since the analysis began */
     uint32_t last_step;    /* of them, by the job's count */
     bool is_calibrated;    /* what is normal is known */

@@ -2,10 +2,11 @@
  * agent/service/replanning.c - advises what to do about the plan while ranks are slow; see
  * replanning.h.
  *
- * The shell of the analyst (analyst.h), which decides: twice a second it gets the results of the
- * analysis. A worker makes the plans that it asks for: one thread of low priority, with a time
- * limit, so that trainers keep their processors. The problem that it plans for is also written to
- * `replan.json` in the agent's directory, for `cairn plan --problem`.
+ * The shell of the analyst (analyst.h), which decides: twice a second, and when steps have been
+ * analysed, it gets the results of the analysis. A worker makes the plans that it asks for: one
+ * thread of low priority, with a time limit, so that trainers keep their processors. The problem
+ * that it plans for is also written to `replan.json` in the agent's directory, for `cairn plan
+ * --problem`.
  */
 #include "agent/service/replanning.h"
 
@@ -317,7 +318,7 @@ find_held(const struct cairn_agent *agent, uint32_t ranks[SESSIONS_MAX], uint32_
 }
 
 static void
-take_round(struct cairn_agent *agent)
+take_round(struct cairn_agent *agent, bool is_early)
 {
     struct analyst_event event = {.type = ANALYST_ROUND,
                                   .wall_ns = cairn_clock_wall_ns(&agent->clock)};
@@ -333,6 +334,7 @@ take_round(struct cairn_agent *agent)
         const struct cairn_ledger *ledger = &agent->timing->ledger;
 
         *round = (struct analyst_round){.analyses = true,
+                                        .is_early = is_early,
                                         .steps = view.steps,
                                         .last_step = view.analysed_step,
                                         .is_calibrated = view.is_calibrated,
@@ -367,6 +369,13 @@ take_round(struct cairn_agent *agent)
         make_plans(agent, &actions);
     if (round->analyses)
         placing_repeat(agent);
+}
+
+void
+replanning_turn(struct cairn_agent *agent)
+{
+    if (agent->replanning && !agent->stopping)
+        take_round(agent, true);
 }
 
 void
@@ -416,7 +425,7 @@ on_timer(void *context)
 {
     struct cairn_agent *agent = context;
 
-    take_round(agent);
+    take_round(agent, false);
     if (!agent->stopping)
         cairn_timer_start(agent->loop, &agent->replanning->timer,
                           agent_now_ns(agent) + ROUND_MS * CAIRN_NS_PER_MS);

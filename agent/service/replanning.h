@@ -29,6 +29,9 @@ uint64_t replanning_standstill_ns(void);
 /* The home placement: that of the plan in `problem`. False: nothing is offered to trainers here. */
 bool replanning_home(const struct cairn_agent *agent, struct proposal *out);
 
+/* A turn of the analysis is done, and the ledger is up to date: weighs its steps. */
+void replanning_turn(struct cairn_agent *agent);
+
 /* Carries out an operator's decision if this agent plans, or only checks it. */
 void replanning_decide(struct cairn_agent *agent, const struct proposal_decision *decision,
                        bool dry_run, struct proposal_answer *out);

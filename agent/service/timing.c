@@ -6,6 +6,7 @@
 #include "agent/process/step.h"
 #include "agent/service/enforcing.h"
 #include "agent/service/operator_view.h"
+#include "agent/service/replanning.h"
 #include "agent/service/timing_analysis.h"
 #include "agent/service/timing_causes.h"
 #include "agent/service/timing_ledger.h"
@@ -86,6 +87,13 @@ on_deliver(void *context, uint32_t from, const uint8_t *bytes, size_t bytes_len)
 
     agent->timing->has_reports = true;
     timing_analysis_take(agent, from, bytes, bytes_len);
+}
+
+static void
+on_turn(struct cairn_agent *agent)
+{
+    enforcing_turn(agent);
+    replanning_turn(agent);
 }
 
 void
@@ -262,7 +270,7 @@ timing_open(struct cairn_agent *agent)
     if (!timing->eligible)
         return CAIRN_NOMEM;
     timing_load(agent);
-    err = timing_analysis_open(agent, enforcing_turn);
+    err = timing_analysis_open(agent, on_turn);
     if (!err)
         err = timing_causes_open(agent);
     if (!err)

@@ -254,9 +254,8 @@ conclude(struct gpt_parallel *parallel, uint64_t step, struct gpt_total *out)
 }
 
 cairn_err
-gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step, struct gpt_total *out)
+gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step)
 {
-    uint64_t begin_ns;
     cairn_err err;
 
     parallel->device->step = step;
@@ -270,8 +269,15 @@ gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step, struct gpt_t
         if (err)
             return err;
     }
-    begin_ns = gpt_device_now_ns();
-    err = reduce(parallel, step, &out->vote);
+    return CAIRN_OK;
+}
+
+cairn_err
+gpt_parallel_sum(struct gpt_parallel *parallel, uint64_t step, struct gpt_total *out)
+{
+    uint64_t begin_ns = gpt_device_now_ns();
+    cairn_err err = reduce(parallel, step, &out->vote);
+
     if (err)
         return err;
     gpt_device_reduced(parallel->device, begin_ns, parallel->stage->float_count * sizeof(float));

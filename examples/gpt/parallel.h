@@ -49,13 +49,16 @@ CAIRN_MUST_CHECK cairn_err gpt_parallel_init(const struct gpt_plan *plan,
                                              uint64_t seed, struct gpt_parallel *out);
 void gpt_parallel_fini(struct gpt_parallel *parallel);
 
+/* Computes the gradients of this rank's micro-batches of `step` (counted from 1) with the present
+ * parameters. Errors as gpt_net_receive. */
+CAIRN_MUST_CHECK cairn_err gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step);
+
 /*
- * Computes the gradients of `step` (counted from 1) with the present parameters. On success
- * parallel->total holds their sum over all micro-batches, the same bits on all replicas of the
- * stage. The votes ride on the sums. Errors as gpt_net_receive.
+ * Sums them: on success parallel->total holds the sum over all micro-batches, the same bits on all
+ * replicas of the stage. The votes ride on the sums. Errors as gpt_net_receive.
  */
-CAIRN_MUST_CHECK cairn_err gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step,
-                                                 struct gpt_total *out);
+CAIRN_MUST_CHECK cairn_err gpt_parallel_sum(struct gpt_parallel *parallel, uint64_t step,
+                                            struct gpt_total *out);
 
 /*
  * Tells the neighbours the step to start after, and checks theirs: CAIRN_INTERNAL if they differ.

@@ -318,8 +318,12 @@ train_step(struct run *run, uint64_t step)
     struct gpt_total total;
     cairn_err err;
 
+    err = gpt_parallel_gradient(&run->parallel, step);
+    if (err)
+        return err;
+    /* as late as possible, so that an offer that has come by now counts in this step */
     total.vote = run->device.timing ? gpt_protect_vote(run->protect, &options->plan) : 0;
-    err = gpt_parallel_gradient(&run->parallel, step, &total);
+    err = gpt_parallel_sum(&run->parallel, step, &total);
     if (err)
         return err;
     if (!isfinite(total.loss) || !isfinite(total.norm)) {

@@ -215,7 +215,7 @@ cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t
 {
     enum cairn_advice_change change = CAIRN_ADVICE_SAME;
 
-    if (cairn_decider_measured(adviser->decider, rates)) {
+    if (rates && cairn_decider_measured(adviser->decider, rates)) {
         adviser->rates_number++;
         adviser->steps_waiting = 0;
         adviser->has_offers = false;
@@ -223,7 +223,7 @@ cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t
     }
     adviser->steps_waiting += steps;
     if (adviser->unsettled > 0 && !any_is_off(adviser)) {
-        adviser->unsettled--;
+        adviser->unsettled -= rates != NULL;
     } else if (!any_is_off(adviser)) {
         change = rest(adviser, steps);
     } else if (adviser->has_offers) {

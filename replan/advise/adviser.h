@@ -61,7 +61,8 @@ uint32_t cairn_adviser_rates(const struct cairn_adviser *adviser, const uint32_t
 
 /*
  * A round: rates[device_count] by index, how many times longer than normal each takes now; NAN not
- * measured. `steps` were made since the last one. *advice is what stands afterwards.
+ * measured. `steps` were made since the last one. *advice is what stands afterwards. rates NULL:
+ * the steps alone are weighed; it counts for no change of rates.
  */
 enum cairn_advice_change cairn_adviser_round(struct cairn_adviser *adviser, const double *rates,
                                              uint32_t steps, struct cairn_advice *advice);

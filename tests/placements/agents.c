@@ -192,7 +192,7 @@ recent_ms(const struct world *world)
 }
 
 static void
-make_round(struct world *world, uint32_t index)
+make_round(struct world *world, uint32_t index, bool is_early)
 {
     struct agent *agent = &world->agents[index];
     struct analyst_event event = {.type = ANALYST_ROUND, .wall_ns = world_ns(world)};
@@ -207,6 +207,7 @@ make_round(struct world *world, uint32_t index)
     agent->seen_step = world->step;
     *round = (struct analyst_round){
         .analyses = agent->analyses,
+        .is_early = is_early,
         .steps = agent->steps,
         .is_calibrated = agent->steps >= CALIBRATED_STEPS,
         .is_whole = world->down_ticks == 0,
@@ -224,7 +225,8 @@ make_round(struct world *world, uint32_t index)
         .held_count = 1,
         .held_ranks = &index};
     for (uint32_t r = 0; agent->analyses && r < RANKS; r++) {
-        update_verdict(world, agent, r);
+        if (!is_early)
+            update_verdict(world, agent, r);
         if (world->verdicts[r].is_open) {
             ranks[round->slow_count] = r;
             rates[round->slow_count++] = world->verdicts[r].rate;
@@ -347,7 +349,7 @@ agent_tick(struct world *world, uint32_t index)
         agent->seen_step = world->step;
     }
     agent->analyses = analyses;
-    make_round(world, index);
+    make_round(world, index, false);
     if (agent->analyst && agent->wants_plans)
         give_plans(world, index);
     if (agent->analyst && agent->analyses && world->tick % 20 == 0)
@@ -359,6 +361,15 @@ agents_tick(struct world *world)
 {
     for (uint32_t i = 0; i < RANKS; i++)
         agent_tick(world, i);
+}
+
+/* The steps of this tick have been analysed, mostly. */
+void
+agents_turn(struct world *world)
+{
+    for (uint32_t i = 0; i < RANKS; i++)
+        if (world->agents[i].analyst && world->agents[i].analyses && world_chance(world, 700))
+            make_round(world, i, true);
 }
 
 /* ---- operators ---- */

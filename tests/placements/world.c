@@ -181,6 +181,7 @@ world_run(struct world *world, uint64_t seed, bool prints)
         agents_tick(world);
         operators_tick(world);
         job_tick(world);
+        agents_turn(world);
         judge_tick(world);
         if (prints)
             print_tick(world);

@@ -10,7 +10,8 @@
  *   judge.c    P1 to P6, and what the analyst must not do
  *   world.c    a schedule: who becomes slow, who dies, which message is late, lost or doubled
  *
- * A tick is half a second: a round of the analyst. Everything follows from the seed.
+ * A tick is half a second: a round of the analyst, and often an early one. Everything follows from
+ * the seed.
  *
  * P1 Nothing of the present placement goes before all have filled the next one well.
  * P2 All ranks enter at the same step, the same placement.
@@ -218,6 +219,7 @@ void agent_stop(struct world *world, uint32_t index);
 /* An agent's analysis begins: what is slow now is normal to it. */
 void agent_learns(struct world *world, uint32_t index);
 void agents_tick(struct world *world);
+void agents_turn(struct world *world);
 void agent_take(struct world *world, struct message *message);
 void operators_tick(struct world *world);
 

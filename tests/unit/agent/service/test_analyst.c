@@ -119,39 +119,55 @@ carry_out(struct scene *scene, const struct analyst_actions *actions)
 }
 
 static void
-run_rounds(struct scene *scene, uint32_t count)
+run_round(struct scene *scene, uint32_t passed_ms, bool is_early)
 {
     static const uint32_t slow_rank = 3, own_rank = 0;
+    struct analyst_event event = {.type = ANALYST_ROUND};
     struct analyst_actions actions;
 
-    for (uint32_t i = 0; i < count; i++) {
-        struct analyst_event event = {.type = ANALYST_ROUND};
+    scene->wall_ns += passed_ms * MS;
+    scene->steps += passed_ms / STEP_MS;
+    scene->committed_step = scene->commits ? scene->steps : scene->committed_step;
+    event.wall_ns = scene->wall_ns;
+    event.as.round = (struct analyst_round){.analyses = true,
+                                            .is_early = is_early,
+                                            .steps = scene->steps,
+                                            .last_step = BEGUN_STEP + scene->steps,
+                                            .is_calibrated = true,
+                                            .is_whole = !scene->is_silent,
+                                            .recent_ms = STEP_MS,
+                                            .is_asked = true,
+                                            .stages = scene->stages,
+                                            .slow_count = scene->rate > 1,
+                                            .slow_ranks = &slow_rank,
+                                            .slow_rates = &scene->rate,
+                                            .committed_epoch = 1,
+                                            .committed_step = scene->committed_step,
+                                            .reads = scene->reads,
+                                            .shape = scene->shape,
+                                            .standby = scene->standby,
+                                            .held_bytes = scene->held_bytes,
+                                            .held_count = 1,
+                                            .held_ranks = &own_rank};
+    analyst_step(scene->analyst, &event, &actions);
+    carry_out(scene, &actions);
+}
 
-        scene->wall_ns += ROUND_MS * MS;
-        scene->steps += ROUND_MS / STEP_MS;
-        scene->committed_step = scene->commits ? scene->steps : scene->committed_step;
-        event.wall_ns = scene->wall_ns;
-        event.as.round = (struct analyst_round){.analyses = true,
-                                                .steps = scene->steps,
-                                                .last_step = BEGUN_STEP + scene->steps,
-                                                .is_calibrated = true,
-                                                .is_whole = !scene->is_silent,
-                                                .recent_ms = STEP_MS,
-                                                .is_asked = true,
-                                                .stages = scene->stages,
-                                                .slow_count = scene->rate > 1,
-                                                .slow_ranks = &slow_rank,
-                                                .slow_rates = &scene->rate,
-                                                .committed_epoch = 1,
-                                                .committed_step = scene->committed_step,
-                                                .reads = scene->reads,
-                                                .shape = scene->shape,
-                                                .standby = scene->standby,
-                                                .held_bytes = scene->held_bytes,
-                                                .held_count = 1,
-                                                .held_ranks = &own_rank};
-        analyst_step(scene->analyst, &event, &actions);
-        carry_out(scene, &actions);
+static void
+run_rounds(struct scene *scene, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        run_round(scene, ROUND_MS, false);
+}
+
+/* The same with an early round after each step; the round of the timer finds no step more. */
+static void
+run_steps(struct scene *scene, uint32_t rounds)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        for (uint32_t step = 0; step < ROUND_MS / STEP_MS; step++)
+            run_round(scene, STEP_MS, true);
+        run_round(scene, 0, false);
     }
 }
 
@@ -331,6 +347,41 @@ test_an_offer_names_the_step_at_which_it_was_due(void **state)
     analyst_destroy(scene.analyst);
 }
 
+/* Steps are weighed as they come, in early rounds; rates settle, and the job is at rest, by rounds
+ * of the timer alone. */
+static void
+test_an_offer_comes_at_the_step_at_which_it_is_due(void **state)
+{
+    const struct proposal_book *book;
+    uint32_t rounds;
+    struct scene scene;
+
+    begin(&scene, 8, 3, 6000);
+    run_rounds(&scene, CAIRN_DECIDER_ROUNDS); /* the first has measured nothing */
+    for (uint32_t i = 0; i < 50; i++)
+        run_round(&scene, STEP_MS, true);
+    assert_null(cairn_adviser_offers(analyst_adviser(scene.analyst)));
+    run_round(&scene, 0, false);
+    assert_non_null(cairn_adviser_offers(analyst_adviser(scene.analyst)));
+    while (!has_moved(&scene) && scene.steps < 1000)
+        run_round(&scene, STEP_MS, true);
+    assert_true(has_moved(&scene));
+    assert_int_equal(scene.due_step, BEGUN_STEP + scene.steps);
+    analyst_destroy(scene.analyst);
+
+    for (int early = 0; early < 2; early++) {
+        begin(&scene, 8, 3, 6000);
+        book = analyst_book(scene.analyst);
+        run_rounds(&scene, 200);
+        assert_true(has_moved(&scene));
+        scene.rate = 1;
+        for (rounds = 0; !book->offer.is_home && rounds < 100; rounds++)
+            (early ? run_steps : run_rounds)(&scene, 1);
+        assert_int_equal(rounds, CAIRN_DECIDER_ROUNDS + 5); /* six at rest, from the fifth on */
+        analyst_destroy(scene.analyst);
+    }
+}
+
 /* ---- relaunches ---- */
 
 static int
@@ -497,6 +548,7 @@ main(void)
         cmocka_unit_test(test_a_small_gain_changes_nothing),
         cmocka_unit_test(test_nothing_changes_while_a_rank_is_silent),
         cmocka_unit_test(test_an_offer_names_the_step_at_which_it_was_due),
+        cmocka_unit_test(test_an_offer_comes_at_the_step_at_which_it_is_due),
         cmocka_unit_test(test_a_relaunch_is_proposed_once_it_pays),
         cmocka_unit_test(test_a_standby_takes_the_place_of_a_slow_node),
         cmocka_unit_test(test_a_job_in_another_shape),
