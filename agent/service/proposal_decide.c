@@ -259,6 +259,17 @@ go_back_by_relaunch(struct proposal_book *book, const struct proposal_decision *
     return answer_relaunch(out, &home);
 }
 
+/* The relaunch that leads home is approved, but the job still runs in the other shape. */
+static uint32_t
+refuse_underway(const struct proposal_book *book, struct proposal_answer *out)
+{
+    (void)snprintf(out->text, sizeof out->text,
+                   "home placement: relaunch %" PRIu64
+                   ", which leads there, is approved; wait until the job has started again",
+                   book->shape.placement.number);
+    return refuse(out, EXIT_FAILED);
+}
+
 static uint32_t
 go_back(struct proposal_book *book, const struct proposal_decision *decision,
         const struct proposal_scene *scene, struct proposal_answer *out)
@@ -268,6 +279,8 @@ go_back(struct proposal_book *book, const struct proposal_decision *decision,
 
     if (book->shape.placement.count && !book->shape.is_home)
         return go_back_by_relaunch(book, decision, scene, out);
+    if (proposal_relaunches(book))
+        return refuse_underway(book, out);
     if (proposal_is_same(&running->placement, &scene->home->placement)) {
         if (book->waiting.placement.count)
             (void)snprintf(out->text, sizeof out->text,
@@ -311,6 +324,8 @@ offer_now(struct proposal_book *book, const struct proposal_decision *decision,
                        book->shape.placement.number);
         return refuse(out, EXIT_FAILED);
     }
+    if (proposal_relaunches(book))
+        return refuse_underway(book, out);
     if (!scene->best) {
         (void)snprintf(out->text, sizeof out->text,
                        "plan: no other plan gains enough for what is known to be slow now; see "

@@ -504,7 +504,13 @@ test_a_job_in_another_shape(void **state)
     assert_true(book->shape.is_home);
     assert_int_equal(book->shape.shape.node_count, 4);
     number = book->shape.placement.number;
+    scene.rate = 20;
     run_rounds(&scene, 2);
+    assert_int_equal(decide(&scene, PROPOSAL_GO_BACK), 1); /* the job has not started again yet */
+    assert_int_equal(decide(&scene, PROPOSAL_NOW), 1);
+    assert_int_equal(book->shape.placement.number, number);
+    assert_int_equal(book->offer.placement.number, offered);
+    scene.rate = 1;
     scene.shape = number;
     run_rounds(&scene, 1);
     assert_int_equal(proposal_story_of(book, number)->fate, PROPOSAL_TAKEN);
