@@ -101,20 +101,12 @@ repair_begin(struct env *env, struct repair *repair, const struct cairn_message 
     }
     repair->active = true;
     repair->plan = plan;
-    err = take_roles(env, repair, &member);
-    if (err) {
-        repair_fail(env, repair, member, err, err == CAIRN_LOST);
-        return;
-    }
     connect(env, &repair->plan);
-    for (uint32_t m = 0; m < repair->plan.roster->member_count; m++)
-        if (repair->plan.targets[m] == env->options->self) {
-            struct part *part = parts_find(env->parts, repair->generation, m);
-
-            if (part)
-                target_run(env, repair, part);
-        }
-    worker_run(env, repair);
+    err = take_roles(env, repair, &member);
+    if (err)
+        repair_fail(env, repair, member, err, err == CAIRN_LOST);
+    else
+        worker_run(env, repair);
 }
 
 /* Answers READ of any complete part. */

@@ -120,8 +120,6 @@ void worker_peer_up(struct env *env, struct repair *repair, uint32_t agent);
 CAIRN_MUST_CHECK cairn_err target_open(struct env *env, struct repair *repair, uint32_t member);
 /* Ends the writing of a part; what it wrote stays. */
 void target_end(struct part *part);
-/* Does what comes next for a part, and tells the group what it may send. */
-void target_run(struct env *env, struct repair *repair, struct part *part);
 void target_seal(struct env *env, struct repair *repair, const struct cairn_message *message);
 /* cairn_core_place. */
 bool target_place(const struct env *env, const struct repair *repair, uint32_t from, uint64_t place,

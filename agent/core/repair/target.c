@@ -77,25 +77,6 @@ mend(struct part *part)
     return CAIRN_OK;
 }
 
-cairn_err
-target_open(struct env *env, struct repair *repair, uint32_t member)
-{
-    struct cairn_roster *roster = repair->plan.roster;
-    struct part *part = parts_find(env->parts, repair->generation, member);
-    bool own = roster->members[member].agent == env->options->self ||
-               cairn_roster_member_of(roster, env->options->self) == UINT32_MAX;
-
-    if (part && part->state == CAIRN_PART_COMPLETE && part->checked.bad_count == 0)
-        return CAIRN_AGAIN; /* neither lost nor damaged any more: what only this plan's reads would
-                             * compare would not be compared */
-    if (repair->plan.holders[member] == env->options->self)
-        return part && part->state == CAIRN_PART_COMPLETE ? mend(part) : CAIRN_AGAIN;
-    if (part) /* too damaged to be counted */
-        part_drop(env, part, false);
-    part = part_open(env, repair->generation, member, roster, CAIRN_PART_REBUILDING, own);
-    return part ? CAIRN_OK : CAIRN_NOMEM;
-}
-
 /* ---- what comes next ---- */
 
 /* Once the seals are here the lengths are known, and memory can be had. */
@@ -213,8 +194,9 @@ has_all_seals(const struct part *part)
     return true;
 }
 
-void
-target_run(struct env *env, struct repair *repair, struct part *part)
+/* Does what comes next for a part, and tells the group what it may send. */
+static void
+advance(struct env *env, struct repair *repair, struct part *part)
 {
     cairn_err err = CAIRN_OK;
 
@@ -236,6 +218,32 @@ target_run(struct env *env, struct repair *repair, struct part *part)
         complete_when_written(env, repair, part);
 }
 
+cairn_err
+target_open(struct env *env, struct repair *repair, uint32_t member)
+{
+    struct cairn_roster *roster = repair->plan.roster;
+    struct part *part = parts_find(env->parts, repair->generation, member);
+    bool own = roster->members[member].agent == env->options->self ||
+               cairn_roster_member_of(roster, env->options->self) == UINT32_MAX;
+    bool complete = part && part->state == CAIRN_PART_COMPLETE;
+    cairn_err err = CAIRN_OK;
+
+    if (complete && part->checked.bad_count == 0)
+        return CAIRN_AGAIN; /* neither lost nor damaged any more: what only this plan's reads would
+                             * compare would not be compared */
+    if (repair->plan.holders[member] == env->options->self) {
+        err = complete ? mend(part) : CAIRN_AGAIN;
+    } else {
+        if (part) /* too damaged to be counted */
+            part_drop(env, part, false);
+        part = part_open(env, repair->generation, member, roster, CAIRN_PART_REBUILDING, own);
+        err = part ? CAIRN_OK : CAIRN_NOMEM;
+    }
+    if (!err)
+        advance(env, repair, part);
+    return err;
+}
+
 void
 repair_opened(struct env *env, struct repair *repair, struct part *part,
               const struct cairn_event_answer *answer)
@@ -248,7 +256,7 @@ repair_opened(struct env *env, struct repair *repair, struct part *part,
     }
     part->mending.memory_ready = true;
     part->request = 0;
-    target_run(env, repair, part);
+    advance(env, repair, part);
 }
 
 /* ---- seals and blocks ---- */
@@ -277,7 +285,7 @@ target_seal(struct env *env, struct repair *repair, const struct cairn_message *
     had_all = has_all_seals(part);
     (void)save_take_seal(env, part, message, &damaged);
     if (!had_all && has_all_seals(part))
-        target_run(env, repair, part);
+        advance(env, repair, part);
 }
 
 /* How many blocks from `at` on are missing. */
