@@ -99,6 +99,27 @@ list_generations(struct listing *listing)
         }
 }
 
+static bool
+is_lost(const struct listing *listing, const struct candidate *candidate, uint32_t member)
+{
+    return choose_holder(listing->inventories, listing->agent_count, candidate->generation,
+                         member) == UINT32_MAX;
+}
+
+/* Names the nodes whose parts are lost: of one group, or of all (UINT32_MAX). */
+static void
+explain_lost(struct listing *listing, const struct candidate *candidate, uint32_t group)
+{
+    const struct cairn_roster *roster = candidate->roster;
+    uint32_t named = 0;
+
+    for (uint32_t m = 0; m < roster->member_count && named <= LOST_NAMED_MAX; m++)
+        if ((group == UINT32_MAX || roster->members[m].group == group) &&
+            is_lost(listing, candidate, m) && ++named <= LOST_NAMED_MAX)
+            explain(listing, "%s%u", named > 1 ? ", " : "", roster->members[m].agent);
+    explain(listing, "%s)", named > LOST_NAMED_MAX ? ", ..." : "");
+}
+
 /* Counts the lost members. False if a group lacks parts; explains which. */
 static bool
 is_restorable(struct listing *listing, const struct candidate *candidate, uint32_t *lost_members)
@@ -110,20 +131,9 @@ is_restorable(struct listing *listing, const struct candidate *candidate, uint32
     for (uint32_t g = 0; g < roster->group_count; g++) {
         const struct cairn_roster_group *group = &roster->groups[g];
         uint32_t missing = 0;
-        char nodes[160] = "";
-        size_t used = 0;
 
-        for (uint32_t p = 0; p < group->count; p++) {
-            uint32_t member = group->members[p];
-
-            if (choose_holder(listing->inventories, listing->agent_count, candidate->generation,
-                              member) != UINT32_MAX)
-                continue;
-            missing++;
-            if (used < sizeof nodes - 16)
-                used += (size_t)snprintf(nodes + used, sizeof nodes - used, "%s%u",
-                                         used ? ", " : "", roster->members[member].agent);
-        }
+        for (uint32_t p = 0; p < group->count; p++)
+            missing += is_lost(listing, candidate, group->members[p]);
         *lost_members += missing;
         if (missing <= group->parity)
             continue;
@@ -131,8 +141,10 @@ is_restorable(struct listing *listing, const struct candidate *candidate, uint32
             name_generation(listing, candidate->generation);
             explain(listing, "not restorable:");
         }
-        explain(listing, "%s group %u has lost %u of its %u nodes (%s) and survives %u",
-                enough ? "" : ";", g, missing, group->count, nodes, group->parity);
+        explain(listing, "%s group %u has lost %u of its %u nodes (", enough ? "" : ";", g, missing,
+                group->count);
+        explain_lost(listing, candidate, g);
+        explain(listing, " and survives %u", group->parity);
         enough = false;
     }
     if (!enough)
@@ -217,21 +229,6 @@ choice_clear(struct choice *choice)
     choice->goes_back = false;
 }
 
-/* Names the nodes whose parts are lost, and closes the bracket. */
-static void
-explain_lost(struct listing *listing, const struct candidate *candidate)
-{
-    const struct cairn_roster *roster = candidate->roster;
-    uint32_t named = 0;
-
-    for (uint32_t m = 0; m < roster->member_count && named <= LOST_NAMED_MAX; m++)
-        if (choose_holder(listing->inventories, listing->agent_count, candidate->generation, m) ==
-                UINT32_MAX &&
-            ++named <= LOST_NAMED_MAX)
-            explain(listing, "%s %u", named > 1 ? "," : "", roster->members[m].agent);
-    explain(listing, "%s)\n", named > LOST_NAMED_MAX ? ", ..." : "");
-}
-
 /* Chooses the candidate if it can be restored; else explains why it cannot, and is false. */
 static bool
 take_candidate(struct listing *listing, const struct candidate *candidate, const char *as,
@@ -252,9 +249,10 @@ take_candidate(struct listing *listing, const struct candidate *candidate, const
     out->lost_members = lost_members;
     name_generation(listing, candidate->generation);
     if (lost_members) {
-        explain(listing, "chosen as %s; rebuild the parts of %u of %u members (node%s", as,
+        explain(listing, "chosen as %s; rebuild the parts of %u of %u members (node%s ", as,
                 lost_members, out->roster->member_count, lost_members == 1 ? "" : "s");
-        explain_lost(listing, candidate);
+        explain_lost(listing, candidate, UINT32_MAX);
+        explain(listing, "\n");
     } else {
         explain(listing, "chosen as %s; all %u members' parts are in memory\n", as,
                 out->roster->member_count);

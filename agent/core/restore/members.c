@@ -9,31 +9,16 @@
 
 /* ---- the targets of a repair ---- */
 
-static bool
-has_or_gets(const struct plan *plan, uint32_t member, uint32_t agent)
-{
-    return plan->holders[member] == agent || plan->targets[member] == agent;
-}
-
+/* Parts that an agent has or gets: in one group, where they are lost together, or in all
+ * (UINT32_MAX). */
 static uint32_t
-load_of(const struct plan *plan, uint32_t agent)
+load_of(const struct plan *plan, uint32_t agent, uint32_t group)
 {
     uint32_t count = 0;
 
     for (uint32_t m = 0; m < plan->roster->member_count; m++)
-        count += has_or_gets(plan, m, agent);
-    return count;
-}
-
-/* Parts of one group on one agent are lost together. */
-static uint32_t
-load_of_group(const struct plan *plan, uint32_t member, uint32_t agent)
-{
-    const struct cairn_roster_group *group = cairn_roster_group_of(plan->roster, member);
-    uint32_t count = 0;
-
-    for (uint32_t p = 0; p < group->count; p++)
-        count += has_or_gets(plan, group->members[p], agent);
+        count += (group == UINT32_MAX || plan->roster->members[m].group == group) &&
+                 (plan->holders[m] == agent || plan->targets[m] == agent);
     return count;
 }
 
@@ -51,11 +36,11 @@ pick_target(const struct cairn_core_options *options, const struct inventory *in
 
             if (!inventories[a].known || cairn_bitset_has(no_room, a))
                 continue;
-            load = load_of(plan, a);
+            load = load_of(plan, a, UINT32_MAX);
             if (load >= CAIRN_PARTS_MAX - options->slots ||
                 (pass == 0 && (!options->spares[a] || load > 0)))
                 continue;
-            load += CAIRN_PARTS_MAX * load_of_group(plan, member, a);
+            load += CAIRN_PARTS_MAX * load_of(plan, a, plan->roster->members[member].group);
             if (load < best_load) {
                 best = a;
                 best_load = load;
