@@ -88,67 +88,47 @@ conduct_pass_down(struct cairn_core *core, const struct cairn_message *message, 
 void
 conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
 {
+    bool is_report = message->kind == CAIRN_MSG_REPORT;
     struct env *env = &core->env;
     struct cairn_message on = *message;
 
     if (core->membership.record.epoch == 0 ||
-        core->membership.promised != core->membership.record.epoch)
+        (membership_fenced(&core->membership) && !CAIRN_PLANTED(env, BUG_ACCEPT_OLD_EPOCH)))
         return; /* R4 */
     on.from = core->options.self;
-    if (!conduct_leads(core))
-        env_send(env, conduct_above(core), &on);
-    else if (message->kind == CAIRN_MSG_REPORT)
+    if (conduct_leads(core) && is_report)
         leader_report(env, &core->leader, &message->as.report);
-    else
+    else if (conduct_leads(core))
         leader_audited(env, &core->leader, message);
+    else if (!is_report || message->as.report.agent == core->options.self ||
+             reports_pass(env, &core->reports, &message->as.report))
+        env_send(env, conduct_above(core), &on);
 }
 
-void
-conduct_report(struct cairn_core *core)
+/* Tells the leader how this agent is, if that has changed, or again. Agents without trainers that
+ * are not members have nothing to tell. */
+static void
+report(struct cairn_core *core, bool again)
 {
     struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_REPORT);
+    struct cairn_message_report *now = &message.as.report, before = core->run.reported;
 
-    message.as.report = run_report(&core->env, &core->run);
-    message.as.report.committed = core->membership.committed;
-    conduct_to_leader(core, &message);
-}
-
-static void
-send_done(struct cairn_core *core)
-{
-    struct cairn_message done =
-        env_message(&core->env, CAIRN_MSG_DONE, core->gather.generation.epoch);
-
-    done.as.done.generation = core->gather.generation;
-    done.as.done.begun = core->gather.begun;
-    env_send(&core->env, conduct_above(core), &done);
-}
-
-void
-conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id generation,
-             uint64_t begun)
-{
-    if (!conduct_acts(core) || /* R4 */
-        parts_abort(&core->env, generation) ||
-        !gather_add(&core->env, &core->gather, core->membership.self_member, child, generation,
-                    begun))
+    if (core->membership.record.epoch == 0 ||
+        (core->membership.self_member == UINT32_MAX && core->run.trainers.registration == 0))
         return;
-    if (conduct_leads(core))
-        leader_done(&core->env, &core->leader, generation, core->gather.begun);
-    else
-        send_done(core);
+    *now = core->run.reported = run_report(&core->env, &core->run, &core->reports);
+    if (again || reports_differ(now, &before) ||
+        !cairn_generation_is(now->complete0, before.complete0))
+        conduct_to_leader(core, &message);
 }
 
 void
 conduct_outcome(struct cairn_core *core, struct outcome outcome)
 {
-    if (outcome.complete)
-        conduct_done(core, core->membership.self_member, outcome.generation, core->run.begun);
     if (!outcome.abort)
         return;
     drop_unfinished(core, outcome.generation);
     run_abort(&core->run, outcome.generation, outcome.abort);
-    conduct_report(core);
 }
 
 /* ---- from the leader ---- */
@@ -205,8 +185,6 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
     if (cairn_generation_later(decision->committed, committed))
         commit(core, decision->committed);
     parts_retain(&core->env);
-    if (parts_abort(&core->env, core->gather.generation))
-        gather_clear(&core->gather);
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))
         send_decision(core, agent_of(core, child));
@@ -217,27 +195,30 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
 void
 conduct_settle(struct cairn_core *core)
 {
+    struct outcome outcome;
+
     do {
+        report(core, false);
         if (conduct_leads(core))
             conduct_decision(core, &core->leader.decision, core->leader.refusal);
         parts_retain(&core->env);
-        conduct_outcome(core, run_grant(&core->env, &core->run));
-    } while (conduct_leads(core) && core->leader.decision.serial > core->run.decision.serial);
+        outcome = run_grant(&core->env, &core->run);
+        conduct_outcome(core, outcome);
+    } while (outcome.abort ||
+             (conduct_leads(core) && core->leader.decision.serial > core->run.decision.serial));
 }
 
 /* ---- epochs and sessions ---- */
 
-/* DONE goes before REPORT: the leader assembles a run only when it knows what is complete
- * everywhere. A head does not keep its block's reports, so it asks for them again: members answer
- * POSITION as at the start of a session. */
+/* A head asks for its block's reports again, to pass them on: members answer POSITION as at the
+ * start of a session. */
 static void
 say_again_above(struct cairn_core *core)
 {
     uint32_t self = core->membership.self_member, n = member_count(core);
 
-    if (gather_is_full(&core->env, &core->gather, self))
-        send_done(core);
-    conduct_report(core);
+    reports_forget(&core->reports);
+    report(core, true);
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))
         membership_send_position(&core->env, agent_of(core, child));
@@ -254,8 +235,8 @@ conduct_greet(struct cairn_core *core, uint32_t agent)
     n = member_count(core);
     member = cairn_roster_member_of(core->membership.record.roster, agent);
     if (self == UINT32_MAX) {
-        if (member == 0 && core->run.trainers.registration != 0)
-            conduct_report(core);
+        if (member == 0)
+            report(core, true);
         return;
     }
     if (self != 0 && tree_parent(self, n) == member)
@@ -288,46 +269,24 @@ connect_epoch(struct cairn_core *core)
         env_connect(&core->env, agent_of(core, child));
 }
 
-/* The newest complete own part of the epoch counts as done, so a restarted member is still done. */
-static void
-gather_own(struct cairn_core *core)
-{
-    struct cairn_generation_id newest = {0};
-
-    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        const struct part *part = &core->parts.list[i];
-
-        if (part->state == CAIRN_PART_COMPLETE && part->member == core->membership.self_member &&
-            part->generation.epoch == core->membership.record.epoch &&
-            cairn_generation_later(part->generation, newest))
-            newest = part->generation;
-    }
-    if (newest.step != 0)
-        conduct_done(core, core->membership.self_member, newest, 0);
-}
-
 void
 conduct_enter(struct cairn_core *core, bool restart)
 {
+    uint32_t self = core->membership.self_member;
     cairn_err err = CAIRN_OK;
 
     run_enter(&core->run, restart);
-    gather_fini(&core->gather);
+    reports_fini(&core->reports);
     leader_end(&core->leader);
     if (core->membership.record.epoch == 0)
         return;
-    if (core->membership.self_member != UINT32_MAX)
-        err = gather_init(&core->gather, member_count(core));
-    if (!err && core->membership.self_member == 0)
-        err = leader_init(&core->leader, (uint32_t)max_u64(core->options.agent_count,
-                                                           core->membership.record.agent_count));
+    if (self == 0 || tree_next_child(self, member_count(core), UINT32_MAX) != UINT32_MAX)
+        err = reports_init(&core->reports, (uint32_t)max_u64(core->options.agent_count,
+                                                             core->membership.record.agent_count));
     core->env.actions->failed |= err != CAIRN_OK;
     if (err)
         return;
-    gather_own(core);
     connect_epoch(core);
-    if (conduct_leads(core))
-        conduct_report(core);
     for (uint32_t a = 0; a < core->options.agent_count; a++) {
         if (!cairn_bitset_has(core->peers.up, a))
             continue;

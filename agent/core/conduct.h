@@ -20,9 +20,6 @@ uint32_t conduct_above(const struct cairn_core *core);
 
 /* What became of the own part. */
 void conduct_outcome(struct cairn_core *core, struct outcome outcome);
-/* The subtree of `child` (or this member's own part) is done. */
-void conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id generation,
-                  uint64_t begun);
 /* REPORT, or the answer to AUDIT, of this agent or from below: to the leader, here or above. */
 void conduct_to_leader(struct cairn_core *core, const struct cairn_message *message);
 /* Sends a message for an agent further down on along the tree; false: it is for this one. */
@@ -32,10 +29,9 @@ bool conduct_pass_down(struct cairn_core *core, const struct cairn_message *mess
  * learns from it what a restore gets. */
 void conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
                       const char *refusal);
-/* Sends the leader this agent's state. */
-void conduct_report(struct cairn_core *core);
-/* Applies this agent's own decisions, drops parts that may go, and answers ranks that wait. After
- * every event, so that the code that kept a part need not drop it. */
+/* Reports what has changed to the leader, applies this agent's own decisions, drops parts that may
+ * go, and answers ranks that wait. After every event, so that the code that changes something need
+ * not report it, nor drop the part that it kept. */
 void conduct_settle(struct cairn_core *core);
 /* An agent has entered the same epoch: sends it what it may have missed. */
 void conduct_greet(struct cairn_core *core, uint32_t agent);

@@ -55,6 +55,7 @@ cairn_core_create(const struct cairn_core_options *options, uint64_t now_ns,
                              .parts = &core->parts,
                              .now_ns = now_ns,
                              .next_request = options->incarnation << 8};
+    core->leader.reports = &core->reports;
     err = peers_init(&core->peers, &core->options, now_ns);
     if (!err)
         err = answer_init(&core->answering, options->agent_count);
@@ -82,8 +83,8 @@ cairn_core_destroy(struct cairn_core *core)
     cairn_actions_fini(&nowhere);
     restore_fini(&core->restore);
     answer_fini(&core->answering);
-    leader_fini(&core->leader);
-    gather_fini(&core->gather);
+    leader_end(&core->leader);
+    reports_fini(&core->reports);
     run_fini(&core->run);
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         part_fini(&core->parts.list[i]);
@@ -110,7 +111,6 @@ take_ranks(struct cairn_core *core, const struct cairn_event_ranks *ranks)
         conduct_outcome(
             core, (struct outcome){.generation = part->generation, .abort = CAIRN_ABORT_CANCELLED});
     run_ranks(&core->run, ranks);
-    conduct_report(core);
     conduct_watch(core);
 }
 
@@ -161,25 +161,6 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
 /* ---- operators and spills ---- */
 
 static void
-ask_leader(struct cairn_core *core, uint64_t step)
-{
-    core->run.asked = step;
-    conduct_report(core);
-}
-
-static void
-take_begin(struct cairn_core *core, const struct cairn_event_step *begin)
-{
-    bool first = core->run.begun == 0;
-
-    run_begin(&core->run, begin);
-    if (first && core->run.begun > 0 && core->run.decision.run == 0)
-        conduct_report(core); /* members may have to change before there is a run */
-    if (begin->last && core->run.asked < begin->step)
-        ask_leader(core, begin->step);
-}
-
-static void
 ask_snapshot(struct cairn_core *core, uint64_t request)
 {
     const struct cairn_generation_id none = {0};
@@ -193,7 +174,7 @@ ask_snapshot(struct cairn_core *core, uint64_t request)
         env_reply(&core->env, request, CAIRN_AGAIN, none, ""); /* the job's step is not known yet */
         return;
     }
-    ask_leader(core, core->run.begun + 2); /* others may be a step ahead */
+    core->run.asked = core->run.begun + 2; /* others may be a step ahead */
     snprintf(text, sizeof text, "%" PRIu64, core->run.asked);
     env_reply(&core->env, request, CAIRN_OK, none, text);
 }
@@ -224,23 +205,11 @@ take_pin(struct cairn_core *core, const struct cairn_event_pin *pin)
 
 /* ---- time ---- */
 
-/* A member that makes no progress tells the leader what it waits for. */
-static void
-say_waiting(struct cairn_core *core)
-{
-    if (!membership_acts(&core->membership) || !run_stalled(&core->env) ||
-        core->env.now_ns - core->run.waiting_ns < core->options.dead_after_ns)
-        return;
-    core->run.waiting_ns = core->env.now_ns;
-    conduct_report(core);
-}
-
 static void
 tick(struct cairn_core *core)
 {
     peers_tick(&core->env, &core->peers);
     restore_tick(&core->env, &core->restore);
-    say_waiting(core);
     if (conduct_leads(core))
         leader_tick(&core->env, &core->leader);
     conduct_watch(core);
@@ -286,22 +255,6 @@ check(const struct cairn_core *core)
     }
 }
 
-/* A repair that ends without a new epoch may have completed what the leader waits for. */
-static void
-settle_rebuilt(struct cairn_core *core)
-{
-    struct outcome outcome = {.generation = core->repair.generation};
-    const struct part *part;
-
-    if (!core->repair.completed)
-        return;
-    core->repair.completed = false;
-    part = parts_find(&core->parts, outcome.generation, core->membership.self_member);
-    outcome.complete = part && part->state == CAIRN_PART_COMPLETE &&
-                       part->generation.epoch == core->membership.record.epoch;
-    conduct_outcome(core, outcome);
-}
-
 static void
 dispatch(struct cairn_core *core, const struct cairn_event *event)
 {
@@ -322,7 +275,7 @@ dispatch(struct cairn_core *core, const struct cairn_event *event)
         take_ranks(core, &event->as.ranks);
         break;
     case CAIRN_EVENT_BEGIN:
-        take_begin(core, &event->as.step);
+        run_begin(&core->run, &event->as.step);
         break;
     case CAIRN_EVENT_BLOCKS:
         take_blocks(core, &event->as.blocks);
@@ -368,7 +321,6 @@ cairn_core_step(struct cairn_core *core, const struct cairn_event *event,
     if (!core->announced)
         announce(core);
     dispatch(core, event);
-    settle_rebuilt(core);
     conduct_settle(core);
     check(core);
     core->env.actions = NULL;

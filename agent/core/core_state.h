@@ -7,7 +7,6 @@
 
 #include "agent/core/core.h"
 #include "agent/core/restore/answer.h"
-#include "agent/core/run/gather.h"
 #include "agent/core/run/leader.h"
 #include "agent/core/epoch/membership.h"
 #include "agent/core/epoch/peers.h"
@@ -23,15 +22,15 @@ struct cairn_core {
     struct membership membership;
     struct parts parts;
     struct run run;
-    struct gather gather;
-    struct leader leader; /* decides only on the epoch's first member */
+    struct reports reports; /* of those below in the tree */
+    struct leader leader;   /* decides only on the epoch's first member */
     struct repair repair;
     struct answering answering;
     struct restore restore;
     struct watch watch;
     struct cairn_generation_id spilled;
     uint64_t dropped_messages;
-    bool announced; /* what adopted memory holds has been gathered */
+    bool announced; /* the first event has come */
 };
 
 #endif

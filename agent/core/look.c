@@ -2,29 +2,6 @@
 #include "agent/core/conduct.h"
 #include "agent/core/epoch/tree.h"
 
-/* Nobody reports that it waits, yet a member is not done: it is silent. */
-static void
-name_silent(const struct cairn_core *core, struct cairn_blocker *out)
-{
-    const struct cairn_roster *roster = core->membership.record.roster;
-    const struct gather *gather = &core->gather;
-    uint64_t for_ns = core->env.now_ns - core->leader.due.since_ns;
-    uint32_t child = tree_next_child(0, roster->member_count, UINT32_MAX);
-
-    if (core->run.decision.next == 0 || gather->generation.run != core->run.decision.run ||
-        gather->generation.step < core->run.decision.next || for_ns < core->options.dead_after_ns)
-        return;
-    while (child != UINT32_MAX && cairn_bitset_has(gather->done, child))
-        child = tree_next_child(0, roster->member_count, child);
-    if (child == UINT32_MAX)
-        return;
-    *out = (struct cairn_blocker){.generation = gather->generation,
-                                  .agent = roster->members[child].agent,
-                                  .for_agent = UINT32_MAX,
-                                  .cause = CAIRN_WAIT_SILENT,
-                                  .for_ms = for_ns / 1000000};
-}
-
 void
 cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out)
 {
@@ -53,11 +30,8 @@ cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out)
         .dropped_messages = core->dropped_messages,
         .fleet = membership->record.fleet,
         .fleet_len = membership->record.fleet_len};
-    if (!conduct_leads(core))
-        return;
-    leader_blocker(&core->env, &core->leader, &out->blocker);
-    if (out->blocker.generation.step == 0)
-        name_silent(core, &out->blocker);
+    if (conduct_leads(core))
+        leader_blocker(&core->env, &core->leader, &out->blocker);
 }
 
 bool

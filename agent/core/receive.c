@@ -3,7 +3,7 @@
  *
  * The door: a message is taken only in a session that is up. A message of an epoch is taken only in
  * that epoch, while no newer one is promised (R4), and only from agents that may send it: reports
- * and DONE from below, decisions from above, blocks and seals from the own group. The noun that
+ * from below, decisions from above, blocks and seals from the own group. The noun that
  * takes it compares its run.
  */
 #include "agent/core/receive.h"
@@ -117,15 +117,6 @@ take_received(struct cairn_core *core, const struct cairn_message *message)
 
     if (part && message->as.received.member == core->membership.self_member)
         conduct_outcome(core, save_received(&core->env, part, message));
-}
-
-static void
-take_done(struct cairn_core *core, const struct cairn_message *message)
-{
-    const struct cairn_message_done *done = &message->as.done;
-
-    conduct_done(core, cairn_roster_member_of(core->membership.record.roster, message->from),
-                 done->generation, done->begun);
 }
 
 static void
@@ -245,9 +236,6 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
         break;
     case CAIRN_MSG_DECISION:
         take_decision(core, message);
-        break;
-    case CAIRN_MSG_DONE:
-        take_done(core, message);
         break;
     case CAIRN_MSG_REPORT:
         conduct_to_leader(core, message);

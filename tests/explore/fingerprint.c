@@ -199,19 +199,28 @@ put_report(uint64_t *hash, const struct cairn_message_report *report)
     put(hash, report->incarnation);
     put(hash, report->registration);
     put_generation(hash, report->captured);
+    put_generation(hash, report->complete0);
+    put_generation(hash, report->complete1);
+    put_generation(hash, report->aborted);
+    put(hash, report->asked);
     put_generation(hash, report->stalled);
     put(hash, report->cause | (uint64_t)report->for_agent << 32);
+}
+
+static void
+put_reports(uint64_t *hash, const struct reports *reports)
+{
+    put(hash, reports->count);
+    for (uint32_t a = 0; a < reports->count; a++) {
+        put(hash, reports->heard_ns[a] != 0);
+        put_report(hash, &reports->list[a]);
+    }
 }
 
 static void
 put_leader(uint64_t *hash, const struct leader *leader)
 {
     put_decision(hash, &leader->decision);
-    put(hash, leader->reports.count);
-    for (uint32_t a = 0; a < leader->reports.count; a++) {
-        put(hash, leader->reports.heard_ns[a] != 0);
-        put_report(hash, &leader->reports.list[a]);
-    }
     put(hash, audit_under_way(&leader->audit));
     if (audit_under_way(&leader->audit)) {
         put(hash, leader->audit.run);
@@ -319,8 +328,8 @@ core_fingerprint(const struct cairn_core *core)
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         put_part(&hash, &core->parts.list[i]);
     put_run(&hash, &core->run);
-    put_generation(&hash, core->gather.generation);
-    put_set(&hash, core->gather.done, core->gather.count);
+    put_report(&hash, &core->run.reported);
+    put_reports(&hash, &core->reports);
     put_leader(&hash, &core->leader);
     put_repair(&hash, &core->repair);
     put(&hash, core->answering.attempt);
@@ -340,13 +349,13 @@ core_describe(const struct cairn_core *core, char *text, size_t bytes)
     const struct run *run = &core->run;
 
     (void)snprintf(text, bytes,
-                   "decision %llx audited %llx%s%s, waits %u at %llu, pins %llu, gathers %llu, "
+                   "decision %llx audited %llx%s%s, waits %u at %llu, pins %llu, reports %llu, "
                    "leads %llx%s%s next %llu, restore %u, watch %u",
                    (unsigned long long)run->decision.serial, (unsigned long long)run->audited,
                    run->aborted.step ? ", gave up" : "", run->refusal[0] ? ", refused" : "",
                    run->steps[0].waiting, (unsigned long long)run->steps[0].step,
                    core->parts.pinned ? (unsigned long long)core->parts.pinned_generation.step : 0,
-                   (unsigned long long)core->gather.generation.step,
+                   (unsigned long long)run->reported.complete0.step,
                    (unsigned long long)core->leader.decision.serial,
                    core->leader.assembled ? ", assembled" : "",
                    audit_under_way(&core->leader.audit) ? ", auditing" : "",

@@ -433,6 +433,20 @@ check_done(const struct agent *agent, struct cairn_generation_id generation)
              (unsigned long long)generation.step);
 }
 
+static void
+check_report(const struct agent *agent, const struct cairn_message_report *report)
+{
+    const struct cairn_generation_id complete[] = {report->complete0, report->complete1,
+                                                   report->complete2, report->complete3};
+
+    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++)
+        if (complete[i].step != 0)
+            check_done(agent, complete[i]);
+    if (report->reason == CAIRN_ABORT_DAMAGED && !world->was_damaged)
+        fail("agent %u aborts step %llu as damaged, and nothing was", agent->number,
+             (unsigned long long)report->aborted.step);
+}
+
 void
 judge_send(struct agent *agent, const struct cairn_message *message)
 {
@@ -464,12 +478,7 @@ judge_send(struct agent *agent, const struct cairn_message *message)
             1u << agent->number;
         break;
     case CAIRN_MSG_REPORT:
-        if (message->as.report.reason == CAIRN_ABORT_DAMAGED && !world->was_damaged)
-            fail("agent %u aborts step %llu as damaged, and nothing was", agent->number,
-                 (unsigned long long)message->as.report.aborted.step);
-        break;
-    case CAIRN_MSG_DONE:
-        check_done(agent, message->as.done.generation);
+        check_report(agent, &message->as.report);
         break;
     default:
         break;

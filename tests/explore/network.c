@@ -280,10 +280,6 @@ network_describe(uint32_t to, uint32_t from, uint32_t class, char *text, size_t 
                  (unsigned long long)message.as.decision.decision.next,
                  (unsigned long long)message.as.decision.decision.committed.step);
         break;
-    case CAIRN_MSG_DONE:
-        snprintf(more, sizeof more, " step=%llu",
-                 (unsigned long long)message.as.done.generation.step);
-        break;
     case CAIRN_MSG_DATA:
         snprintf(more, sizeof more, " step=%llu",
                  (unsigned long long)message.as.data.generation.step);
@@ -303,11 +299,11 @@ network_describe(uint32_t to, uint32_t from, uint32_t class, char *text, size_t 
         break;
     case CAIRN_MSG_REPORT:
         snprintf(more, sizeof more,
-                 " agent=%u ranks=%u registration=%llu captured=%llu aborted=%llu reason=%u "
+                 " agent=%u ranks=%u registration=%llu complete=%llu aborted=%llu reason=%u "
                  "cause=%u for=%u",
                  message.as.report.agent, message.as.report.ranks,
                  (unsigned long long)message.as.report.registration,
-                 (unsigned long long)message.as.report.captured.step,
+                 (unsigned long long)message.as.report.complete0.step,
                  (unsigned long long)message.as.report.aborted.step, message.as.report.reason,
                  message.as.report.cause, message.as.report.for_agent);
         break;

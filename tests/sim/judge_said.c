@@ -4,7 +4,7 @@
  *
  *   R1  an epoch is promised and activated only when it is stored; a run's number stands for one
  *       registration of every agent's trainers
- *   R2  DONE only for parts whose records are stored
+ *   R2  only parts whose records are stored are reported as complete
  *   R4  nothing is sent under an epoch older than the promise
  *   R9  no promise for another start of the agent
  *   and: a decision is one value per serial number; an epoch is activated with the promises of a
@@ -51,7 +51,7 @@ said_decision(struct world *world, struct node *node, uint64_t epoch,
 /* ---- R2 ---- */
 
 static void
-said_done(struct world *world, struct node *node, struct cairn_generation_id generation)
+said_complete(struct world *world, struct node *node, struct cairn_generation_id generation)
 {
     const struct truth *truth = judge_truth(world, generation);
     uint32_t self = UINT32_MAX;
@@ -63,13 +63,24 @@ said_done(struct world *world, struct node *node, struct cairn_generation_id gen
         return;
     if (truth->fates[self] == FATE_DROPPED)
         judge_fail(world, VERDICT_OTHER,
-                   "agent %u says DONE of " GENERATION ", after dropping its part", node->number,
-                   GENERATION_OF(generation));
+                   "agent %u reports " GENERATION " complete, after dropping its part",
+                   node->number, GENERATION_OF(generation));
     for (uint32_t m = self; m < truth->member_count; m++)
         if (truth->fates[m] == FATE_NONE && tree_is_above(self, truth->member_count, m))
             judge_fail(world, VERDICT_OTHER,
-                       "agent %u says DONE of " GENERATION ", which member %u has not stored",
+                       "agent %u reports " GENERATION " complete, which member %u has not stored",
                        node->number, GENERATION_OF(generation), m);
+}
+
+static void
+said_report(struct world *world, struct node *node, const struct cairn_message_report *report)
+{
+    const struct cairn_generation_id complete[] = {report->complete0, report->complete1,
+                                                   report->complete2, report->complete3};
+
+    for (uint32_t i = 0; report->agent == node->number && i < CAIRN_OWN_SLOTS_MAX; i++)
+        if (complete[i].step != 0)
+            said_complete(world, node, complete[i]);
 }
 
 /* ---- R1, R9 ---- */
@@ -112,7 +123,6 @@ is_of_epoch(const struct cairn_message *message)
     case CAIRN_MSG_AUDIT:
     case CAIRN_MSG_DECISION:
     case CAIRN_MSG_DATA:
-    case CAIRN_MSG_DONE:
         return true;
     case CAIRN_MSG_SEAL:
         return message->as.seal.attempt == 0;
@@ -143,8 +153,8 @@ judge_sent(struct world *world, struct node *node, const struct cairn_message *m
         if (message->as.seal.attempt == 0)
             said_decision(world, node, message->epoch, &message->as.seal.decision);
         break;
-    case CAIRN_MSG_DONE:
-        said_done(world, node, message->as.done.generation);
+    case CAIRN_MSG_REPORT:
+        said_report(world, node, &message->as.report);
         break;
     case CAIRN_MSG_PROMISE:
         said_promise(world, node, message);
@@ -182,12 +192,13 @@ say_got(struct world *world, const struct cairn_message *message)
         generation = message->as.report.aborted;
         snprintf(text, sizeof text,
                  "agent %u ranks %u world %u launch %llx begun %llu asked %llu cause %u for %d "
-                 "reason %u aborted:",
+                 "complete %llu reason %u aborted:",
                  message->as.report.agent, message->as.report.ranks, message->as.report.world,
                  (unsigned long long)message->as.report.launch,
                  (unsigned long long)message->as.report.begun,
                  (unsigned long long)message->as.report.asked, message->as.report.cause,
-                 (int)message->as.report.for_agent, message->as.report.reason);
+                 (int)message->as.report.for_agent,
+                 (unsigned long long)message->as.report.complete0.step, message->as.report.reason);
         break;
     case CAIRN_MSG_DECISION:
         generation = message->as.decision.decision.committed;
@@ -215,9 +226,6 @@ say_got(struct world *world, const struct cairn_message *message)
                  message->as.received.member, message->as.received.for_member,
                  message->as.received.stripe, (int)message->as.received.row,
                  (unsigned long long)message->as.received.count, message->as.received.again);
-        break;
-    case CAIRN_MSG_DONE:
-        generation = message->as.done.generation;
         break;
     case CAIRN_MSG_ASK:
         generation = message->as.ask.generation;

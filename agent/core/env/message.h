@@ -39,19 +39,22 @@ struct cairn_decision {
 #define CAIRN_FIELDS_HEARTBEAT(F) F(U64, incarnation) F(U64, counter)
 
 /* REPORT: an agent's trainers and all else that the leader must know about that agent, each time
- * that it changes. So the newest report says everything. ranks 0: there are no trainers. */
+ * that it changes (reports_differ). So the newest report says everything. ranks 0: there are no
+ * trainers. */
 #define CAIRN_FIELDS_REPORT(F)                                                                     \
     F(AGENT, agent) /* whose trainers; the head of its block passes the report on */               \
     F(U32, ranks)                                                                                  \
-    F(U32, world)      /* ranks of the whole job; 0: unknown */                                    \
-    F(U64, launch)     /* of the job; 0: unknown */                                                \
-    F(U64, tiling_sum) /* see snapshot/tiling.h */                                                 \
-    F(U64, begun)      /* newest step begun */                                                     \
+    F(U32, world)       /* ranks of the whole job; 0: unknown */                                   \
+    F(U64, launch)      /* of the job; 0: unknown */                                               \
+    F(U64, tiling_sum)  /* see snapshot/tiling.h */                                                \
+    F(U64, begun)       /* newest step begun */                                                    \
+    F(U64, begun_below) /* the same of all that are below in the tree, as far as is known */       \
     F(U64, incarnation)                                                                            \
     F(U64, registration)     /* counts RANKS events; 0: nothing is known of the agent */           \
     F(GENERATION, captured)  /* newest own part of the epoch that is captured in full */           \
     F(GENERATION, committed) /* newest of the epoch that the agent knows of */                     \
-    F(GENERATION, complete0) /* complete own parts of the epoch, newest first */                   \
+    F(GENERATION,                                                                                  \
+      complete0) /* of the epoch, newest first: complete there and on all below (R2) */            \
     F(GENERATION, complete1)                                                                       \
     F(GENERATION, complete2)                                                                       \
     F(GENERATION, complete3)                                                                       \
@@ -114,11 +117,6 @@ struct cairn_decision {
     F(U64, count)  /* blocks taken, or bytes of the seal */                                        \
     F(U64, until)  /* the sender may send up to this block, or byte */                             \
     F(BOOL, again) /* 1: send again from `count` on; something was damaged or is missing */
-
-/* DONE: all members of the sender's subtree hold complete parts. */
-#define CAIRN_FIELDS_DONE(F)                                                                       \
-    F(GENERATION, generation)                                                                      \
-    F(U64, begun) /* newest step begun in the subtree */
 
 /* ASK: a coordinator wants an inventory. Always short, so no RELEASE overtakes it. */
 #define CAIRN_FIELDS_ASK(F)                                                                        \
@@ -191,18 +189,17 @@ struct cairn_decision {
     X(DATA, 6, data)                                                                               \
     X(SEAL, 7, seal)                                                                               \
     X(RECEIVED, 8, received)                                                                       \
-    X(DONE, 9, done)                                                                               \
-    X(ASK, 10, ask)                                                                                \
-    X(INVENTORY, 11, inventory)                                                                    \
-    X(REBUILD, 12, rebuild)                                                                        \
-    X(REBUILT, 13, rebuilt)                                                                        \
-    X(READ, 14, read)                                                                              \
-    X(BLOCKS, 15, blocks)                                                                          \
-    X(WRITE, 16, write)                                                                            \
-    X(WRITTEN, 17, written)                                                                        \
-    X(CLAIM, 18, claim)                                                                            \
-    X(PROMISE, 19, promise)                                                                        \
-    X(ACTIVATE, 20, activate)
+    X(ASK, 9, ask)                                                                                 \
+    X(INVENTORY, 10, inventory)                                                                    \
+    X(REBUILD, 11, rebuild)                                                                        \
+    X(REBUILT, 12, rebuilt)                                                                        \
+    X(READ, 13, read)                                                                              \
+    X(BLOCKS, 14, blocks)                                                                          \
+    X(WRITE, 15, write)                                                                            \
+    X(WRITTEN, 16, written)                                                                        \
+    X(CLAIM, 17, claim)                                                                            \
+    X(PROMISE, 18, promise)                                                                        \
+    X(ACTIVATE, 19, activate)
 
 enum cairn_message_kind {
 #define CAIRN_KIND(symbol, value, member) CAIRN_MSG_##symbol = value,
@@ -303,7 +300,7 @@ cairn_message_has_blocks(const struct cairn_message *message)
 static inline bool
 cairn_message_is_of_epoch(const struct cairn_message *message)
 {
-    return (message->kind >= CAIRN_MSG_REPORT && message->kind <= CAIRN_MSG_DONE) &&
+    return (message->kind >= CAIRN_MSG_REPORT && message->kind <= CAIRN_MSG_RECEIVED) &&
            !(message->kind == CAIRN_MSG_SEAL && message->as.seal.attempt != 0) &&
            !(message->kind == CAIRN_MSG_RECEIVED && message->as.received.attempt != 0);
 }

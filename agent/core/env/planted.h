@@ -9,16 +9,16 @@
 enum cairn_planted_bug {
     BUG_NONE = 0,
     BUG_DROP_EARLY,         /* the older part is dropped when the newer is complete here */
-    BUG_DONE_BEFORE_FINISH, /* DONE before the parity of all members is in */
+    BUG_DONE_BEFORE_FINISH, /* done before the parity of all members is in */
     BUG_FOLD_TWICE,         /* a repeated message is folded again */
     BUG_ACCEPT_OLD_EPOCH,   /* messages of the old epoch count after a newer one was promised */
     BUG_PROMISE_TWICE,      /* an equal or older claim is promised too */
-    BUG_COUNT_ONE_LESS,     /* committed with one DONE missing */
+    BUG_COUNT_ONE_LESS,     /* committed with one member not done */
     BUG_FOLD_DAMAGED,       /* blocks that were damaged on the way are folded */
     BUG_REBUILD_UNVERIFIED, /* a repair takes blocks without looking at their checksums */
     BUG_CLAIM_EARLY,        /* the claim is made before everything is rebuilt */
     BUG_REUSE_SLOT,         /* a slot's record is not erased when its part is dropped */
-    BUG_STORE_LATE,         /* DONE leaves before the record is stored */
+    BUG_STORE_LATE,         /* a part is reported before its record is stored */
     BUG_HASTY_REBUILD,      /* what a briefly silent agent holds is rebuilt elsewhere */
     BUG_NEVER_JOINS,        /* trainers on an agent outside the epoch never become members */
     BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the running trainers */

@@ -60,7 +60,6 @@ save_try_finish(struct env *env, struct part *part)
     outflow_send(env, part, FLOW_ROW);
     if (!part->seals[part->position].whole)
         return outcome;
-    outcome.complete = CAIRN_PLANTED(env, BUG_DONE_BEFORE_FINISH);
     folded = everything(env, part, &position, &wait);
     if (folded == FOLDED_WRONG)
         outcome.abort = CAIRN_ABORT_DAMAGED;
@@ -89,7 +88,6 @@ save_finished(struct env *env, struct part *part, const struct cairn_event_answe
         err = part_complete(env, part);
     }
     part->progress_ns = env->now_ns;
-    outcome.complete = !err;
     if (err) {
         CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be finished: %s", part->generation.step,
                      cairn_err_text(err));

@@ -26,7 +26,6 @@ enum {
 /* What became of the own part of a generation in a step. */
 struct outcome {
     struct cairn_generation_id generation;
-    bool complete;          /* it is COMPLETE now: the member is done */
     enum cairn_abort abort; /* it cannot be completed; 0: it can. The caller drops it. */
 };
 

@@ -73,7 +73,6 @@ struct repair {
     bool decoding[REPAIR_ITEMS_MAX]; /* DECODED has not come: the scratch is in use, even if the
                                         item is gone */
     bool failed;
-    bool completed; /* a part became complete in this event (settle_rebuilt in core.c) */
 };
 
 /* Ends the part that this agent takes, and drops what is not complete. */

@@ -125,7 +125,6 @@ complete_when_written(struct env *env, struct repair *repair, struct part *part)
         return;
     }
     target_end(part);
-    repair->completed = true;
     repair_report(env, repair, part);
 }
 

@@ -1,6 +1,7 @@
 /* agent/core/run/leader.c - see leader.h. */
 #include "agent/core/run/leader.h"
 
+#include "agent/core/part/part.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -16,30 +17,12 @@ enum {
     CHAIN_MAX = 8 /* longest chain of waiting agents that is followed to its end */
 };
 
-cairn_err
-leader_init(struct leader *leader, uint32_t count)
-{
-    leader_end(leader);
-    return reports_init(&leader->reports, count);
-}
-
 void
 leader_end(struct leader *leader)
 {
-    uint64_t counter = leader->counter;
-    struct cairn_given_up given_up = leader->given_up;
-
-    leader_fini(leader);
-    leader->counter = counter;
-    leader->given_up = given_up;
-}
-
-void
-leader_fini(struct leader *leader)
-{
-    reports_fini(&leader->reports);
     audit_end(&leader->audit);
-    memset(leader, 0, sizeof *leader);
+    *leader = (struct leader){
+        .reports = leader->reports, .counter = leader->counter, .given_up = leader->given_up};
 }
 
 /* ---- the next step ---- */
@@ -65,6 +48,15 @@ choose_next(const struct env *env, const struct leader *leader)
     return due->asked != 0 && (next == 0 || step < next) ? step : next;
 }
 
+/* What the decision asks for, or the first that would do. */
+static struct cairn_generation_id
+due_generation(const struct env *env, const struct leader *leader)
+{
+    return (struct cairn_generation_id){.epoch = env->membership->record.epoch,
+                                        .run = leader->decision.run,
+                                        .step = leader->decision.next};
+}
+
 /* A new decision: `next` follows from what is known now. */
 static void
 decide(const struct env *env, struct leader *leader)
@@ -75,8 +67,7 @@ decide(const struct env *env, struct leader *leader)
         decision->run = 0;
     decision->next = leader->assembled ? choose_next(env, leader) : 0;
     if (decision->next != 0)
-        leader->floor = (struct cairn_generation_id){
-            .epoch = env->membership->record.epoch, .run = decision->run, .step = decision->next};
+        leader->floor = due_generation(env, leader);
     decision->serial = env->options->incarnation + ++leader->counter;
     leader->due.since_ns = env->now_ns;
 }
@@ -97,7 +88,7 @@ refuse(const struct env *env, struct leader *leader, const char *text)
 static const struct cairn_message_report *
 report_of(const struct env *env, const struct leader *leader, uint32_t member)
 {
-    return &leader->reports.list[env->membership->record.roster->members[member].agent];
+    return &leader->reports->list[env->membership->record.roster->members[member].agent];
 }
 
 static void
@@ -197,41 +188,10 @@ may_run(const struct roll *roll, char *text, size_t text_bytes)
            (roll->world == 0 || ranks == roll->world);
 }
 
-static bool
-lists(const struct cairn_message_report *report, struct cairn_generation_id generation)
-{
-    return cairn_generation_is(report->complete0, generation) ||
-           cairn_generation_is(report->complete1, generation) ||
-           cairn_generation_is(report->complete2, generation) ||
-           cairn_generation_is(report->complete3, generation);
-}
-
-/*
- * After all members have restarted, nobody remembers what was committed. But nobody has dropped it
- * either, so every member lists it as complete; and what every member lists may be committed.
- */
-static void
-learn_committed(const struct env *env, struct leader *leader)
-{
-    const struct cairn_message_report *own = report_of(env, leader, 0);
-    const struct cairn_generation_id candidates[] = {own->complete3, own->complete2, own->complete1,
-                                                     own->complete0};
-
-    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++) {
-        bool everywhere = cairn_generation_later(candidates[i], leader->decision.committed) &&
-                          !cairn_generation_later(leader->floor, candidates[i]);
-
-        for (uint32_t m = 0; everywhere && m < env->membership->record.roster->member_count; m++)
-            everywhere = lists(report_of(env, leader, m), candidates[i]);
-        if (everywhere)
-            leader->decision.committed = candidates[i];
-    }
-}
-
 static void
 assemble(struct env *env, struct leader *leader)
 {
-    struct roll roll = call_roll(&leader->reports, env->membership->record.roster);
+    struct roll roll = call_roll(leader->reports, env->membership->record.roster);
     uint64_t old = CAIRN_PLANTED(env, BUG_RUN_REUSED) ? leader->decision.run : 0;
     char text[CAIRN_REFUSAL_BYTES];
     bool may = may_run(&roll, text, sizeof text);
@@ -243,7 +203,7 @@ assemble(struct env *env, struct leader *leader)
                                roll.ranks + roll.late_ranks == roll.world);
     if (may)
         audit_begin(env, &leader->audit, old ? old : env->options->incarnation + ++leader->counter,
-                    leader->reports.list, env->membership->record.roster->member_count);
+                    leader->reports->list, env->membership->record.roster->member_count);
     else
         refuse(env, leader, text);
 }
@@ -253,7 +213,6 @@ leader_audited(struct env *env, struct leader *leader, const struct cairn_messag
 {
     switch (audit_answered(env, &leader->audit, message)) {
     case CAIRN_TILING_GOOD:
-        learn_committed(env, leader);
         issue(env, leader);
         break;
     case CAIRN_TILING_BAD:
@@ -269,8 +228,8 @@ static void
 take_trainers(struct env *env, struct leader *leader, const struct cairn_message_report *report)
 {
     const struct cairn_roster *roster = env->membership->record.roster;
-    bool changed = reports_take(&leader->reports, roster, report, env->now_ns);
-    struct roll roll = call_roll(&leader->reports, roster);
+    bool changed = reports_take(env, leader->reports, report);
+    struct roll roll = call_roll(leader->reports, roster);
 
     if (is_complete(&roll) && cairn_roster_member_of(roster, report->agent) == UINT32_MAX) {
         if (changed && report->ranks > 0)
@@ -280,7 +239,6 @@ take_trainers(struct env *env, struct leader *leader, const struct cairn_message
                          report->agent, roll.world);
         return;
     }
-    leader->due.begun = max_u64(leader->due.begun, report->begun);
     /* A restarted leader learns its earlier decisions from the members that heard them. */
     if (report->committed.epoch == env->membership->record.epoch &&
         cairn_generation_later(report->committed, leader->decision.committed)) {
@@ -304,18 +262,17 @@ take_trainers(struct env *env, struct leader *leader, const struct cairn_message
 
 /* ---- how a generation ends ---- */
 
-void
-leader_done(struct env *env, struct leader *leader, struct cairn_generation_id generation,
-            uint64_t begun)
+/* All members hold a generation. Also one of before this agent restarted: nobody remembers what was
+ * committed then, but nobody has dropped it. */
+static void
+commit(struct env *env, struct leader *leader, struct cairn_generation_id generation)
 {
     struct due *due = &leader->due;
 
-    if (generation.epoch != env->membership->record.epoch ||
-        cairn_generation_later(leader->floor, generation) ||
+    if (cairn_generation_later(leader->floor, generation) ||
         !cairn_generation_later(generation, leader->decision.committed))
         return;
     leader->decision.committed = generation;
-    due->begun = max_u64(due->begun, begun);
     due->aborts_in_row = 0;
     if (generation.step >= due->asked)
         due->asked = 0;
@@ -376,11 +333,17 @@ take_progress(struct env *env, struct leader *leader, const struct cairn_message
 void
 leader_report(struct env *env, struct leader *leader, const struct cairn_message_report *report)
 {
-    if (report->agent >= leader->reports.count)
+    uint64_t begun = max_u64(report->begun, report->begun_below);
+
+    if (report->agent >= leader->reports->count)
         return;
-    take_trainers(env, leader, report);
-    if (cairn_roster_member_of(env->membership->record.roster, report->agent) != UINT32_MAX)
+    if (cairn_roster_member_of(env->membership->record.roster, report->agent) != UINT32_MAX) {
+        leader->due.begun = max_u64(leader->due.begun, begun);
+        if (report->agent == env->options->self)
+            commit(env, leader, report->complete0);
         take_progress(env, leader, report);
+    }
+    take_trainers(env, leader, report);
 }
 
 /* ---- who blocks ---- */
@@ -390,8 +353,8 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_message
 static const struct cairn_message_report *
 waits(const struct leader *leader, uint32_t agent, uint64_t *since_ns)
 {
-    const struct cairn_message_report *report = &leader->reports.list[agent];
-    uint64_t heard_ns = leader->reports.heard_ns[agent];
+    const struct cairn_message_report *report = &leader->reports->list[agent];
+    uint64_t heard_ns = leader->reports->heard_ns[agent];
 
     *since_ns = heard_ns - min_u64(heard_ns, report->for_ms * 1000000);
     return heard_ns != 0 && report->cause && is_due(leader, report->stalled) ? report : NULL;
@@ -403,15 +366,30 @@ leader_tick(struct env *env, struct leader *leader)
     bool under_way = false;
     uint64_t since_ns;
 
-    for (uint32_t a = 0; a < leader->reports.count; a++)
+    for (uint32_t a = 0; a < leader->reports->count; a++)
         under_way |= waits(leader, a, &since_ns) != NULL;
     if (!under_way || env->now_ns - leader->due.since_ns < env->options->rebuild_timeout_ns)
         return;
-    abort_due(env, leader,
-              (struct cairn_generation_id){.epoch = env->membership->record.epoch,
-                                           .run = leader->decision.run,
-                                           .step = leader->decision.next},
-              env->options->self, CAIRN_ABORT_CANCELLED, 0);
+    abort_due(env, leader, due_generation(env, leader), env->options->self, CAIRN_ABORT_CANCELLED,
+              0);
+}
+
+/* Nobody reports that it waits, yet a member does not hold what this one does: it is silent. */
+static void
+name_silent(const struct env *env, const struct leader *leader, struct cairn_blocker *out)
+{
+    const struct part *part = parts_in_flight(env);
+    uint64_t for_ns = env->now_ns - leader->due.since_ns;
+    uint32_t agent;
+
+    if (leader->decision.next != 0 && part && part->state == CAIRN_PART_COMPLETE &&
+        for_ns >= env->options->dead_after_ns &&
+        reports_missing(env, leader->reports, part->generation, &agent) > 0)
+        *out = (struct cairn_blocker){.generation = part->generation,
+                                      .agent = agent,
+                                      .for_agent = UINT32_MAX,
+                                      .cause = CAIRN_WAIT_SILENT,
+                                      .for_ms = for_ns / 1000000};
 }
 
 void
@@ -421,26 +399,26 @@ leader_blocker(const struct env *env, const struct leader *leader, struct cairn_
     uint64_t first_ns = UINT64_MAX, since_ns;
 
     *out = (struct cairn_blocker){.agent = UINT32_MAX, .for_agent = UINT32_MAX};
-    for (uint32_t a = 0; a < leader->reports.count; a++) {
+    for (uint32_t a = 0; a < leader->reports->count; a++) {
         report = waits(leader, a, &since_ns);
         if (report && since_ns < first_ns) {
             first_ns = since_ns;
             at = report;
         }
     }
-    if (!at)
+    if (!at) {
+        name_silent(env, leader, out);
         return;
-    for (uint32_t i = 0; i < CHAIN_MAX && at->for_agent < leader->reports.count; i++) {
+    }
+    for (uint32_t i = 0; i < CHAIN_MAX && at->for_agent < leader->reports->count; i++) {
         report = waits(leader, at->for_agent, &since_ns);
         if (!report)
             break;
         at = report;
     }
-    out->generation = (struct cairn_generation_id){.epoch = env->membership->record.epoch,
-                                                   .run = leader->decision.run,
-                                                   .step = leader->decision.next};
-    out->agent = at->agent;
-    out->for_agent = at->for_agent;
-    out->cause = (enum cairn_wait)at->cause;
-    out->for_ms = (env->now_ns - first_ns) / 1000000;
+    *out = (struct cairn_blocker){.generation = due_generation(env, leader),
+                                  .agent = at->agent,
+                                  .for_agent = at->for_agent,
+                                  .cause = (enum cairn_wait)at->cause,
+                                  .for_ms = (env->now_ns - first_ns) / 1000000};
 }

@@ -38,10 +38,11 @@ struct due {
 };
 
 struct leader {
-    struct reports reports;
+    struct reports *reports; /* borrowed */
     struct audit audit;
-    struct cairn_decision decision;   /* serial 0: this agent does not lead */
-    struct cairn_generation_id floor; /* what is older was aborted: late DONE does not commit it */
+    struct cairn_decision decision; /* serial 0: this agent does not lead */
+    struct cairn_generation_id
+        floor; /* what is older was aborted: a late report does not commit it */
     char refusal[CAIRN_REFUSAL_BYTES];
     bool assembled;   /* the run's trainers are still the same */
     bool wants_join;  /* all ranks of the job are attached, and not exactly to the members */
@@ -50,18 +51,14 @@ struct leader {
     struct cairn_given_up given_up;
 };
 
-/* Begins to lead, in a job of `count` agents. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err leader_init(struct leader *leader, uint32_t count);
 /* Leads no more; numbers that were issued stay used (R1). */
 void leader_end(struct leader *leader);
-void leader_fini(struct leader *leader);
-/* Each changes the decision if need be: its serial grows. A repeated report changes nothing. */
+/* Each changes the decision if need be: its serial grows. A repeated report changes nothing. What
+ * the leader's own report lists as complete is so everywhere: it is committed, unless it is older
+ * than what is. */
 void leader_report(struct env *env, struct leader *leader,
                    const struct cairn_message_report *report);
 void leader_audited(struct env *env, struct leader *leader, const struct cairn_message *message);
-/* All members are done with a generation: it is committed, unless it is older than what is. */
-void leader_done(struct env *env, struct leader *leader, struct cairn_generation_id generation,
-                 uint64_t begun);
 /* Aborts a generation that has made no end for rebuild_timeout. */
 void leader_tick(struct env *env, struct leader *leader);
 /* Who blocks the decision's generation (R8); generation step 0: nobody that is known. */

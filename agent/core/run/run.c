@@ -68,6 +68,7 @@ run_enter(struct run *run, bool restart)
     run->refusal[0] = '\0';
     run->aborted = (struct cairn_generation_id){0};
     run->told = 0;
+    run->reported = (struct cairn_message_report){0};
     if (!restart)
         return; /* ranks that wait are answered by run_grant */
     run_ranks(run, &(struct cairn_event_ranks){0});
@@ -104,17 +105,6 @@ list_complete(struct cairn_message_report *report, struct cairn_generation_id ge
         }
 }
 
-struct part *
-run_stalled(const struct env *env)
-{
-    struct part *part = parts_in_flight(env);
-
-    return part && part->state != CAIRN_PART_COMPLETE &&
-                   env->now_ns - part->progress_ns >= env->options->dead_after_ns
-               ? part
-               : NULL;
-}
-
 void
 run_abort(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason)
 {
@@ -141,16 +131,30 @@ newest_gone(const struct run *run)
     return held && run->begun > 1 ? run->begun - 1 : run->begun; /* 0 says that none has begun */
 }
 
-struct cairn_message_report
-run_report(const struct env *env, const struct run *run)
+/* All of this member's part is there, and so are all parts below it, as far as is reported. */
+static bool
+is_complete(const struct env *env, const struct reports *reports, const struct part *part)
 {
-    struct part *stalled = run_stalled(env);
+    bool planted = env->membership->self_member == 0 && CAIRN_PLANTED(env, BUG_COUNT_ONE_LESS);
+    bool early = part->seals[part->position].whole && CAIRN_PLANTED(env, BUG_DONE_BEFORE_FINISH);
+    uint32_t first;
+
+    return (part->state == CAIRN_PART_COMPLETE || early) && !parts_abort(env, part->generation) &&
+           reports_missing(env, reports, part->generation, &first) <= (uint32_t)planted;
+}
+
+struct cairn_message_report
+run_report(const struct env *env, const struct run *run, const struct reports *reports)
+{
+    struct part *part = parts_in_flight(env);
     struct cairn_message_report report = {.agent = env->options->self,
                                           .ranks = run->trainers.ranks,
                                           .world = run->trainers.world,
                                           .launch = run->trainers.launch,
                                           .tiling_sum = run->trainers.tiling_sum,
                                           .begun = newest_gone(run),
+                                          .begun_below = reports_begun(env, reports),
+                                          .committed = env->membership->committed,
                                           .incarnation = env->options->incarnation,
                                           .registration = run->trainers.registration + 1,
                                           .aborted = run->aborted,
@@ -158,20 +162,20 @@ run_report(const struct env *env, const struct run *run)
                                           .asked = run->asked,
                                           .for_agent = UINT32_MAX};
 
-    if (stalled) {
-        report.stalled = stalled->generation;
-        report.cause = save_waits_for(env, stalled, run_everyone(run), &report.for_agent);
-        report.for_ms = (env->now_ns - stalled->progress_ns) / 1000000;
+    if (part && part->state != CAIRN_PART_COMPLETE &&
+        env->now_ns - part->progress_ns >= env->options->dead_after_ns) {
+        report.stalled = part->generation;
+        report.cause = save_waits_for(env, part, run_everyone(run), &report.for_agent);
+        report.for_ms = (env->now_ns - part->progress_ns) / 1000000;
     }
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        const struct part *part = &env->parts->list[i];
-
+        part = &env->parts->list[i];
         if (!is_captured(part) || part->member != env->membership->self_member ||
             part->generation.epoch != env->membership->record.epoch)
             continue;
         if (cairn_generation_later(part->generation, report.captured))
             report.captured = part->generation;
-        if (part->state == CAIRN_PART_COMPLETE && !parts_abort(env, part->generation))
+        if (is_complete(env, reports, part))
             list_complete(&report, part->generation);
     }
     return report;
@@ -254,6 +258,8 @@ run_begin(struct run *run, const struct cairn_event_step *begin)
     *rank = (struct cairn_begun_step){
         .step = begin->step, .before = rank->step, .waiting = true, .last = begin->last};
     run->begun = max_u64(run->begun, begin->step);
+    if (begin->last)
+        run->asked = max_u64(run->asked, begin->step);
 }
 
 struct outcome

@@ -13,6 +13,7 @@
 #include "agent/core/epoch/membership.h"
 #include "agent/core/part/part.h"
 #include "agent/core/part/save.h"
+#include "agent/core/run/reports.h"
 #include "snapshot/tiling.h"
 
 struct trainers {
@@ -37,8 +38,8 @@ struct run {
                                          * nothing more under it; step 0: none */
     enum cairn_abort reason;            /* for that */
     uint64_t told;                      /* ranks that were told the refusal, as a set */
-    uint64_t asked;      /* step that an operator or a last step here asked for; 0: none */
-    uint64_t waiting_ns; /* when a part without progress was reported last */
+    uint64_t asked; /* step that an operator or a last step here asked for; 0: none */
+    struct cairn_message_report reported; /* newest to the leader of this epoch */
     struct cairn_begun_step steps[CAIRN_RANKS_PER_NODE_MAX];
 };
 
@@ -52,9 +53,9 @@ bool run_audited(const struct env *env, struct run *run,
 void run_enter(struct run *run, bool restart);
 /* The set of all local ranks. */
 uint64_t run_everyone(const struct run *run);
-struct cairn_message_report run_report(const struct env *env, const struct run *run);
-/* The own part that has made no progress for dead_after; NULL: none. */
-struct part *run_stalled(const struct env *env);
+/* How this agent is, and those below it. Needs an epoch. */
+struct cairn_message_report run_report(const struct env *env, const struct run *run,
+                                       const struct reports *reports);
 /* This member gives a generation up. */
 void run_abort(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason);
 /* Takes a decision if it is newer than the last. */

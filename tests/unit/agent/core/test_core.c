@@ -80,12 +80,23 @@ check_done(uint32_t from, struct cairn_generation_id generation)
 }
 
 static void
+check_report(uint32_t from, const struct cairn_message_report *report)
+{
+    const struct cairn_generation_id complete[] = {report->complete0, report->complete1,
+                                                   report->complete2, report->complete3};
+
+    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++)
+        if (complete[i].step != 0)
+            check_done(from, complete[i]);
+}
+
+static void
 post(const struct cairn_message *message)
 {
     struct letter *letter = &job.queue[job.tail++ % QUEUE_MAX];
 
-    if (message->kind == CAIRN_MSG_DONE)
-        check_done(message->from, message->as.done.generation);
+    if (message->kind == CAIRN_MSG_REPORT)
+        check_report(message->from, &message->as.report);
     assert_true(job.tail - job.head < QUEUE_MAX);
     letter->to = message->to;
     letter->message = *message;

@@ -228,10 +228,10 @@ out_of_bounds(void **unused)
 {
     uint8_t bytes[BYTES_MAX + 8] = {0};
 
-    REFUSED(CAIRN_MSG_DONE, kind, (enum cairn_message_kind)0);
-    REFUSED(CAIRN_MSG_DONE, kind, (enum cairn_message_kind)(CAIRN_MESSAGE_KIND_LAST + 1));
-    REFUSED(CAIRN_MSG_DONE, from, CAIRN_NODES_MAX);
-    REFUSED(CAIRN_MSG_DONE, to, UINT32_MAX);
+    REFUSED(CAIRN_MSG_REPORT, kind, (enum cairn_message_kind)0);
+    REFUSED(CAIRN_MSG_REPORT, kind, (enum cairn_message_kind)(CAIRN_MESSAGE_KIND_LAST + 1));
+    REFUSED(CAIRN_MSG_REPORT, from, CAIRN_NODES_MAX);
+    REFUSED(CAIRN_MSG_REPORT, to, UINT32_MAX);
     REFUSED(CAIRN_MSG_REPORT, as.report.agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_AUDIT, as.audit.agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_AUDIT, as.audit.asks, CAIRN_TILING_PIECES + 1);
