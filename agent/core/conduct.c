@@ -59,15 +59,6 @@ conduct_above(const struct cairn_core *core)
                     self == UINT32_MAX || self == 0 ? 0 : tree_parent(self, member_count(core)));
 }
 
-static void
-drop_unfinished(struct cairn_core *core, struct cairn_generation_id generation)
-{
-    struct part *part = parts_find(&core->parts, generation, core->membership.self_member);
-
-    if (part && (part->state == CAIRN_PART_OPEN || part->state == CAIRN_PART_FINISHING))
-        part_drop(&core->env, part, true);
-}
-
 /* ---- to the leader ---- */
 
 bool
@@ -120,15 +111,6 @@ report(struct cairn_core *core, bool again)
     if (again || reports_differ(now, &before) ||
         !cairn_generation_is(now->complete0, before.complete0))
         conduct_to_leader(core, &message);
-}
-
-void
-conduct_outcome(struct cairn_core *core, struct outcome outcome)
-{
-    if (!outcome.abort)
-        return;
-    drop_unfinished(core, outcome.generation);
-    run_abort(&core->run, outcome.generation, outcome.abort);
 }
 
 /* ---- from the leader ---- */
@@ -195,17 +177,15 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
 void
 conduct_settle(struct cairn_core *core)
 {
-    struct outcome outcome;
-
+    if (CAIRN_PLANTED(&core->env, BUG_STORE_LATE))
+        report(core, false); /* parts_retain stores */
     do {
-        report(core, false);
         if (conduct_leads(core))
             conduct_decision(core, &core->leader.decision, core->leader.refusal);
         parts_retain(&core->env);
-        outcome = run_grant(&core->env, &core->run);
-        conduct_outcome(core, outcome);
-    } while (outcome.abort ||
-             (conduct_leads(core) && core->leader.decision.serial > core->run.decision.serial));
+        run_grant(&core->env, &core->run);
+        report(core, false);
+    } while (conduct_leads(core) && core->leader.decision.serial > core->run.decision.serial);
 }
 
 /* ---- epochs and sessions ---- */

@@ -18,8 +18,6 @@ bool conduct_leads(const struct cairn_core *core);
  * a member, to the leader itself. Not of the leader, nor without an epoch. */
 uint32_t conduct_above(const struct cairn_core *core);
 
-/* What became of the own part. */
-void conduct_outcome(struct cairn_core *core, struct outcome outcome);
 /* REPORT, or the answer to AUDIT, of this agent or from below: to the leader, here or above. */
 void conduct_to_leader(struct cairn_core *core, const struct cairn_message *message);
 /* Sends a message for an agent further down on along the tree; false: it is for this one. */

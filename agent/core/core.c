@@ -108,8 +108,7 @@ take_ranks(struct cairn_core *core, const struct cairn_event_ranks *ranks)
 
     /* Parts captured in full no longer need their trainers. */
     if (part && part->state == CAIRN_PART_OPEN && part->capture.seal_request == 0)
-        conduct_outcome(
-            core, (struct outcome){.generation = part->generation, .abort = CAIRN_ABORT_CANCELLED});
+        run_abort(&core->env, &core->run, part->generation, CAIRN_ABORT_CANCELLED);
     run_ranks(&core->run, ranks);
     conduct_watch(core);
 }
@@ -129,8 +128,8 @@ take_captured(struct cairn_core *core, const struct cairn_event_captured *captur
     struct part *part = own_part(core, captured->generation);
 
     if (part && part->state == CAIRN_PART_OPEN && captured->rank < core->run.trainers.ranks)
-        conduct_outcome(core,
-                        save_captured(&core->env, part, captured->rank, run_everyone(&core->run)));
+        run_abort(&core->env, &core->run, captured->generation,
+                  save_captured(&core->env, part, captured->rank, run_everyone(&core->run)));
 }
 
 /* ---- answers of the process ---- */
@@ -140,7 +139,7 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
 {
     const struct cairn_event_answer *answer = &event->as.answer;
     struct part *part = &core->parts.list[answer->part % CAIRN_PARTS_MAX];
-    struct outcome outcome = {.generation = answer->generation};
+    enum cairn_abort reason = 0;
     struct inventory_self self;
 
     if (event->type == CAIRN_EVENT_VERIFIED) {
@@ -151,11 +150,11 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
         if (event->type == CAIRN_EVENT_OPENED) /* else it is of what the slot held before */
             repair_opened(&core->env, &core->repair, part, answer);
     } else if (event->type == CAIRN_EVENT_SEALED) {
-        outcome = save_sealed(&core->env, part, answer);
+        reason = save_sealed(&core->env, part, answer);
     } else {
-        outcome = save_finished(&core->env, part, answer);
+        reason = save_finished(&core->env, part, answer);
     }
-    conduct_outcome(core, outcome);
+    run_abort(&core->env, &core->run, answer->generation, reason);
 }
 
 /* ---- operators and spills ---- */
@@ -284,7 +283,7 @@ dispatch(struct cairn_core *core, const struct cairn_event *event)
         take_captured(core, &event->as.captured);
         break;
     case CAIRN_EVENT_CANCEL:
-        conduct_outcome(core, run_cancel(&core->env, &core->run, &event->as.step));
+        run_cancel(&core->env, &core->run, &event->as.step);
         break;
     case CAIRN_EVENT_SEALED:
     case CAIRN_EVENT_FINISHED:

@@ -96,17 +96,18 @@ take_blocks(struct cairn_core *core, const struct cairn_event_message *event)
 {
     const struct cairn_message *message = event->message;
     bool seal = message->kind == CAIRN_MSG_SEAL;
-    struct outcome outcome;
+    enum cairn_abort reason;
     struct part *part;
 
     if (!conduct_leads(core)) /* it may have restarted since the sender heard this decision */
         conduct_decision(core, seal ? &message->as.seal.decision : &message->as.data.decision, "");
     part = run_part_for(&core->env, &core->run,
-                        seal ? message->as.seal.generation : message->as.data.generation, &outcome);
-    if (part)
-        outcome = seal ? save_seal(&core->env, part, message)
-                       : save_data(&core->env, part, message, event->payload_ok);
-    conduct_outcome(core, outcome);
+                        seal ? message->as.seal.generation : message->as.data.generation);
+    if (!part)
+        return;
+    reason = seal ? save_seal(&core->env, part, message)
+                  : save_data(&core->env, part, message, event->payload_ok);
+    run_abort(&core->env, &core->run, part->generation, reason);
 }
 
 static void
@@ -116,7 +117,8 @@ take_received(struct cairn_core *core, const struct cairn_message *message)
         parts_find(&core->parts, message->as.received.generation, core->membership.self_member);
 
     if (part && message->as.received.member == core->membership.self_member)
-        conduct_outcome(core, save_received(&core->env, part, message));
+        run_abort(&core->env, &core->run, part->generation,
+                  save_received(&core->env, part, message));
 }
 
 static void

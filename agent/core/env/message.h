@@ -53,8 +53,7 @@ struct cairn_decision {
     F(U64, registration)     /* counts RANKS events; 0: nothing is known of the agent */           \
     F(GENERATION, captured)  /* newest own part of the epoch that is captured in full */           \
     F(GENERATION, committed) /* newest of the epoch that the agent knows of */                     \
-    F(GENERATION,                                                                                  \
-      complete0) /* of the epoch, newest first: complete there and on all below (R2) */            \
+    F(GENERATION, complete0) /* of the epoch, newest first: there and on all below (R2) */         \
     F(GENERATION, complete1)                                                                       \
     F(GENERATION, complete2)                                                                       \
     F(GENERATION, complete3)                                                                       \

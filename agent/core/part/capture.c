@@ -50,24 +50,21 @@ save_blocks(struct env *env, struct part *part, const struct cairn_event_blocks 
     outflow_send(env, part, FLOW_DATA);
 }
 
-struct outcome
+enum cairn_abort
 save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyone)
 {
     struct capture *capture = &part->capture;
-    struct outcome outcome = {.generation = part->generation};
     struct cairn_action *action;
 
     if (part->state != CAIRN_PART_OPEN || capture->seal_request != 0)
-        return outcome;
+        return 0;
     if (rank < CAIRN_RANKS_PER_NODE_MAX)
         capture->done |= UINT64_C(1) << rank;
     part->progress_ns = env->now_ns;
     if (capture->done != everyone)
-        return outcome;
-    if (cairn_bitset_count(capture->captured, (uint32_t)capture->blocks) != capture->blocks) {
-        outcome.abort = CAIRN_ABORT_CANCELLED; /* the ranks are done, but blocks are missing */
-        return outcome;
-    }
+        return 0;
+    if (cairn_bitset_count(capture->captured, (uint32_t)capture->blocks) != capture->blocks)
+        return CAIRN_ABORT_CANCELLED; /* the ranks are done, but blocks are missing */
     action = env_act(env, CAIRN_ACTION_SEAL);
     capture->seal_request = env_request(env);
     action->as.part = (struct cairn_action_part){
@@ -77,27 +74,25 @@ save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyo
         .member = part->member,
         .blocks = capture->blocks,
         .crcs = env_keep(env, action, capture->crcs, 8 * capture->blocks)};
-    return outcome;
+    return 0;
 }
 
-struct outcome
+enum cairn_abort
 save_sealed(struct env *env, struct part *part, const struct cairn_event_answer *answer)
 {
     struct cairn_shard_seal *seal = &part->seals[part->position];
-    struct outcome outcome = {.generation = part->generation};
     cairn_err err = answer->err;
 
     if (part->state != CAIRN_PART_OPEN || part->capture.seal_request == 0 ||
         answer->request != part->capture.seal_request || seal->whole)
-        return outcome;
+        return 0;
     if (!err)
         err = cairn_shard_seal_pack(part->generation, part->member, part->capture.blocks,
                                     part->capture.crcs, answer->bytes, answer->bytes_len, seal);
     if (err) {
         CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be sealed: %s", part->generation.step,
                      cairn_err_text(err));
-        outcome.abort = CAIRN_ABORT_MEMORY;
-        return outcome;
+        return CAIRN_ABORT_MEMORY;
     }
     part->progress_ns = env->now_ns;
     outflow_send(env, part, FLOW_SEAL);

@@ -47,37 +47,33 @@ everything(const struct env *env, struct part *part, uint32_t *position, enum ca
     return *position == UINT32_MAX ? FOLDED_ALL : FOLDED_NOT_YET;
 }
 
-struct outcome
+enum cairn_abort
 save_try_finish(struct env *env, struct part *part)
 {
-    struct outcome outcome = {.generation = part->generation};
     enum cairn_wait wait;
     enum folded folded;
     uint32_t position;
 
     if (part->state != CAIRN_PART_OPEN)
-        return outcome;
+        return 0;
     outflow_send(env, part, FLOW_ROW);
     if (!part->seals[part->position].whole)
-        return outcome;
+        return 0;
     folded = everything(env, part, &position, &wait);
-    if (folded == FOLDED_WRONG)
-        outcome.abort = CAIRN_ABORT_DAMAGED;
     if (folded != FOLDED_ALL)
-        return outcome;
+        return folded == FOLDED_WRONG ? CAIRN_ABORT_DAMAGED : 0;
     part->state = CAIRN_PART_FINISHING;
     part->request = part_ask(env, part, CAIRN_ACTION_FINISH)->request;
-    return outcome;
+    return 0;
 }
 
-struct outcome
+enum cairn_abort
 save_finished(struct env *env, struct part *part, const struct cairn_event_answer *answer)
 {
-    struct outcome outcome = {.generation = part->generation};
     cairn_err err = answer->err;
 
     if (part->state != CAIRN_PART_FINISHING || answer->request != part->request)
-        return outcome;
+        return 0;
     if (!err)
         err = part_keep_parity_crcs(part, answer->crcs, answer->count);
     if (!err && CAIRN_PLANTED(env, BUG_STORE_LATE)) {
@@ -88,12 +84,11 @@ save_finished(struct env *env, struct part *part, const struct cairn_event_answe
         err = part_complete(env, part);
     }
     part->progress_ns = env->now_ns;
-    if (err) {
-        CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be finished: %s", part->generation.step,
-                     cairn_err_text(err));
-        outcome.abort = err == CAIRN_NOMEM ? CAIRN_ABORT_MEMORY : CAIRN_ABORT_DAMAGED;
-    }
-    return outcome;
+    if (!err)
+        return 0;
+    CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be finished: %s", part->generation.step,
+                 cairn_err_text(err));
+    return err == CAIRN_NOMEM ? CAIRN_ABORT_MEMORY : CAIRN_ABORT_DAMAGED;
 }
 
 /* ---- what arrives ---- */
@@ -144,11 +139,10 @@ take_blocks(struct env *env, struct part *part, const struct cairn_message *mess
                                         .count = data->count};
 }
 
-struct outcome
+enum cairn_abort
 save_data(struct env *env, struct part *part, const struct cairn_message *message, bool payload_ok)
 {
     const struct cairn_message_data *data = &message->as.data;
-    struct outcome outcome = {.generation = part->generation};
     uint32_t position, skip;
     enum flow_kind kind = flow_of_row(data->row);
     uint64_t *taken;
@@ -156,24 +150,22 @@ save_data(struct env *env, struct part *part, const struct cairn_message *messag
 
     if (part->state == CAIRN_PART_FREE || part->state == CAIRN_PART_REBUILDING ||
         !data_belongs(env, part, message))
-        return outcome;
+        return 0;
     position = part->roster->members[data->member].position;
     taken = &part->folding.taken[kind][position];
     if (part->state != CAIRN_PART_OPEN ||
         (data->line + data->count <= *taken && !CAIRN_PLANTED(env, BUG_FOLD_TWICE))) {
         encode_answer(env, part, position, data->row, false);
-        return outcome;
+        return 0;
     }
     gap = data->line > *taken;
     if (gap || (!payload_ok && !CAIRN_PLANTED(env, BUG_FOLD_DAMAGED))) {
         if (flow_asks(&part->folding.asked[kind], position, gap))
             encode_answer(env, part, position, data->row, true);
-        if (!gap && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
-            outcome.abort = CAIRN_ABORT_DAMAGED;
-        return outcome;
+        return !gap && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX ? CAIRN_ABORT_DAMAGED : 0;
     }
     if (data->row == 0 && data->line + data->count > encode_until(env, part, position))
-        return outcome; /* the ring has no room for what nobody asked for */
+        return 0; /* the ring has no room for what nobody asked for */
     part->folding.asked[kind] &= ~(UINT64_C(1) << position);
     part->folding.corrupt_in_row = 0;
     skip = CAIRN_PLANTED(env, BUG_FOLD_TWICE) ? 0 : (uint32_t)(*taken - data->line);
@@ -216,39 +208,34 @@ save_take_seal(struct env *env, struct part *part, const struct cairn_message *m
     return taken;
 }
 
-struct outcome
+enum cairn_abort
 save_seal(struct env *env, struct part *part, const struct cairn_message *message)
 {
     const struct cairn_message_seal *piece = &message->as.seal;
-    struct outcome outcome = {.generation = part->generation};
     bool damaged;
 
     if (part->state == CAIRN_PART_FREE || part->state == CAIRN_PART_REBUILDING ||
         piece->for_member != part->member || !comes_from(part, piece->member, message->from))
-        return outcome;
+        return 0;
     if (save_take_seal(env, part, message, &damaged)) {
         part->progress_ns = env->now_ns;
         return save_try_finish(env, part);
     }
-    if (damaged && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
-        outcome.abort = CAIRN_ABORT_DAMAGED;
-    return outcome;
+    return damaged && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX ? CAIRN_ABORT_DAMAGED : 0;
 }
 
-struct outcome
+enum cairn_abort
 save_received(struct env *env, struct part *part, const struct cairn_message *message)
 {
     const struct cairn_message_received *received = &message->as.received;
-    struct outcome outcome = {.generation = part->generation};
 
     if (part->state != CAIRN_PART_OPEN || received->member != part->member ||
         !comes_from(part, received->for_member, message->from))
-        return outcome;
+        return 0;
     part->progress_ns = env->now_ns;
     if (outflow_received(env, part, part->roster->members[received->for_member].position, received))
         return save_try_finish(env, part);
-    outcome.abort = CAIRN_ABORT_FORGOTTEN;
-    return outcome;
+    return CAIRN_ABORT_FORGOTTEN;
 }
 
 enum cairn_wait

@@ -23,11 +23,8 @@ enum {
     CORRUPT_DATA_MAX = 8 /* damaged messages in a row before the generation is aborted */
 };
 
-/* What became of the own part of a generation in a step. */
-struct outcome {
-    struct cairn_generation_id generation;
-    enum cairn_abort abort; /* it cannot be completed; 0: it can. The caller drops it. */
-};
+/* Those that return a reason have found that the part cannot be completed, and the caller drops it;
+ * 0: it can. */
 
 /* ---- capture.c: the local trainers ---- */
 /* Prepares a part opened for capture. CAIRN_NOMEM. */
@@ -39,10 +36,11 @@ bool save_parity_fits(const struct cairn_core_options *options,
 void save_blocks(struct env *env, struct part *part, const struct cairn_event_blocks *blocks);
 /* A rank is done (UINT32_MAX: there are none); everyone: the set of all local ranks. Asks for the
  * seal after the last. */
-struct outcome save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyone);
+enum cairn_abort save_captured(struct env *env, struct part *part, uint32_t rank,
+                               uint64_t everyone);
 /* Takes SEALED, and sends the seal. */
-struct outcome save_sealed(struct env *env, struct part *part,
-                           const struct cairn_event_answer *answer);
+enum cairn_abort save_sealed(struct env *env, struct part *part,
+                             const struct cairn_event_answer *answer);
 /* ---- outflow.c: what goes out ---- */
 /* A session with a member of the group begins, and it is level: goes back to what it has
  * acknowledged, and sends. */
@@ -50,22 +48,22 @@ void save_peer_up(struct env *env, struct part *part, uint32_t agent);
 
 /* ---- fold.c: the group's parity comes in ---- */
 /* Takes DATA, and answers RECEIVED. */
-struct outcome save_data(struct env *env, struct part *part, const struct cairn_message *message,
-                         bool payload_ok);
+enum cairn_abort save_data(struct env *env, struct part *part, const struct cairn_message *message,
+                           bool payload_ok);
 /* Takes SEAL, and answers RECEIVED. */
-struct outcome save_seal(struct env *env, struct part *part, const struct cairn_message *message);
+enum cairn_abort save_seal(struct env *env, struct part *part, const struct cairn_message *message);
 /* Takes a piece of the seal of a member of the part's group, and answers RECEIVED; false if it was
  * damaged or did not follow what is here. */
 bool save_take_seal(struct env *env, struct part *part, const struct cairn_message *message,
                     bool *damaged);
 /* Takes RECEIVED of the own part or of a row that it encodes, and sends more. */
-struct outcome save_received(struct env *env, struct part *part,
-                             const struct cairn_message *message);
+enum cairn_abort save_received(struct env *env, struct part *part,
+                               const struct cairn_message *message);
 /* Asks for the parity's checksums once everything is folded and equals the seals. */
-struct outcome save_try_finish(struct env *env, struct part *part);
+enum cairn_abort save_try_finish(struct env *env, struct part *part);
 /* Takes FINISHED: stores the record. */
-struct outcome save_finished(struct env *env, struct part *part,
-                             const struct cairn_event_answer *answer);
+enum cairn_abort save_finished(struct env *env, struct part *part,
+                               const struct cairn_event_answer *answer);
 /* What the part waits for, 0 for nothing; for_agent UINT32_MAX: this agent. */
 enum cairn_wait save_waits_for(const struct env *env, struct part *part, uint64_t everyone,
                                uint32_t *for_agent);

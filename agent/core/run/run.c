@@ -106,8 +106,15 @@ list_complete(struct cairn_message_report *report, struct cairn_generation_id ge
 }
 
 void
-run_abort(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason)
+run_abort(struct env *env, struct run *run, struct cairn_generation_id generation,
+          enum cairn_abort reason)
 {
+    struct part *part = parts_find(env->parts, generation, env->membership->self_member);
+
+    if (!reason)
+        return;
+    if (part && (part->state == CAIRN_PART_OPEN || part->state == CAIRN_PART_FINISHING))
+        part_drop(env, part, true);
     if (generation.run != run->decision.run)
         return; /* the leader asks for it no more */
     run->aborted = generation;
@@ -262,20 +269,19 @@ run_begin(struct run *run, const struct cairn_event_step *begin)
         run->asked = max_u64(run->asked, begin->step);
 }
 
-struct outcome
-run_cancel(const struct env *env, struct run *run, const struct cairn_event_step *cancel)
+void
+run_cancel(struct env *env, struct run *run, const struct cairn_event_step *cancel)
 {
     struct part *part = parts_in_flight(env);
     uint64_t bit = UINT64_C(1) << (cancel->rank % 64);
 
     if (cancel->rank >= run->trainers.ranks)
-        return (struct outcome){0};
+        return;
     if (run->steps[cancel->rank].step == cancel->step)
         run->steps[cancel->rank].waiting = false;
-    if (!part || part->state != CAIRN_PART_OPEN || part->generation.step != cancel->step ||
-        (part->capture.done & bit) || part->capture.seal_request)
-        return (struct outcome){0};
-    return (struct outcome){.generation = part->generation, .abort = CAIRN_ABORT_CANCELLED};
+    if (part && part->state == CAIRN_PART_OPEN && part->generation.step == cancel->step &&
+        !(part->capture.done & bit) && !part->capture.seal_request)
+        run_abort(env, run, part->generation, CAIRN_ABORT_CANCELLED);
 }
 
 /* ---- which step ---- */
@@ -310,8 +316,7 @@ first_waiting(const struct run *run)
 
 /* Opens the own part of a generation that the decision asks for. */
 static struct part *
-open_part(struct env *env, struct run *run, struct cairn_generation_id generation,
-          struct outcome *outcome)
+open_part(struct env *env, struct run *run, struct cairn_generation_id generation)
 {
     struct cairn_roster *roster = env->membership->record.roster;
     uint32_t member = env->membership->self_member;
@@ -332,8 +337,7 @@ open_part(struct env *env, struct run *run, struct cairn_generation_id generatio
         part = NULL;
         reason = CAIRN_ABORT_MEMORY;
     }
-    if (reason)
-        *outcome = (struct outcome){.generation = generation, .abort = reason};
+    run_abort(env, run, generation, reason);
     return part;
 }
 
@@ -354,7 +358,7 @@ may_open(const struct env *env, const struct run *run)
 
 /* Grants the ranks that wait with the part's step; a rank beyond it that has not copied it is past
  * it. */
-static struct outcome
+static void
 grant_part(struct env *env, struct run *run, struct part *part)
 {
     for (uint32_t r = 0; r < run->trainers.ranks; r++) {
@@ -364,12 +368,14 @@ grant_part(struct env *env, struct run *run, struct part *part)
         if (part->state != CAIRN_PART_OPEN || (part->capture.done & bit) ||
             rank->step < run->decision.next)
             continue;
-        if (rank->step != part->generation.step)
-            return (struct outcome){.generation = part->generation,
-                                    .abort = rank->before < run->decision.next && rank->waiting &&
-                                                     rank->step < part->generation.step
-                                                 ? CAIRN_ABORT_MISMATCH
-                                                 : CAIRN_ABORT_PASSED};
+        if (rank->step != part->generation.step) {
+            run_abort(env, run, part->generation,
+                      rank->before < run->decision.next && rank->waiting &&
+                              rank->step < part->generation.step
+                          ? CAIRN_ABORT_MISMATCH
+                          : CAIRN_ABORT_PASSED);
+            return;
+        }
         if (rank->waiting)
             env_act(env, CAIRN_ACTION_GRANT)->as.trainer =
                 (struct cairn_action_trainer){.rank = r,
@@ -378,14 +384,12 @@ grant_part(struct env *env, struct run *run, struct part *part)
                                               .generation = part->generation};
         rank->waiting = false;
     }
-    return (struct outcome){0};
 }
 
-struct outcome
+void
 run_grant(struct env *env, struct run *run)
 {
     struct part *part = parts_in_flight(env);
-    struct outcome outcome = {0};
     uint64_t step;
 
     for (uint32_t r = 0; r < run->trainers.ranks; r++) {
@@ -399,28 +403,25 @@ run_grant(struct env *env, struct run *run)
     if (!part && may_open(env, run)) {
         step = first_waiting(run);
         if (step != 0)
-            part = open_part(env, run, name_of(env, run, step), &outcome);
+            part = open_part(env, run, name_of(env, run, step));
         else if (passed(run, 0))
-            outcome = (struct outcome){.generation = name_of(env, run, run->decision.next),
-                                       .abort = CAIRN_ABORT_PASSED};
+            run_abort(env, run, name_of(env, run, run->decision.next), CAIRN_ABORT_PASSED);
     }
-    return part ? grant_part(env, run, part) : outcome;
+    if (part)
+        grant_part(env, run, part);
 }
 
 struct part *
-run_part_for(struct env *env, struct run *run, struct cairn_generation_id generation,
-             struct outcome *outcome)
+run_part_for(struct env *env, struct run *run, struct cairn_generation_id generation)
 {
     struct part *part = parts_find(env->parts, generation, env->membership->self_member);
 
-    *outcome = (struct outcome){0};
     if (part || generation.epoch != env->membership->record.epoch ||
         generation.run != run->decision.run || generation.step < run->decision.next ||
         !may_open(env, run))
         return part;
-    if (parts_in_flight(env)) { /* of another step */
-        *outcome = (struct outcome){.generation = generation, .abort = CAIRN_ABORT_MISMATCH};
-        return NULL;
-    }
-    return open_part(env, run, generation, outcome);
+    if (!parts_in_flight(env))
+        return open_part(env, run, generation);
+    run_abort(env, run, generation, CAIRN_ABORT_MISMATCH); /* that one is of another step */
+    return NULL;
 }

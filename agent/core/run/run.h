@@ -56,21 +56,20 @@ uint64_t run_everyone(const struct run *run);
 /* How this agent is, and those below it. Needs an epoch. */
 struct cairn_message_report run_report(const struct env *env, const struct run *run,
                                        const struct reports *reports);
-/* This member gives a generation up. */
-void run_abort(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason);
+/* This member gives a generation up, and drops its part; reason 0: it does not. */
+void run_abort(struct env *env, struct run *run, struct cairn_generation_id generation,
+               enum cairn_abort reason);
 /* Takes a decision if it is newer than the last. */
 bool run_decide(struct run *run, const struct cairn_decision *decision, const char *refusal);
 /* Takes BEGIN: the rank waits for run_grant. */
 void run_begin(struct run *run, const struct cairn_event_step *begin);
-/* Takes CANCEL. Returns an abort if the rank had not copied its part. */
-struct outcome run_cancel(const struct env *env, struct run *run,
-                          const struct cairn_event_step *cancel);
+/* Takes CANCEL: an abort if the rank had not copied its part. */
+void run_cancel(struct env *env, struct run *run, const struct cairn_event_step *cancel);
 /* Answers ranks that wait, as far as the decision and the slots allow: skips, opens the part,
- * grants. */
-struct outcome run_grant(struct env *env, struct run *run);
+ * grants, or aborts. */
+void run_grant(struct env *env, struct run *run);
 /* The part for a generation that a member of the group has begun: opened if need be; NULL: dropped
- * at the door, or *outcome says why it aborts. */
-struct part *run_part_for(struct env *env, struct run *run, struct cairn_generation_id generation,
-                          struct outcome *outcome);
+ * at the door, or aborted. */
+struct part *run_part_for(struct env *env, struct run *run, struct cairn_generation_id generation);
 
 #endif

@@ -205,15 +205,14 @@ answer_finish(struct group *group, struct agent *agent, const struct cairn_actio
     struct cairn_event_answer answer = {
         .part = asked->part, .request = asked->request, .generation = asked->generation};
     uint64_t crcs[SLOTS_MAX * BLOCKS_MAX + 1];
-    struct outcome outcome;
+    bool was_complete = part->state == CAIRN_PART_COMPLETE;
 
     for (uint32_t slot = 0; slot < part->geometry.m; slot++)
         for (uint64_t i = 0; i < part_slot_blocks(part, slot); i++)
             crcs[answer.count++] = crc_of(agent->memory[asked->part].parity[slot][i]);
     answer.crcs = crcs;
-    outcome = save_finished(&agent->env, part, &answer);
-    agent->completions += outcome.complete;
-    agent->aborts += outcome.abort != 0;
+    agent->aborts += save_finished(&agent->env, part, &answer) != 0;
+    agent->completions += !was_complete && part->state == CAIRN_PART_COMPLETE;
     carry_out(group, agent, NULL);
 }
 
@@ -227,9 +226,8 @@ answer_seal(struct group *group, struct agent *agent, const struct cairn_action_
                                         .generation = asked->generation,
                                         .bytes = asked->blocks ? manifest : NULL,
                                         .bytes_len = asked->blocks ? sizeof manifest : 0};
-    struct outcome outcome = save_sealed(&agent->env, part, &answer);
 
-    agent->aborts += outcome.abort != 0;
+    agent->aborts += save_sealed(&agent->env, part, &answer) != 0;
     carry_out(group, agent, NULL);
 }
 
@@ -368,20 +366,19 @@ static inline void
 take_save(struct group *group, struct agent *agent, const struct cairn_message *message, bool ok)
 {
     struct part *part = own_part(group, agent->options.self);
-    struct outcome outcome = {0};
+    enum cairn_abort reason;
 
     if (!part)
         return;
     if (message->kind == CAIRN_MSG_DATA)
-        outcome = save_data(&agent->env, part, message, ok);
+        reason = save_data(&agent->env, part, message, ok);
     else if (message->kind == CAIRN_MSG_SEAL)
-        outcome = save_seal(&agent->env, part, message);
+        reason = save_seal(&agent->env, part, message);
     else
-        outcome = save_received(&agent->env, part, message);
-    agent->completions += outcome.complete;
-    if (outcome.abort) {
+        reason = save_received(&agent->env, part, message);
+    if (reason) {
         agent->aborts++;
-        agent->abort = outcome.abort;
+        agent->abort = reason;
     }
 }
 
@@ -533,16 +530,16 @@ capture(struct group *group, uint32_t member, uint64_t first, uint64_t count)
 }
 
 /* A member without blocks has no ranks. */
-static inline struct outcome
+static inline enum cairn_abort
 captured(struct group *group, uint32_t member)
 {
     struct agent *agent = &group->agents[member];
     bool has_ranks = group->blocks[member] > 0;
-    struct outcome outcome = save_captured(&agent->env, own_part(group, member),
-                                           has_ranks ? 0 : UINT32_MAX, has_ranks ? 1 : 0);
+    enum cairn_abort reason = save_captured(&agent->env, own_part(group, member),
+                                            has_ranks ? 0 : UINT32_MAX, has_ranks ? 1 : 0);
 
     carry_out(group, agent, NULL);
-    return outcome;
+    return reason;
 }
 
 /* Saves the generation on all members of the roster. */
@@ -553,7 +550,7 @@ save_all(struct group *group)
         (void)open_part(group, m);
     for (uint32_t m = 0; m < group->roster->member_count; m++) {
         capture(group, m, 0, group->blocks[m]);
-        assert_int_equal(captured(group, m).abort, 0);
+        assert_int_equal(captured(group, m), 0);
     }
     run(group, SIZE_MAX);
 }
