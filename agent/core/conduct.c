@@ -190,18 +190,20 @@ conduct_settle(struct cairn_core *core)
 
 /* ---- epochs and sessions ---- */
 
-/* A head asks for its block's reports again, to pass them on: members answer POSITION as at the
- * start of a session. */
+/* The own report, and what a head has passed on. */
 static void
 say_again_above(struct cairn_core *core)
 {
+    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_REPORT);
     uint32_t self = core->membership.self_member, n = member_count(core);
 
-    reports_forget(&core->reports);
     report(core, true);
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
-         child = tree_next_child(self, n, child))
-        membership_send_position(&core->env, agent_of(core, child));
+         child = tree_next_child(self, n, child)) {
+        message.as.report = core->reports.list[agent_of(core, child)];
+        if (core->reports.heard_ns[agent_of(core, child)] != 0)
+            env_send(&core->env, conduct_above(core), &message);
+    }
 }
 
 void
@@ -221,32 +223,23 @@ conduct_greet(struct cairn_core *core, uint32_t agent)
     }
     if (self != 0 && tree_parent(self, n) == member)
         say_again_above(core);
-    if ((member == UINT32_MAX ? self == 0 : member != 0 && tree_parent(member, n) == self) &&
+    if ((member == UINT32_MAX ? self == 0 : tree_parent(member, n) == self) &&
         core->run.decision.serial != 0)
         send_decision(core, agent);
     if (part && member != UINT32_MAX)
         save_peer_up(&core->env, part, agent);
 }
 
-static void
-connect_epoch(struct cairn_core *core)
+bool
+conduct_is_neighbour(const struct cairn_core *core, uint32_t member)
 {
     const struct cairn_roster *roster = core->membership.record.roster;
     uint32_t self = core->membership.self_member, n = roster->member_count;
-    const struct cairn_roster_group *group;
 
-    if (self == UINT32_MAX) {
-        env_connect(&core->env, agent_of(core, 0));
-        return;
-    }
-    group = cairn_roster_group_of(roster, self);
-    for (uint32_t p = 0; p < group->count; p++)
-        env_connect(&core->env, agent_of(core, group->members[p]));
-    if (self != 0)
-        env_connect(&core->env, conduct_above(core));
-    for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
-         child = tree_next_child(self, n, child))
-        env_connect(&core->env, agent_of(core, child));
+    if (self == UINT32_MAX || member == UINT32_MAX)
+        return self == 0 || member == 0;
+    return roster->members[self].group == roster->members[member].group ||
+           tree_parent(self, n) == member || tree_parent(member, n) == self;
 }
 
 void
@@ -266,7 +259,9 @@ conduct_enter(struct cairn_core *core, bool restart)
     core->env.actions->failed |= err != CAIRN_OK;
     if (err)
         return;
-    connect_epoch(core);
+    for (uint32_t m = 0; m < member_count(core); m++)
+        if (conduct_is_neighbour(core, m))
+            env_connect(&core->env, agent_of(core, m));
     for (uint32_t a = 0; a < core->options.agent_count; a++) {
         if (!cairn_bitset_has(core->peers.up, a))
             continue;

@@ -31,6 +31,9 @@ void conduct_decision(struct cairn_core *core, const struct cairn_decision *deci
  * go, and answers ranks that wait. After every event, so that the code that changes something need
  * not report it, nor drop the part that it kept. */
 void conduct_settle(struct cairn_core *core);
+/* True if decisions, reports or parts of a save go between this agent and that member; UINT32_MAX:
+ * an agent that is none. Needs an epoch. */
+bool conduct_is_neighbour(const struct cairn_core *core, uint32_t member);
 /* An agent has entered the same epoch: sends it what it may have missed. */
 void conduct_greet(struct cairn_core *core, uint32_t agent);
 /* Enters the active epoch: new tree, new sessions. */

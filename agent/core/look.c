@@ -1,6 +1,5 @@
 /* agent/core/look.c - what the process, the services and tests may read; see core.h. */
 #include "agent/core/conduct.h"
-#include "agent/core/epoch/tree.h"
 
 void
 cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out)
@@ -64,29 +63,15 @@ cairn_core_look_part(const struct cairn_core *core, uint32_t index, struct cairn
     return true;
 }
 
-/* True if decisions, reports or parts of a save go between this agent and that one. */
-static bool
-are_neighbours(const struct cairn_core *core, uint32_t agent)
-{
-    const struct cairn_roster *roster = core->membership.record.roster;
-    uint32_t self = core->membership.self_member, member;
-
-    if (core->membership.record.epoch == 0)
-        return false;
-    member = cairn_roster_member_of(roster, agent);
-    if (self == UINT32_MAX || member == UINT32_MAX)
-        return self == 0 || member == 0;
-    return roster->members[self].group == roster->members[member].group ||
-           tree_parent(self, roster->member_count) == member ||
-           tree_parent(member, roster->member_count) == self;
-}
-
 bool
 cairn_core_needs_session(const struct cairn_core *core, uint32_t agent)
 {
+    const struct record *record = &core->membership.record;
+
     return !restore_is_idle(&core->restore) || core->repair.active || core->parts.pinned ||
            peers_beat_between(&core->env, agent) ||
-           (are_neighbours(core, agent) && !CAIRN_PLANTED(&core->env, BUG_LEADER_LEFT));
+           (record->epoch != 0 && !CAIRN_PLANTED(&core->env, BUG_LEADER_LEFT) &&
+            conduct_is_neighbour(core, cairn_roster_member_of(record->roster, agent)));
 }
 
 bool

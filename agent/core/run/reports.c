@@ -27,13 +27,6 @@ reports_fini(struct reports *reports)
     memset(reports, 0, sizeof *reports);
 }
 
-void
-reports_forget(struct reports *reports)
-{
-    memset(reports->list, 0, reports->count * sizeof *reports->list);
-    memset(reports->heard_ns, 0, reports->count * sizeof *reports->heard_ns);
-}
-
 bool
 reports_take(const struct env *env, struct reports *reports,
              const struct cairn_message_report *report)

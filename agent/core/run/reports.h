@@ -19,8 +19,6 @@ struct reports {
 
 CAIRN_MUST_CHECK cairn_err reports_init(struct reports *reports, uint32_t count);
 void reports_fini(struct reports *reports);
-/* A session with the leader begins: a head passes on all that is reported to it again. */
-void reports_forget(struct reports *reports);
 /*
  * Takes one; registration 0 says that the agent's session has ended. Returns true if the agent or
  * its trainers have begun again since the last report; of a member also if that came in an earlier
