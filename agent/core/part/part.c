@@ -53,10 +53,9 @@ parts_in_flight(const struct env *env)
 void
 part_fini(struct part *part)
 {
-    for (uint32_t p = 0; p < CAIRN_SHARDS_MAX; p++) {
+    for (uint32_t p = 0; p < CAIRN_SHARDS_MAX; p++)
         cairn_shard_seal_fini(&part->seals[p]);
-        free(part->parity_crcs[p]);
-    }
+    free(part->parity_crcs[0]);
     free(part->capture.captured);
     free(part->capture.crcs);
     free(part->mending.missing);
@@ -185,32 +184,30 @@ part_span(const struct part *part, uint32_t stripe, uint64_t line, uint32_t coun
     return true;
 }
 
+static uint64_t
+parity_blocks(const struct part *part)
+{
+    return cairn_stripes_area_blocks(&part->stripes, part->position, CAIRN_AREA_PARITY);
+}
+
 cairn_err
 part_make_parity_crcs(struct part *part)
 {
-    for (uint32_t slot = 0; slot < part->geometry.m; slot++) {
-        free(part->parity_crcs[slot]);
-        part->parity_crcs[slot] = calloc(part_slot_blocks(part, slot) + 1, sizeof(uint64_t));
-        if (!part->parity_crcs[slot])
-            return CAIRN_NOMEM;
-    }
-    return CAIRN_OK;
+    uint64_t *crcs = calloc(parity_blocks(part) + 1, sizeof *crcs);
+
+    free(part->parity_crcs[0]);
+    part->parity_crcs[0] = crcs;
+    for (uint32_t slot = 1; crcs && slot < part->geometry.m; slot++)
+        part->parity_crcs[slot] = crcs += part_slot_blocks(part, slot - 1);
+    return part->parity_crcs[0] ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 cairn_err
 part_keep_parity_crcs(struct part *part, const uint64_t *crcs, uint64_t count)
 {
-    cairn_err err = part_make_parity_crcs(part);
-    uint64_t at = 0;
+    cairn_err err = count == parity_blocks(part) ? part_make_parity_crcs(part) : CAIRN_INTERNAL;
 
-    for (uint32_t slot = 0; !err && slot < part->geometry.m; slot++) {
-        uint64_t blocks = part_slot_blocks(part, slot);
-
-        if (blocks > count - at)
-            return CAIRN_INTERNAL;
-        if (blocks)
-            memcpy(part->parity_crcs[slot], crcs + at, 8 * blocks);
-        at += blocks;
-    }
-    return !err && at != count ? CAIRN_INTERNAL : err;
+    if (!err && count > 0)
+        memcpy(part->parity_crcs[0], crcs, 8 * count);
+    return err;
 }

@@ -122,7 +122,7 @@ struct part {
     uint64_t request;     /* of the newest FINISH or OPEN */
     uint64_t progress_ns; /* when something arrived or was captured last */
     struct cairn_shard_seal seals[CAIRN_SHARDS_MAX]; /* by position; own included */
-    uint64_t *parity_crcs[CAIRN_SHARDS_MAX];         /* by slot; [parity blocks] */
+    uint64_t *parity_crcs[CAIRN_SHARDS_MAX]; /* by slot; [parity blocks]; the first owns all */
     struct flow flows[FLOW_KINDS][CAIRN_SHARDS_MAX]; /* by position of the receiver */
     struct capture capture;
     struct folding folding;

@@ -60,15 +60,15 @@ code_record(struct cairn_codec *codec, void *value)
     for (uint32_t p = 0; p < part->geometry.n; p++)
         code_seal(codec, part, p);
     cairn_codec_check(codec, !codec->reads || codec->err || part_lengths(part));
+    if (codec->reads && !codec->err)
+        codec->err = part_make_parity_crcs(part);
     for (uint32_t slot = 0; !codec->err && slot < part->geometry.m; slot++) {
         uint64_t blocks = part_slot_blocks(part, slot), count = blocks;
-        uint64_t **crcs = &part->parity_crcs[slot];
 
         cairn_codec_u64(codec, &count);
-        cairn_codec_check(codec, count == blocks && count <= cairn_reader_left(&codec->reader) / 8);
-        *crcs = cairn_codec_array(codec, *crcs, count, sizeof **crcs);
-        for (uint64_t i = 0; *crcs && i < count; i++)
-            cairn_codec_u64(codec, &(*crcs)[i]);
+        cairn_codec_check(codec, count == blocks);
+        for (uint64_t i = 0; !codec->err && i < count; i++)
+            cairn_codec_u64(codec, &part->parity_crcs[slot][i]);
     }
 }
 
