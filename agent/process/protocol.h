@@ -10,10 +10,10 @@
 #define CAIRN_AGENT_PROCESS_PROTOCOL_H
 
 #ifndef CAIRN_PROTOCOL_OLDEST
-#define CAIRN_PROTOCOL_OLDEST 16
+#define CAIRN_PROTOCOL_OLDEST 17
 #endif
 #ifndef CAIRN_PROTOCOL_NEWEST
-#define CAIRN_PROTOCOL_NEWEST 16 /* the upgrade test builds with a newer one */
+#define CAIRN_PROTOCOL_NEWEST 17 /* the upgrade test builds with a newer one */
 #endif
 
 #endif
