@@ -96,8 +96,6 @@ uint64_t cairn_core_incarnation(const struct cairn_core *core, uint32_t agent);
 /* The agent that holds a member's part of the ready generation, UINT32_MAX if unknown. */
 uint32_t cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id generation,
                            uint32_t member);
-/* How many members' parts the ready generation has; 0 when none is ready in memory. */
-uint32_t cairn_core_ready_members(const struct cairn_core *core);
 /* The packed manifest of another member of the own group in a complete part; NULL if not here. */
 const uint8_t *cairn_core_peer_manifest(const struct cairn_core *core, uint32_t part,
                                         uint32_t member, size_t *len);

@@ -108,14 +108,6 @@ cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id gene
                : UINT32_MAX;
 }
 
-uint32_t
-cairn_core_ready_members(const struct cairn_core *core)
-{
-    const struct cairn_roster *roster = membership_ready_roster(&core->membership);
-
-    return roster ? roster->member_count : 0;
-}
-
 const uint8_t *
 cairn_core_peer_manifest(const struct cairn_core *core, uint32_t index, uint32_t member,
                          size_t *len)

@@ -189,7 +189,7 @@ count_members(const struct fetcher *fetcher, const struct cairn_roster **roster)
     *roster = NULL;
     cairn_core_look(fetcher->agent->core, &view);
     if (!view.ready_from_files && cairn_generation_id_compare(view.ready, fetcher->generation) == 0)
-        return cairn_core_ready_members(fetcher->agent->core);
+        return view.ready_roster ? view.ready_roster->member_count : 0;
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct cairn_part_view part;
 

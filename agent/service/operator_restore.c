@@ -137,7 +137,7 @@ begin_export(struct cairn_agent *agent, struct request *request)
 static bool
 ready_is_whole(struct cairn_agent *agent, const struct cairn_core_view *view)
 {
-    uint32_t members = cairn_core_ready_members(agent->core);
+    uint32_t members = view->ready_roster ? view->ready_roster->member_count : 0;
 
     if (view->ready.step == 0 || view->fenced || (members == 0 && !view->ready_from_files))
         return false;

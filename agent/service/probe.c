@@ -54,7 +54,7 @@ find_member(struct cairn_agent *agent, uint32_t node, struct cairn_generation_id
 
     cairn_core_look(agent->core, &view);
     *generation = view.ready;
-    for (uint32_t m = 0; m < cairn_core_ready_members(agent->core); m++)
+    for (uint32_t m = 0; view.ready_roster && m < view.ready_roster->member_count; m++)
         if (cairn_core_holder(agent->core, view.ready, m) == node)
             return m;
     return UINT32_MAX;

@@ -247,9 +247,10 @@ spill_export_message(struct cairn_agent *agent, const struct cairn_service_messa
 static cairn_err
 ask_holders(struct cairn_agent *agent, struct spill_export *export)
 {
-    uint32_t members = cairn_core_ready_members(agent->core);
+    struct cairn_core_view view;
 
-    for (uint32_t m = 0; m < members; m++) {
+    cairn_core_look(agent->core, &view);
+    for (uint32_t m = 0; view.ready_roster && m < view.ready_roster->member_count; m++) {
         uint32_t holder = cairn_core_holder(agent->core, export->generation, m);
 
         if (holder >= agent->config.node_count)

@@ -328,7 +328,7 @@ check_newest(struct world *world, const struct node *coordinator,
 static void
 check_holders(struct world *world, const struct node *node, const struct cairn_core_view *view)
 {
-    uint32_t members = cairn_core_ready_members(node->core);
+    uint32_t members = view->ready_roster ? view->ready_roster->member_count : 0;
 
     for (uint32_t m = 0; m < members; m++) {
         uint32_t holder = cairn_core_holder(node->core, view->ready, m);

@@ -4,8 +4,6 @@
  */
 #include "agent/core/part/part.h"
 
-#include <string.h>
-
 /* Something later is committed, which every member holds. */
 static bool
 is_superseded(const struct env *env, struct cairn_generation_id generation)
@@ -25,24 +23,23 @@ parts_abort(const struct env *env, struct cairn_generation_id generation)
            cairn_generation_later(next, generation);
 }
 
-/* The oldest complete generation from before the active epoch; `newest` likewise. */
-static struct cairn_generation_id
-oldest_before(const struct parts *parts, uint64_t active, struct cairn_generation_id *newest)
+/* No complete part from before the active epoch is older, and some are newer. */
+static bool
+is_oldest_before(const struct env *env, const struct part *part)
 {
-    struct cairn_generation_id oldest = {0};
+    bool newer = false;
 
-    memset(newest, 0, sizeof *newest);
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        const struct part *part = &parts->list[i];
+        const struct part *other = &env->parts->list[i];
 
-        if (part->state != CAIRN_PART_COMPLETE || part->generation.epoch >= active)
+        if (other->state != CAIRN_PART_COMPLETE ||
+            other->generation.epoch >= env->membership->record.epoch)
             continue;
-        if (oldest.step == 0 || cairn_generation_later(oldest, part->generation))
-            oldest = part->generation;
-        if (cairn_generation_later(part->generation, *newest))
-            *newest = part->generation;
+        if (cairn_generation_later(part->generation, other->generation))
+            return false;
+        newer |= cairn_generation_later(other->generation, part->generation);
     }
-    return oldest;
+    return newer;
 }
 
 static bool
@@ -58,7 +55,6 @@ static bool
 complete_may_go(const struct env *env, const struct part *part)
 {
     const struct record *record = &env->membership->record;
-    struct cairn_generation_id oldest, newest;
 
     /* Someone reads it. */
     if (part->spilling || part->working ||
@@ -83,9 +79,7 @@ complete_may_go(const struct env *env, const struct part *part)
                 membership_holder(env->membership, part->member) != env->options->self);
     /* Nothing in memory can replace it before the first commit: the newest stays, and older parts
      * go only to make room for that commit. */
-    oldest = oldest_before(env->parts, record->epoch, &newest);
-    return !has_free_slot(env) && cairn_generation_is(part->generation, oldest) &&
-           !cairn_generation_is(oldest, newest);
+    return !has_free_slot(env) && is_oldest_before(env, part);
 }
 
 static bool
