@@ -107,7 +107,7 @@ take_ranks(struct cairn_core *core, const struct cairn_event_ranks *ranks)
     struct part *part = parts_in_flight(&core->env);
 
     /* Parts captured in full no longer need their trainers. */
-    if (part && part->state == CAIRN_PART_OPEN && part->capture.seal_request == 0)
+    if (part && part_captures(part))
         run_abort(&core->env, &core->run, part->generation, CAIRN_ABORT_CANCELLED);
     run_ranks(&core->run, ranks);
     conduct_watch(core);

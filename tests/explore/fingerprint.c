@@ -118,7 +118,6 @@ put_capture(uint64_t *hash, const struct part *part)
     put_set(hash, capture->captured, (uint32_t)capture->blocks);
     put_words(hash, capture->crcs, capture->blocks);
     put(hash, capture->done);
-    put(hash, capture->seal_request != 0);
     for (uint32_t kind = 0; kind < FLOW_KINDS; kind++)
         for (uint32_t p = 0; p < part->geometry.n; p++)
             put_flow(hash, &part->flows[kind][p]);

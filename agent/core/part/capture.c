@@ -38,8 +38,7 @@ save_blocks(struct env *env, struct part *part, const struct cairn_event_blocks 
 {
     struct capture *capture = &part->capture;
 
-    if (part->state != CAIRN_PART_OPEN || capture->seal_request != 0 ||
-        blocks->first_block > capture->blocks ||
+    if (!part_captures(part) || blocks->first_block > capture->blocks ||
         blocks->count > capture->blocks - blocks->first_block)
         return;
     for (uint64_t i = 0; i < blocks->count; i++) {
@@ -56,7 +55,7 @@ save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyo
     struct capture *capture = &part->capture;
     struct cairn_action *action;
 
-    if (part->state != CAIRN_PART_OPEN || capture->seal_request != 0)
+    if (!part_captures(part))
         return 0;
     if (rank < CAIRN_RANKS_PER_NODE_MAX)
         capture->done |= UINT64_C(1) << rank;
@@ -65,15 +64,10 @@ save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyo
         return 0;
     if (cairn_bitset_count(capture->captured, (uint32_t)capture->blocks) != capture->blocks)
         return CAIRN_ABORT_CANCELLED; /* the ranks are done, but blocks are missing */
-    action = env_act(env, CAIRN_ACTION_SEAL);
-    capture->seal_request = env_request(env);
-    action->as.part = (struct cairn_action_part){
-        .part = part_index(env, part),
-        .request = capture->seal_request,
-        .generation = part->generation,
-        .member = part->member,
-        .blocks = capture->blocks,
-        .crcs = env_keep(env, action, capture->crcs, 8 * capture->blocks)};
+    action = part_ask(env, part, CAIRN_ACTION_SEAL);
+    action->as.part.blocks = capture->blocks;
+    action->as.part.crcs = env_keep(env, action, capture->crcs, 8 * capture->blocks);
+    part->request = action->as.part.request;
     return 0;
 }
 
@@ -83,8 +77,8 @@ save_sealed(struct env *env, struct part *part, const struct cairn_event_answer 
     struct cairn_shard_seal *seal = &part->seals[part->position];
     cairn_err err = answer->err;
 
-    if (part->state != CAIRN_PART_OPEN || part->capture.seal_request == 0 ||
-        answer->request != part->capture.seal_request || seal->whole)
+    if (part->state != CAIRN_PART_OPEN || part_captures(part) || answer->request != part->request ||
+        seal->whole)
         return 0;
     if (!err)
         err = cairn_shard_seal_pack(part->generation, part->member, part->capture.blocks,

@@ -63,7 +63,7 @@ save_try_finish(struct env *env, struct part *part)
     if (folded != FOLDED_ALL)
         return folded == FOLDED_WRONG ? CAIRN_ABORT_DAMAGED : 0;
     part->state = CAIRN_PART_FINISHING;
-    part->request = part_ask(env, part, CAIRN_ACTION_FINISH)->request;
+    part->request = part_ask(env, part, CAIRN_ACTION_FINISH)->as.part.request;
     return 0;
 }
 

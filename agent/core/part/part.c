@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct cairn_action_part *
+struct cairn_action *
 part_ask(struct env *env, const struct part *part, enum cairn_action_type type)
 {
     struct cairn_action *action = env_act(env, type);
@@ -13,7 +13,7 @@ part_ask(struct env *env, const struct part *part, enum cairn_action_type type)
                                                  .request = env_request(env),
                                                  .generation = part->generation,
                                                  .member = part->member};
-    return &action->as.part;
+    return action;
 }
 
 struct part *

@@ -76,8 +76,7 @@ struct capture {
     uint64_t *captured; /* bitset [blocks] */
     uint64_t *crcs;     /* [blocks] */
     uint64_t blocks;
-    uint64_t done;         /* local ranks whose region is captured, as a set */
-    uint64_t seal_request; /* of the SEAL; 0: not asked for yet */
+    uint64_t done; /* local ranks whose region is captured, as a set */
 };
 
 /* The other ends of the flows, by position of the sender: the blocks of its chunk of the own stripe
@@ -119,7 +118,7 @@ struct part {
     bool lengths_known;
     bool spilling;        /* a spill reads it */
     bool working;         /* a repair reads it */
-    uint64_t request;     /* of the newest FINISH or OPEN */
+    uint64_t request;     /* of the newest SEAL, FINISH or OPEN; 0: none */
     uint64_t progress_ns; /* when something arrived or was captured last */
     struct cairn_shard_seal seals[CAIRN_SHARDS_MAX]; /* by position; own included */
     uint64_t *parity_crcs[CAIRN_SHARDS_MAX]; /* by slot; [parity blocks]; the first owns all */
@@ -157,6 +156,13 @@ part_agent(const struct part *part, uint32_t position)
     return part->roster->members[part_member(part, position)].agent;
 }
 
+/* It still needs its trainers: the SEAL is not asked for. */
+static inline bool
+part_captures(const struct part *part)
+{
+    return part->state == CAIRN_PART_OPEN && part->request == 0;
+}
+
 /* A position's chunk of the stripe that the position `encoder` encodes, which has its number;
  * CAIRN_STRIPE_NONE: it has none. */
 static inline uint32_t
@@ -174,8 +180,8 @@ part_slot_blocks(const struct part *part, uint32_t slot)
 }
 
 /* Asks the process for something about a part; the answer repeats the request's number. */
-struct cairn_action_part *part_ask(struct env *env, const struct part *part,
-                                   enum cairn_action_type type);
+struct cairn_action *part_ask(struct env *env, const struct part *part,
+                              enum cairn_action_type type);
 struct part *parts_find(struct parts *parts, struct cairn_generation_id generation,
                         uint32_t member);
 /* The own part being captured or finished, or complete and not committed; NULL: none. */

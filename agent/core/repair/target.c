@@ -85,7 +85,7 @@ ask_for_memory(struct env *env, struct part *part)
 {
     uint64_t data_blocks = part->stripes.shard_blocks[part->position];
     uint64_t total = part_blocks(part);
-    struct cairn_action_part *opened;
+    struct cairn_action *opened;
 
     if (prepare_missing(part) != CAIRN_OK || part_make_parity_crcs(part) != CAIRN_OK)
         return CAIRN_NOMEM;
@@ -96,9 +96,9 @@ ask_for_memory(struct env *env, struct part *part)
     if (part->mending.memory_ready)
         return CAIRN_OK;
     opened = part_ask(env, part, CAIRN_ACTION_OPEN);
-    opened->blocks = data_blocks;
-    opened->parity_blocks = parity_room(part);
-    part->request = opened->request;
+    opened->as.part.blocks = data_blocks;
+    opened->as.part.parity_blocks = parity_room(part);
+    part->request = opened->as.part.request;
     return CAIRN_OK;
 }
 

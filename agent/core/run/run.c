@@ -81,14 +81,6 @@ run_everyone(const struct run *run)
     return run->trainers.ranks >= 64 ? UINT64_MAX : (UINT64_C(1) << run->trainers.ranks) - 1;
 }
 
-/* Its trainers are not needed any more. */
-static bool
-is_captured(const struct part *part)
-{
-    return part->state == CAIRN_PART_COMPLETE || part->state == CAIRN_PART_FINISHING ||
-           (part->state == CAIRN_PART_OPEN && part->capture.seal_request != 0);
-}
-
 /* Lists a complete own part, newest first. */
 static void
 list_complete(struct cairn_message_report *report, struct cairn_generation_id generation)
@@ -177,7 +169,8 @@ run_report(const struct env *env, const struct run *run, const struct reports *r
     }
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         part = &env->parts->list[i];
-        if (!is_captured(part) || part->member != env->membership->self_member ||
+        if (part_captures(part) || part->state == CAIRN_PART_REBUILDING ||
+            part->member != env->membership->self_member ||
             part->generation.epoch != env->membership->record.epoch)
             continue;
         if (cairn_generation_later(part->generation, report.captured))
@@ -279,8 +272,8 @@ run_cancel(struct env *env, struct run *run, const struct cairn_event_step *canc
         return;
     if (run->steps[cancel->rank].step == cancel->step)
         run->steps[cancel->rank].waiting = false;
-    if (part && part->state == CAIRN_PART_OPEN && part->generation.step == cancel->step &&
-        !(part->capture.done & bit) && !part->capture.seal_request)
+    if (part && part_captures(part) && part->generation.step == cancel->step &&
+        !(part->capture.done & bit))
         run_abort(env, run, part->generation, CAIRN_ABORT_CANCELLED);
 }
 
