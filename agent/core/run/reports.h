@@ -1,6 +1,6 @@
 /*
  * agent/core/run/reports.h - what has been reported to a member by those below it in the tree; to
- * the leader also by late agents, which are no members.
+ * the leader also by late agents, which are not members.
  *
  * A head passes on what is new about an agent. How far generations are it adds up: its own report
  * lists as complete what all below it list too. What the leader's own report lists so is committed
@@ -29,7 +29,7 @@ bool reports_take(const struct env *env, struct reports *reports,
 /* True if a report has news of its agent, beside times and which generations are complete. */
 bool reports_differ(const struct cairn_message_report *report,
                     const struct cairn_message_report *before);
-/* Takes one at a head. True if it is to be passed on. */
+/* Takes one at a head. True if it must be passed on. */
 bool reports_pass(const struct env *env, struct reports *reports,
                   const struct cairn_message_report *report);
 /* How many of those directly below do not report that they hold a generation complete; *first is

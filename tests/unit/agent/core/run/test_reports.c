@@ -96,7 +96,7 @@ only_news_passes(void **unused)
     assert_true(passes(&report));
 }
 
-/* The leader must hear that a session ended, and what is said in the next one. */
+/* The leader must hear that a session ended, and what comes in the next one. */
 static void
 each_session_is_news(void **unused)
 {
