@@ -177,8 +177,8 @@ $(filter %/test_operator_coverage %/test_operator_launcher %/test_operator_poiso
 SECOND_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/generate.c, \
     $(wildcard tests/traces/second/*.c)))
 $(BUILD)/tests/unit/replan/detect/test_second: $(SECOND_OBJ) $(BUILD)/tests/traces/random.o
-$(BUILD)/tests/unit/replan/profile/test_links: $(BUILD)/tests/traces/simulate.o \
-    $(BUILD)/tests/traces/random.o
+$(BUILD)/tests/unit/replan/profile/test_links $(BUILD)/tests/unit/replan/detect/test_normal: \
+    $(BUILD)/tests/traces/simulate.o $(BUILD)/tests/traces/random.o
 $(BUILD)/tests/unit/examples/gpt/%: $(BUILD)/tests/unit/examples/gpt/%.o \
     $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm \

@@ -8,6 +8,7 @@
 #include "replan/detect/detector.h"
 
 #include <math.h>
+#include <string.h>
 
 static const double common_share = 0.35, common_bias = 0.385;
 static const double pair_bias = 0.564;  /* sigmas by which the smaller of two values lies below
@@ -135,12 +136,14 @@ cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_
  * rank would look quick, and those beside them slow. No operation hides the gap before the first
  * one of a step, so that alone tells the rank's speed then; it counts for less if it is noisier.
  * Without one, if that lasts, nothing is known of the rank: else it would look slow as soon as it
- * waits no longer.
+ * waits no longer. What most ranks of a pipeline are below normal is their data (`common`, 0 at
+ * most): it says nothing of a single rank.
  */
 static double
-restore_hidden(struct cairn_detector *detector, uint32_t rank, double value)
+restore_hidden(struct cairn_detector *detector, uint32_t rank, double value, double common)
 {
     struct cairn_rank_state *state = &detector->ranks[rank];
+    double quick = common - short_sigmas * state->sigma;
     double work = detector->now.work[rank] > 0 ? detector->now.work[rank] : 1;
     double first = log(detector->now.first_ns[rank] / work) - state->normal_first;
     double first_more = exp(state->normal_first - state->normal) * (exp(first) - 1), rest = value;
@@ -149,14 +152,37 @@ restore_hidden(struct cairn_detector *detector, uint32_t rank, double value)
 
     if (!isnan(first_more))
         rest = log(exp(value) - first_more);
-    state->by_first = !isnan(first) && (detector->now.is_hidden[rank] ||
-                                        (rest < -short_sigmas * state->sigma && hidden > 0));
-    if (!(rest < -short_sigmas * state->sigma) || !(hidden > 0) || state->by_first) {
+    state->by_first =
+        !isnan(first) && (detector->now.is_hidden[rank] || (rest < quick && hidden > 0));
+    if (!(rest < quick) || !(hidden > 0) || state->by_first) {
         state->hidden_steps = 0;
         return state->by_first ? first * fmin(1, detector->sigma / detector->first_sigma) : value;
     }
     state->hidden_steps++;
-    return fmin(log(exp(value) + hidden), -short_sigmas * state->sigma);
+    return fmin(log(exp(value) + hidden), quick);
+}
+
+/* Replaces value[world] by what operations leave to be told (restore_hidden). Where pipelines vary
+ * each by itself, the quantile beyond the middle is reached by those whose computation shows. */
+static void
+restore_all_hidden(struct cairn_detector *detector, double *value, bool by_pipeline)
+{
+    const struct cairn_topology *topology = detector->topology;
+
+    for (uint32_t group = 0; group < topology->pipeline_count; group++) {
+        uint32_t begin = topology->pipeline_begin[group], end = topology->pipeline_begin[group + 1];
+        const uint32_t *ranks = topology->ranks_of_pipeline;
+        uint32_t known = 0;
+        double common = 0;
+
+        for (uint32_t i = begin; by_pipeline && i < end; i++)
+            if (!isnan(value[ranks[i]]))
+                detector->scratch[known++] = (float)value[ranks[i]];
+        if (known > 0)
+            common = fmin((double)cairn_quantile(detector->scratch, known, 1 - common_share), 0);
+        for (uint32_t i = begin; i < end; i++)
+            value[ranks[i]] = restore_hidden(detector, ranks[i], value[ranks[i]], common);
+    }
 }
 
 /*
@@ -196,7 +222,7 @@ cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, doubl
 {
     uint32_t world = detector->topology->world;
     double *value = detector->value, *other = detector->value_aside, *early = detector->early;
-    bool by_reading = detector->sends_unsure && by_pipeline && are_pairs(detector->topology);
+    bool by_reading = detector->sends_unsure && by_pipeline;
 
     for (uint32_t rank = 0; rank < world; rank++) {
         value[rank] -= detector->ranks[rank].normal;
@@ -204,15 +230,16 @@ cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, doubl
         /* NaN of the other is passed over */
         if (detector->sends_unsure && !by_reading && !isnan(value[rank]))
             value[rank] = fmin(value[rank], other[rank]);
-        if (operations_known)
-            value[rank] = restore_hidden(detector, rank, value[rank]);
-        early[rank] = value[rank];
     }
-    cairn_detect_remove_common(detector, value, by_pipeline, sigma);
-    compare_pause(detector, value, early);
-    /* a rank of a pair whose wrong reading is low would make the other late */
+    if (operations_known)
+        restore_all_hidden(detector, value, by_pipeline);
+    memcpy(early, value, world * sizeof *early);
+    /* ranks whose wrong reading is low would make the others of their pipeline late; what this one
+     * finds common of pipelines is replaced by what the other one does */
     if (by_reading)
         cairn_detect_remove_common(detector, other, by_pipeline, sigma);
+    cairn_detect_remove_common(detector, value, by_pipeline, sigma);
+    compare_pause(detector, value, early);
     for (uint32_t rank = 0; rank < world; rank++) {
         if (operations_known && detector->ranks[rank].hidden_steps > HIDDEN_STEPS_MAX &&
             detector->ranks[rank].verdict == UINT32_MAX)

@@ -7,10 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replan/detect/detect.h"
-#include "replan/trace/read.h"
-#include "tests/support/cmocka.h"
 #include "tests/traces/second/model.h"
+#include "tests/unit/replan/detect/trace.h"
 
 static const double rate_error = 0.25; /* what operations hide is known only roughly */
 
@@ -18,31 +16,6 @@ struct job {
     const char *name;
     uint64_t seed;
 };
-
-/* Reads a trace as the command does: what ends before it starts is left out. */
-static struct cairn_detector *
-detect(char *trace, struct cairn_topology **topology)
-{
-    struct cairn_detector *detector = NULL;
-    struct cairn_trace_fault fault;
-    struct cairn_record record;
-
-    for (char *at = trace; *at; at += strcspn(at, "\n") + 1) {
-        size_t line_bytes = strcspn(at, "\n");
-
-        if (!*topology) {
-            assert_int_equal(cairn_trace_read_header(at, line_bytes, topology, &fault), CAIRN_OK);
-            assert_int_equal(cairn_detector_create(*topology, 0, &detector), CAIRN_OK);
-            continue;
-        }
-        assert_int_equal(cairn_trace_read_line(*topology, at, line_bytes, &record, &fault),
-                         CAIRN_OK);
-        if (!record.is_backward)
-            assert_int_equal(cairn_detector_feed(detector, &record), CAIRN_OK);
-    }
-    assert_int_equal(cairn_detector_finish(detector), CAIRN_OK);
-    return detector;
-}
 
 /* Whether a verdict is of a fault. */
 static bool
@@ -107,7 +80,7 @@ run_all(const struct job *jobs, size_t count)
         assert_true(model_draw(&model, &random, jobs[i].name, -1));
         model_run(&model, &random, out);
         assert_int_equal(fclose(out), 0);
-        detector = detect(trace, &topology);
+        detector = trace_detect(trace, &topology);
         check(&jobs[i], &model, cairn_detector_verdicts(detector));
         cairn_detector_destroy(detector);
         cairn_topology_destroy(topology);
@@ -221,6 +194,7 @@ main(void)
         cmocka_unit_test(test_hidden),         cmocka_unit_test(test_awaited_sends),
         cmocka_unit_test(test_buffered_sends), cmocka_unit_test(test_repeated_within_a_step),
         cmocka_unit_test(test_sources),
+
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
