@@ -97,6 +97,7 @@ struct cairn_rank_state {
     uint32_t hidden_steps; /* the last steps, in which operations seem to hide computation */
     bool by_first;         /* so that only the first gap tells the rank's speed in this step */
     float doubts[CAIRN_SHIFT_WINDOW]; /* the doubt of each value */
+    float first[CAIRN_SHIFT_WINDOW];  /* ln of each step's first gap over normal_first; NaN */
     double base;                      /* correction of the normal by later quiet steps */
     double excess;                    /* how much the normal is above the peers' */
     double sigma;

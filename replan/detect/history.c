@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-static const double doubted_share = 0.35; /* of the series keep less */
-static const double kept_error = 0.65;    /* of what is kept, times the root of the values */
+static const double proven_share = 0.35; /* of the series keep less */
+static const double kept_error = 0.65;   /* of what is kept, times the root of the values */
 static const double fades_slowly = 0.1, fades_fast = 0.3; /* of what is kept, from step to step */
 /* Shares of normal values that lie within one, two and 2.6 standard deviations. */
 static const double one_share = 0.6827, two_share = 0.9545, most_share = 0.99;
@@ -24,10 +24,12 @@ enum {
 };
 
 void
-cairn_history_start(struct cairn_history *history, double reach, bool doubted)
+cairn_history_start(struct cairn_history *history, double reach, enum cairn_history_kind kind)
 {
-    *history = (struct cairn_history){
-        .reach = reach, .doubted = doubted, .fades = doubted ? fades_slowly : fades_fast};
+    *history =
+        (struct cairn_history){.reach = reach,
+                               .kind = kind,
+                               .fades = kind == CAIRN_HISTORY_CHANNELS ? fades_fast : fades_slowly};
 }
 
 static uint32_t
@@ -133,9 +135,12 @@ cairn_history_kept(const struct cairn_history *history)
     if (history->kept_count == 0)
         return 0;
     memcpy(values, history->kept, history->kept_count * sizeof *values);
-    kept = history->doubted ? (double)cairn_quantile(values, history->kept_count, doubted_share)
-                            : kept_of(history->fades, history->products, history->squares,
-                                      (double)history->kept_values / history->kept_count);
+    if (history->kind == CAIRN_HISTORY_RANKS)
+        return fmax(fmin((double)cairn_quantile(values, history->kept_count, 0.5), 1), 0);
+    kept = history->kind == CAIRN_HISTORY_NODES
+               ? (double)cairn_quantile(values, history->kept_count, proven_share)
+               : kept_of(history->fades, history->products, history->squares,
+                         (double)history->kept_values / history->kept_count);
     return fmax(fmin(kept - kept_error / sqrt(history->values), 1), 0);
 }
 
@@ -220,7 +225,8 @@ cairn_history_wander_score(const struct cairn_history *history, double size, uin
         return (double)INFINITY;
     known = (double)history->values / history->series;
     deviation = fmax(distance_of(history, one_share), distance_of(history, two_share) / 2);
-    if (!history->doubted) { /* none is in a shift: what is far from normal is congestion */
+    if (history->kind ==
+        CAIRN_HISTORY_CHANNELS) { /* none is in a shift: what is far from normal is congestion */
         deviation = fmax(deviation, distance_of(history, most_share) / 2.576);
         if (cairn_history_has_tail(history))
             return 0;

@@ -20,8 +20,20 @@ enum {
     CAIRN_HISTORY_SERIES_MAX = 256 /* of those that are like it, so many say enough */
 };
 
+/* What a value of such series says of the next. */
+enum cairn_history_kind {
+    CAIRN_HISTORY_CHANNELS, /* what all show together: congestion is rare, short and fades fast */
+    /* Some of the series may be in a shift of their own. Lengths are dealt afresh in each step, so
+     * that what nodes keep must be proven: what most of them show, and not by chance. */
+    CAIRN_HISTORY_NODES,
+    /* Devices do wander, so that what ranks keep is the likeliest: their median. A lower quantile
+     * of series that each are known to 0.2 is 0 even where a value keeps a fifth of the last one,
+     * and the mean of 30 such values varies nearly twice as much as that of independent values. */
+    CAIRN_HISTORY_RANKS
+};
+
 struct cairn_history {
-    bool doubted;
+    enum cairn_history_kind kind;
     double fades;                      /* of what a value says of the next, from step to step */
     double reach;                      /* what is further from normal counts as so far away */
     uint32_t bins[CAIRN_HISTORY_BINS]; /* values, from -reach to reach */
@@ -35,14 +47,12 @@ struct cairn_history {
     uint32_t lag_pairs[CAIRN_HISTORY_LAGS];
 };
 
-/* Empties it. reach > 0. doubted: some of the series may be in a shift of their own, and what is
- * kept is what most of them show; else what they show together, as times of congestion are rare,
- * and short: it fades faster. */
-void cairn_history_start(struct cairn_history *history, double reach, bool doubted);
+/* Empties it. reach > 0. */
+void cairn_history_start(struct cairn_history *history, double reach, enum cairn_history_kind kind);
 /* Adds what a series, whose normal is base, has shown before a step. */
 void cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift, double base,
                        uint32_t before_step);
-/* How much a value says of the next, 0 to 1; 0 where that may be chance. */
+/* How much a value says of the next, 0 to 1; except for ranks 0 where that may be chance. */
 double cairn_history_kept(const struct cairn_history *history);
 /*
  * The same as a score: how many standard errors above normal would be as unlikely as that `steps`
@@ -56,7 +66,7 @@ bool cairn_history_has_tail(const struct cairn_history *history);
  * The same for values that wander slowly, as an autoregressive process does, and seldom jump: the
  * shift's size in standard deviations of the difference of two averages of such values, that of the
  * shift and that of the normal. Unlike the score above it grows with the size beyond reach.
- * INFINITY where too little is known; 0 where the values are not doubted and have a long tail.
+ * INFINITY where too little is known; 0 where channels have a long tail.
  */
 double cairn_history_wander_score(const struct cairn_history *history, double size, uint32_t steps);
 /*

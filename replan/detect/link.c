@@ -240,7 +240,7 @@ cairn_detect_link_shifted(const struct cairn_detector *detector,
         cairn_shift_quantile(&channel->shift, found->steps, low_share) - limits->base <
             low_size_share * limits->size_min)
         return false;
-    cairn_history_start(&history, reach, false);
+    cairn_history_start(&history, reach, CAIRN_HISTORY_CHANNELS);
     early = channel->shift.used - found->steps < CAIRN_CALIBRATE_STEPS;
     add_history(detector, channel, found->since_step, early, &history);
     if (found->steps < TAIL_STEPS_MIN &&

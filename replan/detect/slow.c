@@ -65,14 +65,22 @@ enum {
 
 /* ---- verdicts ---- */
 
+/* The mean of the values that are known; 0 without any. */
 static double
 mean_of(const struct cairn_rank_state *state, const float *values, uint32_t from, uint32_t to)
 {
+    uint32_t known = 0;
     double sum = 0;
 
-    for (uint32_t back = from; back < to; back++)
-        sum += (double)values[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
-    return to > from ? sum / (to - from) : 0;
+    for (uint32_t back = from; back < to; back++) {
+        float value = values[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
+
+        if (isnan(value))
+            continue;
+        sum += (double)value;
+        known++;
+    }
+    return known > 0 ? sum / known : 0;
 }
 
 /* Who waits longer by a good part of what the culprit takes longer. */
@@ -189,22 +197,26 @@ has_slow_other(const struct cairn_detector *detector, const struct cairn_shift_f
 }
 
 /* Where ranks stay longer or shorter for many steps with nothing wrong, as with lengths that
- * wander, one is slow only where chance would not make it so. */
+ * wander, one is slow only where chance would not make it so. Its node's other ranks may be slow
+ * with it, so of these, as of itself, what was before counts: in a small job they are half of all
+ * that is known. */
 static bool
 is_no_wandering(const struct cairn_detector *detector, uint32_t rank,
                 const struct cairn_shift_limits *limits, struct cairn_shift_found *found)
 {
-    const uint32_t *node = detector->topology->node; /* its other ranks may be slow with it */
+    const uint32_t *node = detector->topology->node;
     uint32_t world = detector->topology->world, stride = 1 + world / CAIRN_HISTORY_SERIES_MAX;
     double reach = cairn_shift_reach(limits), mean, score;
     struct cairn_history history;
 
-    cairn_history_start(&history, reach, true);
+    cairn_history_start(&history, reach, CAIRN_HISTORY_RANKS);
     for (uint32_t i = rank % stride; i < world; i += stride)
-        if (detector->ranks[i].verdict == UINT32_MAX &&
-            (node[i] == CAIRN_NODE_UNKNOWN || node[i] != node[rank]))
+        if (detector->ranks[i].verdict == UINT32_MAX) {
+            bool with_it = i == rank || (node[i] != CAIRN_NODE_UNKNOWN && node[i] == node[rank]);
+
             cairn_history_add(&history, &detector->ranks[i].shift, detector->ranks[i].base,
-                              UINT32_MAX);
+                              with_it ? found->since_step : UINT32_MAX);
+        }
     if (found->score < score_min &&
         (found->steps < THIN_STEPS_MIN || cairn_history_kept(&history) > 0))
         return false;
@@ -235,6 +247,30 @@ may_be_victim(const struct cairn_detector *detector, uint32_t rank,
 
     return found->size - mean_of(state, state->doubts, 0, found->steps) < size_min &&
            operations_ns - state->normal_operations_ns > share_of_wait * extra_ns;
+}
+
+/*
+ * True for a rank whose operations hide less since its shift, so that gaps show what they hid
+ * before: a rank that is a little late waits less for the others, and looks twice as late. Its
+ * shift counts if it is large enough without as much as the operations are shorter now, or if the
+ * first gap of the steps, which nothing hides, has grown too: by size_min, less a standard error.
+ */
+static bool
+may_be_hidden_before(const struct cairn_detector *detector, uint32_t rank,
+                     const struct cairn_shift_found *found)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    double work = detector->now.work[rank] > 0 ? detector->now.work[rank] : 1;
+    double compute_ns = mean_of(state, state->compute_ns, 0, found->steps);
+    double normal_ns = compute_ns * exp(-found->size), error;
+    double shorter_ns =
+        fmin(state->normal_operations_ns - mean_of(state, state->operations_ns, 0, found->steps),
+             state->hidden_ns * work);
+
+    if (!(shorter_ns > 0) || log((compute_ns - shorter_ns) / normal_ns) >= size_min)
+        return false;
+    error = detector->first_sigma * sqrt(1.0 / found->steps + 1 / state->normal_steps);
+    return mean_of(state, state->first, 0, found->steps) + error < size_min;
 }
 
 /* True where another rank, with a verdict or about to get one, has become far slower since the same
@@ -321,8 +357,9 @@ judge(struct cairn_detector *detector, uint32_t rank)
     if (!cairn_shift_find(&state->shift, &limits, &found) ||
         may_be_lengths(detector, state, &found) ||
         cairn_detect_may_be_pauses(detector, rank, &found) ||
-        may_be_victim(detector, rank, &found) || is_beside_larger(detector, rank, &found) ||
-        has_more_dealt(detector, rank, &found) || !is_no_wandering(detector, rank, &limits, &found))
+        may_be_victim(detector, rank, &found) || may_be_hidden_before(detector, rank, &found) ||
+        is_beside_larger(detector, rank, &found) || has_more_dealt(detector, rank, &found) ||
+        !is_no_wandering(detector, rank, &limits, &found))
         return CAIRN_OK;
     return open_verdict(detector, rank, &found);
 }
@@ -380,6 +417,13 @@ note_noise(struct cairn_detector *detector)
         detector->noise_growth = fmax(detector->noise_growth, growth);
 }
 
+/* ln(computation / work); NaN where it is not known. */
+static double
+log_of(const struct cairn_observation *now, const double *compute_ns, uint32_t rank)
+{
+    return log(compute_ns[rank] / (now->work[rank] > 0 ? now->work[rank] : 1));
+}
+
 static void
 push_values(struct cairn_detector *detector, uint32_t step)
 {
@@ -395,6 +439,8 @@ push_values(struct cairn_detector *detector, uint32_t step)
         state->operations_ns[state->shift.next] = (float)detector->now.operations_ns[rank];
         state->dealt[state->shift.next] = (float)detector->now.dealt[rank];
         state->doubts[state->shift.next] = state->by_first ? 0 : (float)state->doubt;
+        state->first[state->shift.next] =
+            (float)(log_of(&detector->now, detector->now.first_ns, rank) - state->normal_first);
         cairn_shift_push(&state->shift, step, detector->value[rank] + state->excess);
     }
 }
@@ -464,13 +510,6 @@ calibrate(struct cairn_detector *detector)
     for (uint32_t i = 0; i < detector->verdicts.count; i++)
         detector->verdicts.items[i].detected_step = step; /* known only now */
     return err ? err : cairn_detect_stages(detector);
-}
-
-/* ln(computation / work); NaN where it is not known. */
-static double
-log_of(const struct cairn_observation *now, const double *compute_ns, uint32_t rank)
-{
-    return log(compute_ns[rank] / (now->work[rank] > 0 ? now->work[rank] : 1));
 }
 
 /* Keeps one of the first steps, unless too few ranks say what they computed in it. */

@@ -201,7 +201,7 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t node,
     double reach = cairn_shift_reach(limits), mean;
     struct cairn_history history;
 
-    cairn_history_start(&history, reach, true);
+    cairn_history_start(&history, reach, CAIRN_HISTORY_NODES);
     for (uint32_t i = 0; i < detector->topology->node_count; i++)
         if (detector->wholes[i].pipelines > 0 && detector->wholes[i].verdict == UINT32_MAX)
             cairn_history_add(&history, &detector->wholes[i].shift, detector->wholes[i].base,

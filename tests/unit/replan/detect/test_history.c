@@ -31,7 +31,7 @@ normal(uint32_t *seed)
 static void
 fill(struct cairn_history *history, uint32_t seed, double kept, double share, double reach)
 {
-    cairn_history_start(history, reach, true);
+    cairn_history_start(history, reach, CAIRN_HISTORY_NODES);
     for (uint32_t i = 0; i < SERIES; i++) {
         struct cairn_shift shift = {.used = 0};
         double value = normal(&seed);
@@ -146,7 +146,7 @@ test_little_known(void **state)
     struct cairn_shift shift = {.used = 0};
     struct cairn_history history;
 
-    cairn_history_start(&history, 1, false);
+    cairn_history_start(&history, 1, CAIRN_HISTORY_CHANNELS);
     assert_true(isinf(cairn_history_score(&history, 0.5, 4)));
     cairn_history_add(&history, &shift, 0, 100);
     assert_true(cairn_history_kept(&history) == 0);

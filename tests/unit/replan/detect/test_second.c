@@ -110,6 +110,28 @@ test_nothing_wrong(void **state)
     RUN(jobs);
 }
 
+/* In a job of eight ranks or sixteen few series show how ranks wander, and each alone shows it only
+ * roughly. */
+static void
+test_few_ranks_that_wander(void **state)
+{
+    static const struct job jobs[] = {
+        {"quiet", 60001074}, {"quiet", 71002104}, {"quiet", 71002519}};
+
+    RUN(jobs);
+}
+
+/* A rank of a sharded job that is 3 % slower waits less for others, so that operations hide less of
+ * what it computes; likewise all others, once a slow rank has its speed again. */
+static void
+test_less_is_hidden(void **state)
+{
+    static const struct job jobs[] = {
+        {"quiet", 60000564}, {"quiet", 60000718}, {"quiet", 71002094}, {"slow_slight", 71100071}};
+
+    RUN(jobs);
+}
+
 static void
 test_communication(void **state)
 {
@@ -193,8 +215,8 @@ main(void)
         cmocka_unit_test(test_communication),  cmocka_unit_test(test_behind),
         cmocka_unit_test(test_hidden),         cmocka_unit_test(test_awaited_sends),
         cmocka_unit_test(test_buffered_sends), cmocka_unit_test(test_repeated_within_a_step),
-        cmocka_unit_test(test_sources),
-
+        cmocka_unit_test(test_sources),        cmocka_unit_test(test_few_ranks_that_wander),
+        cmocka_unit_test(test_less_is_hidden),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
