@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
 """What a slow rank costs, by what is done about it, in one run.
 
-    bench_migrate.py [--rounds N] [--json] [--without ROW]
+    bench_migrate.py [--rounds N] [--json] [--without ROW …]
 
 Two pipelines of two stages train 8 layers on the CPU over gloo, each rank with an emulated device.
 From step 12 on the device of one rank takes four times as long per layer.
 
     nothing   training goes on as it is
     cairn     the agents move shares of micro-batches, then layers, while training goes on
+    shares    … shares alone: no device has room for another layer
+    relaunch  … nothing while it trains, as for a job that does not ask: they propose to start its
+              command again in another shape, which is approved at once
+    oracle    a job that had Cairn's last shape from its start
     dcp       the job ends at a step boundary, saved by torch.distributed.checkpoint in /dev/shm,
               and starts with the layers that Cairn found and equal shares
     torchft   three replicas of another model, and the slow one's process is killed: what
               bench_comeback.py measures. No step is slow then, and its samples are lost
-    oracle    a job that had Cairn's last shape from its start
 
 The peers get the better of what may happen: the restart from DCP is planned, so it loses no step,
 and its shape costs nothing to find. A row's standstill is the longest time of a rank without
-training. Steps are compared by the median of the last fifteen. Rounds (1) are in turns. Deviation
+training; that of shares is what asking took longer than usual in the step in which they changed.
+Steps are compared by the median of the last fifteen. Rounds (1) are in turns. Deviation
 is the largest relative one of any sample's loss, in float64, from a job without emulation and
 agents. The lines that a loop needs more are counted from loops in the tree (lines_added.py).
 """
@@ -36,10 +40,12 @@ from typing import Any, Dict, List
 import bench_comeback
 import lines_added
 import test_torch_pipeline as pipeline
+from test_torch import harness
 
 SLOW = [pipeline.SLOW_RANK, pipeline.SLOW_BY]
 FROM, AFTER, STEPS = pipeline.SLOW_FROM, 30, 20
 OFTEN = 10**6
+WITHOUT = ["nothing", "shares", "relaunch", "dcp", "torchft"]
 Found = Dict[str, float]
 losses: Dict[str, Any] = {}  # of the rows of a round, by step and sample
 
@@ -90,6 +96,67 @@ def cairn(folder: pathlib.Path, shape: List[Any]) -> Found:
     }
 
 
+def shares(folder: pathlib.Path, _shape: Any) -> Found:
+    with pipeline.agents(room=pipeline.LAYERS // 2) as cluster:
+        words = {"steps": 1000, "after_shares": AFTER, **common(FROM)}
+        run = ended(pipeline.train(folder, cluster, timing=True, **words))
+    placed = [json.loads(each) for each in re.findall(r"^step \d+ (.*)$", run.text(0), re.M)]
+    changes = [at for at, each in enumerate(placed) if at and each != placed[at - 1]]
+    assert changes and all(each[1] == pipeline.HOME for each in placed), placed[-1]
+    stood = [
+        asked[at] - statistics.median(asked)
+        for asked in (times(run, "asked", rank) for rank in range(pipeline.WORLD))
+        for at in changes
+    ]
+    samples = losses["shares"] = pipeline.samples(run)
+    return {
+        "step_ms": last_steps(run),
+        "standstill_s": max(stood) / 1000,
+        "steps_lost": repeated(run),
+        "samples_lost": 8 * len(placed) - len(samples),
+    }
+
+
+class Start:
+    """What the ranks printed since a start of the job."""
+
+    def __init__(self, folder: pathlib.Path, number: int) -> None:
+        self.out = [folder / f"start{number}-{rank}.out" for rank in range(pipeline.WORLD)]
+
+    def text(self, rank: int) -> str:
+        return self.out[rank].read_text(encoding="utf-8")
+
+
+def relaunch(folder: pathlib.Path, _shape: Any) -> Found:
+    with pipeline.agents(policy="approve") as cluster:
+        agent = ["--agent", cluster.socket(0)]
+        words = {"steps": 10**6, "starts": str(folder), "again": STEPS, **common(FROM)}
+        run = pipeline.train(
+            folder,
+            cluster,
+            ["--relaunch", "1", "--grace", "1s"],  # its shell does not pass SIGTERM on
+            ["{pp}", "{stage_layers}"],
+            timing=True,
+            start="cold",
+            **words,
+        )
+        try:
+            harness.wait_for(
+                "a relaunch is proposed",
+                lambda: (harness.cairn("replan", *agent)[1] or {}).get("relaunch"),
+                300,
+            )
+            proposed = harness.cairn("replan", *agent)[1]["relaunch"]
+            code, _, error = harness.cairn("replan", "--approve", str(proposed["number"]), *agent)
+            assert code == 0, error
+        except BaseException:
+            run.kill()
+            raise
+        ended(run)
+    print(f"bench_migrate: relaunched with layers {proposed['layers']}", file=sys.stderr)
+    return restarted("relaunch", Start(folder, 0), Start(folder, 1))
+
+
 def oracle(folder: pathlib.Path, shape: List[Any]) -> Found:
     with pipeline.agents() as cluster:
         run = pipeline.train(
@@ -100,6 +167,23 @@ def oracle(folder: pathlib.Path, shape: List[Any]) -> Found:
     return {"step_ms": last_steps(run)}
 
 
+def restarted(name: str, before: Any, after: Any) -> Found:
+    """Of a job that was started again in another shape."""
+    at = [
+        (times(before, "ended", rank)[-1], times(after, "ended", rank)[0])
+        for rank in range(pipeline.WORLD)
+    ]
+    step_ms = last_steps(after)
+    computed = losses[name] = {**pipeline.samples(before), **pipeline.samples(after)}
+    steps = 1 + max(int(step) for step, _ in computed)
+    return {
+        "step_ms": step_ms,
+        "standstill_s": max(first - last for last, first in at) - step_ms / 1000,
+        "steps_lost": repeated(before, after),
+        "samples_lost": 8 * steps - len(computed),
+    }
+
+
 def dcp(folder: pathlib.Path, shape: List[Any]) -> Found:
     saved = tempfile.mkdtemp(prefix="cairn-migrate-", dir="/dev/shm")
     try:
@@ -108,17 +192,7 @@ def dcp(folder: pathlib.Path, shape: List[Any]) -> Found:
         after = ended(pipeline.train(folder, None, steps=6 + STEPS, layers=shape[1], **words))
     finally:
         shutil.rmtree(saved, ignore_errors=True)
-    at = [
-        (times(before, "ended", rank)[-1], times(after, "ended", rank)[0])
-        for rank in range(pipeline.WORLD)
-    ]
-    step_ms = last_steps(after)
-    stood_s = max(first - last for last, first in at) - step_ms / 1000
-    computed = losses["dcp"] = {**pipeline.samples(before), **pipeline.samples(after)}
-    lost = 8 * (6 + STEPS) - len(computed)
-    again = repeated(before, after)
-    found = {"step_ms": step_ms, "standstill_s": stood_s, "samples_lost": lost}
-    return {**found, "steps_lost": again}
+    return restarted("dcp", before, after)
 
 
 def torchft(_folder: pathlib.Path, _shape: Any) -> Found:
@@ -148,9 +222,10 @@ def deviations(folder: pathlib.Path) -> Found:
     }
 
 
-def measure(rounds: int, without: str) -> Dict[str, List[Found]]:
-    rows = {"nothing": nothing, "cairn": cairn, "oracle": oracle, "dcp": dcp, "torchft": torchft}
-    rows.pop(without, None)
+def measure(rounds: int, without: List[str]) -> Dict[str, List[Found]]:
+    rows = {"nothing": nothing, "cairn": cairn, "shares": shares, "relaunch": relaunch}
+    rows.update({"oracle": oracle, "dcp": dcp, "torchft": torchft})
+    rows = {name: row for name, row in rows.items() if name not in without}
     why = bench_comeback.install_torchft() if "torchft" in rows else ""
     if why:
         print(f"bench_migrate: no torchft: {why}", file=sys.stderr)
@@ -180,7 +255,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--without", default="", choices=["", "nothing", "dcp", "torchft"])
+    parser.add_argument("--without", action="append", default=[], choices=WITHOUT)
     options = parser.parse_args()
     bench_comeback.harness.build()
     found = {
@@ -188,7 +263,7 @@ def main() -> None:
         for name, rows in measure(options.rounds, options.without).items()
     }
     for name, lines in lines_added.count().items():
-        if name != options.without:
+        if name not in options.without:
             found.setdefault(name, {})["lines_added"] = lines
     if options.json:
         print(json.dumps(found))

@@ -17,7 +17,7 @@ LOOPS = ROOT / "tests" / "interop" / "loops"
 PIPELINE, REPLICAS = LOOPS / "pipeline.py", LOOPS / "replicas.py"
 PAIRS: Dict[str, Tuple[pathlib.Path, pathlib.Path]] = {
     "cairn": (PIPELINE, ROOT / "examples" / "pipeline.py"),
-    "cairn, shares alone": (REPLICAS, ROOT / "examples" / "shares.py"),
+    "shares": (REPLICAS, ROOT / "examples" / "shares.py"),
     "dcp": (PIPELINE, LOOPS / "pipeline_dcp.py"),
     "torchft": (REPLICAS, LOOPS / "replicas_torchft.py"),
 }

@@ -1,7 +1,9 @@
 """The trainer of test_torch_pipeline.py: a small model in pipelines of torch.distributed.pipelining
 over gloo, whose layers may move between stages.
 
-    pipeline_trainer.py '{"steps": 20, ...}'
+    pipeline_trainer.py '{"steps": 20, ...}' [STAGES LAYERS]
+
+STAGES, LAYERS: of each replica, as `cairn run --relaunch` fills in {pp} and {stage_layers}.
 
 Options:
     layers, stages, micro    layers as cairn.elastic takes them; micro-batches of all replicas
@@ -9,7 +11,9 @@ Options:
     dropout, rng, dtype, width
     passes                   of the schedule per update
     layer_ms, slow           emulated device: time per layer; [rank, factor, from, to]
-    after                    steps from the first move to the end
+    after, after_shares      steps from the last move of layers, or change of shares, to the end
+    starts                   folder: each start of the job prints into files of its own there
+    again                    steps of the second start
     moves                    {step: [shares, layers]}: offered in the agents' place; the agents do
                              all the rest
     bad                      {step: [rank, fault]}: what `build` does in the move of that step
@@ -25,8 +29,9 @@ Options:
                              process; 0: itself. Points: enter, fill (before its own), vote, adopt
 
 Prints `sample STEP I LOSS` on last stages, `step STEP [SHARES, LAYERS]`, `scale STEP SCALE`,
-`took STEP MS`, `ended STEP SECONDS`, after each move `stood STEP MS` and `held DESCRIPTORS GROUPS
-KIB THREADS`, and at the end `state NAME DIGEST` of parameters and moments.
+`asked STEP MS` (for its share), `took STEP MS`, `ended STEP SECONDS`, after each move `stood STEP
+MS` and `held DESCRIPTORS GROUPS KIB THREADS`, and at the end `state NAME DIGEST` of parameters and
+moments.
 """
 import gc
 import hashlib
@@ -54,6 +59,9 @@ OPTIONS.update(
         "timeout_s": 10,
         "strict": False,
         "after": 0,
+        "after_shares": 0,
+        "starts": "",
+        "again": 0,
         "max_norm": 0.5,
         "inf": None,
         "alone": False,
@@ -61,6 +69,13 @@ OPTIONS.update(
     }
 )
 OPTIONS.update(json.loads(sys.argv[1]))
+START = int(os.environ.get("CAIRN_RELAUNCH", "0"))
+if OPTIONS["starts"]:
+    name = os.path.join(OPTIONS["starts"], f"start{START}-{os.environ['RANK']}.out")
+    sys.stdout = open(name, "w", encoding="utf-8")
+if len(sys.argv) > 2:
+    OPTIONS["stages"], split = int(sys.argv[2]), [int(each) for each in sys.argv[3].split(",")]
+    OPTIONS["layers"] = [split] * (int(os.environ["WORLD_SIZE"]) // OPTIONS["stages"])
 ROWS, WIDTH, DTYPE = 4, OPTIONS["width"], getattr(torch, OPTIONS["dtype"])
 COUNT = OPTIONS["layers"] if isinstance(OPTIONS["layers"], int) else sum(OPTIONS["layers"][0])
 NOW = {"step": 0}
@@ -229,7 +244,9 @@ job = cairn.elastic(
 )
 if OPTIONS["rng"] is None and job.step == 0:
     torch.manual_seed(100 + dist.get_rank())
-moves, last = 0, OPTIONS["steps"]
+moves, counts, last = 0, None, OPTIONS["steps"]
+if START:
+    last = job.step + OPTIONS["again"]
 if OPTIONS["dcp"]:
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.state_dict import (
@@ -244,6 +261,10 @@ for step in range(dcp_load() if OPTIONS["dcp"] else job.step, OPTIONS["steps"]):
     begin_s = time.monotonic()
     share = job.share()
     stood_ms = (time.monotonic() - begin_s) * 1000
+    print("asked", step, round(stood_ms, 3), flush=True)
+    if OPTIONS["after_shares"] and share.counts != (counts or share.counts):
+        last = step + 1 + OPTIONS["after_shares"]
+    counts = share.counts
     for number in range(OPTIONS["passes"]):
         inputs = torch.cat([batch(step, i + 100 * number) for i in share])
         losses = []

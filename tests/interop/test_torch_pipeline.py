@@ -18,19 +18,19 @@ SLOW_RANK, SLOW_BY, SLOW_FROM, STEPS_AFTER = 2, 4, 12, 8
 DEVIATION_MAX = 1e-9
 
 
-def problem():
-    """The job as the planner sees it, with room for all but one of the layers on each device."""
-    job = harness.problem([LAYERS // 2] * 2, [4, 4], LAYER_MS, memory_bytes=(LAYERS - 1) << 20)
+def problem(room=LAYERS - 1):
+    """The job as the planner sees it, with room for so many layers on each device."""
+    job = harness.problem([LAYERS // 2] * 2, [4, 4], LAYER_MS, memory_bytes=room << 20)
     for device in job["devices"]:
         device["node"] = 0
     return job
 
 
 @contextlib.contextmanager
-def agents(every=5):
-    options = f"snapshot_every_steps: {every}\nplan_policy: enforce\nverdict_policy: advise"
+def agents(every=5, policy="enforce", **job):
+    options = f"snapshot_every_steps: {every}\nplan_policy: {policy}\nverdict_policy: advise"
     with harness.Cluster(nodes=1, parity=0, state="16MiB", options=options) as made:
-        made.plan_for(problem())
+        made.plan_for(problem(**job))
         yield made.start()
 
 
@@ -46,10 +46,10 @@ def splits(run, rank=0):
     return [json.loads(each)[1] for each in lines]
 
 
-def train(folder, cluster, words=(), timing=False, start="warm", **options):
+def train(folder, cluster, words=(), shape=(), timing=False, start="warm", **options):
     wrapper = under(cluster, *words) if cluster else ()
     env = {"CAIRN_TIMING": "1"} if timing else {}
-    words = [f"'{json.dumps(options)}'"]
+    words = [f"'{json.dumps(options)}'", *shape]
     return Run(folder, words, WORLD, wrapper=wrapper, script=SCRIPT, env=env, start=start)
 
 
