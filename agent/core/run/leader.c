@@ -85,27 +85,6 @@ refuse(const struct env *env, struct leader *leader, const char *text)
     decide(env, leader);
 }
 
-static const struct cairn_message_report *
-report_of(const struct env *env, const struct leader *leader, uint32_t member)
-{
-    return &leader->reports->list[env->membership->record.roster->members[member].agent];
-}
-
-static void
-issue(const struct env *env, struct leader *leader)
-{
-    leader->assembled = true;
-    leader->refusal[0] = '\0';
-    leader->decision.run = leader->audit.run;
-    leader->due.begun = leader->due.passed = 0;
-    leader->due.aborts_in_row = leader->due.margin = 0;
-    for (uint32_t m = 0; m < env->membership->record.roster->member_count; m++)
-        leader->due.begun = max_u64(leader->due.begun, report_of(env, leader, m)->begun);
-    decide(env, leader);
-    CAIRN_LOG_AT(INFO, "run: assembled run=%" PRIu64 " next_step=%" PRIu64, leader->decision.run,
-                 leader->decision.next);
-}
-
 /* A summary of all reports. */
 struct roll {
     uint32_t ranks, late_ranks, world;
@@ -165,6 +144,20 @@ call_roll(const struct reports *reports, const struct cairn_roster *roster)
         }
     roll.late_ranks = ranks - roll.ranks;
     return roll;
+}
+
+static void
+issue(const struct env *env, struct leader *leader)
+{
+    leader->assembled = true;
+    leader->refusal[0] = '\0';
+    leader->decision.run = leader->audit.run;
+    leader->due.begun = call_roll(leader->reports, env->membership->record.roster).begun;
+    leader->due.passed = 0;
+    leader->due.aborts_in_row = leader->due.margin = 0;
+    decide(env, leader);
+    CAIRN_LOG_AT(INFO, "run: assembled run=%" PRIu64 " next_step=%" PRIu64, leader->decision.run,
+                 leader->decision.next);
 }
 
 /* Why there can be no run yet; "" if there can. Nothing is written while nobody has trainers. */
