@@ -433,4 +433,21 @@ end_send_soon(uint32_t from, uint32_t to, uint64_t number, const void *payload, 
     assert_int_equal(err, CAIRN_OK);
 }
 
+static inline void
+two_open(void)
+{
+    ends_prepare(2);
+    end_open(0);
+    end_open(1);
+}
+
+/* A test over one backend, and over each. */
+#define OVER(backend, function)                                                                    \
+    {                                                                                              \
+#backend ": " #function, function, use_##backend, ends_close, NULL                         \
+    }
+#define EACH(function)                                                                             \
+    OVER(loop, function), OVER(tcp, function), OVER(tls, function), OVER(libfabric, function),     \
+        OVER(rdma, function)
+
 #endif

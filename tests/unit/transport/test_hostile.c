@@ -659,11 +659,6 @@ test_peers_address_without_key(void **state)
     session_lives(1);
 }
 
-#define OVER(backend, function)                                                                    \
-    {                                                                                              \
-#backend ": " #function, function, use_##backend, ends_close, NULL                         \
-    }
-
 int
 main(void)
 {

@@ -328,7 +328,7 @@ use_net(void **state)
     return use("net", "a key of more than sixteen bytes");
 }
 
-#define OVER(backend, function)                                                                    \
+#define CASE(backend, function)                                                                    \
     {                                                                                              \
 #backend ": " #function, function, use_##backend, stop, NULL                               \
     }
@@ -337,19 +337,19 @@ int
 main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        OVER(tcp, test_killed_while_receiving),
-        OVER(tcp, test_stopped_while_receiving),
-        OVER(tcp, test_sender_stopped),
-        OVER(tcp, test_sender_killed),
-        OVER(tcp, test_closed_in_the_middle),
-        OVER(tls, test_killed_while_receiving),
-        OVER(tls, test_stopped_while_receiving),
-        OVER(tls, test_sender_killed),
-        OVER(libfabric, test_killed_while_receiving),
-        OVER(libfabric, test_sender_killed),
-        OVER(rdma, test_killed_while_receiving),
-        OVER(rdma, test_sender_killed),
-        OVER(net, test_stopped_while_receiving),
+        CASE(tcp, test_killed_while_receiving),
+        CASE(tcp, test_stopped_while_receiving),
+        CASE(tcp, test_sender_stopped),
+        CASE(tcp, test_sender_killed),
+        CASE(tcp, test_closed_in_the_middle),
+        CASE(tls, test_killed_while_receiving),
+        CASE(tls, test_stopped_while_receiving),
+        CASE(tls, test_sender_killed),
+        CASE(libfabric, test_killed_while_receiving),
+        CASE(libfabric, test_sender_killed),
+        CASE(rdma, test_killed_while_receiving),
+        CASE(rdma, test_sender_killed),
+        CASE(net, test_stopped_while_receiving),
     };
 
     if (count > 6)
