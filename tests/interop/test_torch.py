@@ -508,16 +508,17 @@ def test_snapshot_now(tmp_path):
         assert 8 < newest(cluster) < 900, (run.errors(), cluster.log(0)[-2000:])
 
 
-@pytest.mark.parametrize("kind, world", [("mlp", 1), ("ddp", 2)])
-def test_before_a_pause(cluster, tmp_path, kind, world):
-    """The job stands still after its first update, before a forward begins a snapshot.
-    job.snapshot_now waits for an agent that does not answer yet, and on rank 0 for the other rank;
-    what it takes is committed, and the job goes on there."""
+@pytest.mark.parametrize("kind, world, updates", [("mlp", 1, 2), ("ddp", 2, 1)])
+def test_before_a_pause(cluster, tmp_path, kind, world, updates):
+    """The job stands still before a forward begins a snapshot. job.snapshot_now waits for an agent
+    that does not answer yet, and at the first snapshot, on rank 0, for what the other rank tells
+    late. What is taken is committed, and the job goes on there."""
     go = str(tmp_path / "go")
     words = [kind, STEPS, "--mischief", "pause"]
-    run = Run(tmp_path, words, world, under(cluster), {"TRAINER_GO": go}, hold_at=1)
+    run = Run(tmp_path, words, world, under(cluster), {"TRAINER_GO": go}, hold_at=updates)
     agent = cluster.agents[0].pid
-    harness.wait_for("step 0", lambda: 0 in run.steps() or run.process.poll() is not None)
+    last = updates - 1
+    harness.wait_for("a step", lambda: last in run.steps() or run.process.poll() is not None)
     os.kill(agent, signal.SIGSTOP)
     try:
         open(go, "w").close()
@@ -526,12 +527,31 @@ def test_before_a_pause(cluster, tmp_path, kind, world):
         assert "paused" not in run.text(), run.errors()
     finally:
         os.kill(agent, signal.SIGCONT)
-    harness.wait_for("a commit", lambda: newest(cluster) or run.process.poll() is not None)
+    harness.wait_for("answers", lambda: all("paused" in run.text(r) for r in range(world)))
     assert all("paused True" in run.text(rank) for rank in range(world)), run.errors()
+    harness.wait_for("a commit", lambda: newest(cluster) == updates)
     run.kill()
-    last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"))
-    assert finished(last) == reference(tmp_path, kind, world)[0]
-    assert min(last.steps()) == 1, last.errors()
+    resumed = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"))
+    assert finished(resumed) == reference(tmp_path, kind, world)[0]
+    assert min(resumed.steps()) == updates, resumed.errors()
+
+
+def test_a_pause_without_an_agent(cluster, tmp_path):
+    """The agent does not answer at all: job.snapshot_now gives up, and says that it has taken
+    nothing."""
+    go = str(tmp_path / "go")
+    words = ["mlp", STEPS, "--mischief", "pause"]
+    run = Run(tmp_path, words, 1, under(cluster), {"TRAINER_GO": go}, hold_at=2)
+    harness.wait_for("step 1", lambda: 1 in run.steps() or run.process.poll() is not None)
+    os.kill(cluster.agents[0].pid, signal.SIGSTOP)
+    try:
+        open(go, "w").close()
+        harness.wait_for("an answer", lambda: "paused" in run.text())
+    finally:
+        os.kill(cluster.agents[0].pid, signal.SIGCONT)
+    run.kill()
+    assert "paused False" in run.text(), run.errors()
+    assert newest(cluster) < 2
 
 
 def test_changed_behind_the_optimizer(cluster, tmp_path):

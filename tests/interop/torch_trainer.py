@@ -198,6 +198,22 @@ def wait_to_go():
         time.sleep(0.01)
 
 
+def tell_late():
+    """The store has what this rank tells the others only when they have waited for it."""
+    from cairn import _ranks
+
+    told, publish, gather = [], _ranks.publish, _ranks.gather_if_there
+
+    def gather_late(*asked):
+        time.sleep(2)
+        while told:
+            publish(*told.pop(0))
+        return gather(*asked)
+
+    _ranks.publish = lambda *what: told.append(what)
+    _ranks.gather_if_there = gather_late
+
+
 def hold_once_recent(done):
     """From the update TRAINER_RECENT_FROM on rank 0 stands still, and all others with it, once
     `cairn status` says that the update before the last is committed. A busy machine may leave a
@@ -274,7 +290,8 @@ def main():
             if options.mischief == "pause":
                 wait_to_go()
                 print("pauses", flush=True)
-                time.sleep(2 * RANK)  # so rank 0 has asked long before the others do
+                if RANK:
+                    tell_late()
                 print("paused", job.snapshot_now(), flush=True)
             time.sleep(3600)  # until the test kills it, however late that looks
         hold_once_recent(step)

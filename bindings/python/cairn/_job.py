@@ -532,11 +532,13 @@ class Job:
         """The snapshot before is, of what nothing has written to since: it goes on, and a new one
         is left out, not waited for."""
         return (
-            self._fence is not None
-            and self._layout is not None
-            and not self._fence.has_captured_all()
+            self._layout is not None
+            and not self._is_captured()
             and time.monotonic() - self._begun_s < COPY_LONGEST_S
         )
+
+    def _is_captured(self) -> bool:
+        return self._fence is None or self._fence.has_captured_all()
 
     def _plain_state(self, layout: Layout) -> bytes:
         value = {
@@ -678,7 +680,7 @@ class Job:
         answers."""
         if self._ended or self.client is None or self._stepping:
             return False
-        return self._take_newest()
+        return self._pending and self._take_newest()
 
     def stay(self) -> None:
         """Registers the present placement again, after a move that was abandoned."""
@@ -744,27 +746,17 @@ class Job:
         """Counters since the start, see struct cairn_client_stats; all 0 without an agent."""
         return self.client.stats() if self.client else {}
 
-    def _count_ended(self) -> int:
-        stats = self.stats()
-        names = ("snapshots_captured", "snapshots_skipped", "snapshots_failed")
-        return sum(stats[name] for name in names)
-
-    def _begin_last(self) -> None:
-        """Gives the agent the time to take a snapshot that no step follows; a fence at once would
-        give it up."""
-        before = self._count_ended()
-        self._begin(last=True)
-        until_s = time.monotonic() + LAST_GRANT_S
-        while self._begun and self._count_ended() == before and time.monotonic() < until_s:
-            threading.Event().wait(0.005)
-
     def _take_newest(self) -> bool:
         """Waits for the snapshot of the newest update, and begins it if need be. Whether it is
         good."""
         self._resume.await_moments()
         if self._pending:
             self._finish()
-            self._begin_last()
+            self._begin(last=True)
+        # The agent gets the time for a snapshot that no step follows: a fence would give it up.
+        until_s = time.monotonic() + LAST_GRANT_S
+        while self._begun and not self._is_captured() and time.monotonic() < until_s:
+            threading.Event().wait(0.005)
         self._is_one_state(LAST_MEETING_S)
         return self._finish()
 
