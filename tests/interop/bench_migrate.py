@@ -134,7 +134,7 @@ def relaunch(folder: pathlib.Path, _shape: Any) -> Found:
         run = pipeline.train(
             folder,
             cluster,
-            ["--relaunch", "1", "--grace", "1s"],  # its shell does not pass SIGTERM on
+            ["--relaunch", "1"],
             ["{pp}", "{stage_layers}"],
             timing=True,
             start="cold",
