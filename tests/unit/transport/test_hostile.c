@@ -536,14 +536,15 @@ test_known_caller_goes_last(void **state)
     session_lives(1);
 }
 
-/* Connections of an address that say what no agent says, until one more is ignored, or so many. */
-static void
+/* Connections of an address that say what no agent says, until one more is ignored, or so many.
+ * Returns how many. */
+static uint32_t
 strangers_flood(const char *from, uint32_t most)
 {
     static const uint8_t bytes[600];
-    uint32_t before = stats_of(1).ignored_addresses;
+    uint32_t before = stats_of(1).ignored_addresses, i;
 
-    for (uint32_t i = 0; i < most && stats_of(1).ignored_addresses <= before; i++) {
+    for (i = 0; i < most && stats_of(1).ignored_addresses <= before; i++) {
         int fd = stranger_connect_from(from);
 
         ends_turn();
@@ -551,6 +552,14 @@ strangers_flood(const char *from, uint32_t most)
         ends_turn();
         close(fd);
     }
+    return i;
+}
+
+/* How many connections of strangers have been refused or ignored. */
+static uint64_t
+turned_away(void)
+{
+    return stats_of(1).refused_connections + stats_of(1).ignored_connections;
 }
 
 /* A stranger's address is ignored for its time: nothing is accepted from it, and counted; a peer
@@ -563,12 +572,13 @@ test_stranger_is_ignored(void **state)
     char moved[LOOPBACK_TEXT_BYTES];
     int fds[CALLS], other;
     uint64_t refused;
+    uint32_t flood;
 
     two_connected(0);
-    strangers_flood(stranger, 100000);
+    flood = strangers_flood(stranger, 100000);
     assert_int_equal(stats_of(1).ignored_addresses, 1);
     assert_int_equal(log_has("connections from 127.99.0.1 are ignored"), 1);
-    ends_turn_for(0.05); /* what was queued before is closed */
+    TURN_UNTIL(turned_away() >= flood, 5); /* also those that were under way */
     refused = stats_of(1).refused_connections;
     for (uint32_t i = 0; i < CALLS; i++) {
         fds[i] = stranger_connect_from(stranger);
