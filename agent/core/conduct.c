@@ -91,7 +91,7 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
         leader_report(env, &core->leader, &message->as.report);
     else if (conduct_leads(core))
         leader_audited(env, &core->leader, message);
-    else if (!is_report || message->as.report.agent == core->options.self ||
+    else if (!is_report || message->from == core->options.self ||
              reports_pass(env, &core->reports, &message->as.report))
         env_send(env, conduct_above(core), &on);
 }
