@@ -146,9 +146,9 @@ test_wrong_job(void **state)
     refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "belongs to another job");
 }
 
-/* Two addresses are exchanged in one node's list: that node and the one it reaches report it. */
+/* Two addresses are exchanged in node 0's list, and it calls the first of those nodes. */
 static void
-test_wrong_order(void **state)
+connect_in_wrong_order(void)
 {
     const char *second;
 
@@ -160,6 +160,13 @@ test_wrong_order(void **state)
     address_list[2] = second;
     end_open(0);
     cairn_transport_connect(ends[0].transport, 1);
+}
+
+/* That node and the one it reaches report it. */
+static void
+test_wrong_order(void **state)
+{
+    connect_in_wrong_order();
     TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_DENIED && state_of(2, 0) == CAIRN_PEER_DENIED, 10);
     assert_int_equal(log_has("node=1 is not at its address: node 2 is there"), 1);
     assert_int_equal(log_has("node=0 takes this node for node 1"), 1);
@@ -169,16 +176,7 @@ test_wrong_order(void **state)
 static void
 test_wrong_order_with_a_key(void **state)
 {
-    const char *second;
-
-    ends_prepare(3);
-    end_open(1);
-    end_open(2);
-    second = address_list[1];
-    address_list[1] = address_list[2];
-    address_list[2] = second;
-    end_open(0);
-    cairn_transport_connect(ends[0].transport, 1);
+    connect_in_wrong_order();
     TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_DENIED, 10);
     assert_int_equal(log_has("node=1 does not hold this job's key, or not the same job, nodes"), 1);
     assert_int_equal(ends[0].ups + ends[1].ups + ends[2].ups, 0);

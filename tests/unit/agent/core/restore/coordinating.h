@@ -1,8 +1,8 @@
 /*
  * tests/unit/agent/core/restore/coordinating.h - a coordinator among agents that answer with the
  * product's code (answer.c, membership.c), while repairs are played: a target has its part as soon
- * as it is told to. Agents die, stop answering, come back, forget, refuse; the checks are the
- * record that all activate, what the operator reads, and that every restore ends in time.
+ * as it is told to. Agents die, fall silent, come back, forget and refuse. Tests check which record
+ * all activate, what the operator reads, and that every restore ends in time.
  *
  * Five agents in groups of five with m = 2, agent 4 a spare by default. Time goes
  * in steps of 100 ms.
