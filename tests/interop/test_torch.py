@@ -536,6 +536,17 @@ def test_before_a_pause(cluster, tmp_path, kind, world, updates):
     assert min(resumed.steps()) == updates, resumed.errors()
 
 
+def test_a_pause_in_a_step(cluster, tmp_path):
+    """A forward has begun the snapshot: job.snapshot_now waits for it, and says once that it is
+    good."""
+    words = ["mlp", STEPS, "--mischief", "pause-in-a-step"]
+    run = Run(tmp_path, words, 1, under(cluster), hold_at=2)
+    harness.wait_for("answers", lambda: "paused" in run.text() or run.process.poll() is not None)
+    assert "paused True False" in run.text(), run.errors()
+    harness.wait_for("a commit", lambda: newest(cluster) == 2)
+    run.kill()
+
+
 def test_a_pause_without_an_agent(cluster, tmp_path):
     """The agent does not answer at all: job.snapshot_now gives up, and says that it has taken
     nothing."""

@@ -293,6 +293,9 @@ def main():
                 if RANK:
                     tell_late()
                 print("paused", job.snapshot_now(), flush=True)
+            if options.mischief == "pause-in-a-step":
+                models[0](batch(step)[0])
+                print("paused", job.snapshot_now(), job.snapshot_now(), flush=True)
             time.sleep(3600)  # until the test kills it, however late that looks
         hold_once_recent(step)
         if options.mischief == "raise" and step == 6:

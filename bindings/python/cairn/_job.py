@@ -680,7 +680,7 @@ class Job:
         answers."""
         if self._ended or self.client is None or self._stepping:
             return False
-        return self._pending and self._take_newest()
+        return (self._pending or self._begun) and self._take_newest()
 
     def stay(self) -> None:
         """Registers the present placement again, after a move that was abandoned."""
