@@ -15,7 +15,8 @@
 
 /* ---- the door ---- */
 
-/* agent: the agent that the message speaks for; UINT32_MAX: the sender's subtree. */
+/* True of this agent's own messages, too: the leader answers itself. agent: the agent that the
+ * message speaks for; UINT32_MAX: the sender's subtree. */
 static bool
 is_from_below(const struct cairn_core *core, const struct cairn_message *message, uint32_t agent)
 {
@@ -26,14 +27,15 @@ is_from_below(const struct cairn_core *core, const struct cairn_message *message
 
     if (sender == UINT32_MAX) /* a late agent reports to the leader itself */
         return self == 0 && message->kind == CAIRN_MSG_REPORT && agent == message->from;
-    return sender != 0 && tree_parent(sender, n) == self && member != UINT32_MAX &&
-           tree_is_above(sender, n, member);
+    return (sender == self || (sender != 0 && tree_parent(sender, n) == self)) &&
+           member != UINT32_MAX && tree_is_above(sender, n, member);
 }
 
+/* The leader questions itself, too. */
 static bool
 is_from_above(const struct cairn_core *core, const struct cairn_message *message)
 {
-    return core->membership.self_member != 0 && conduct_above(core) == message->from;
+    return conduct_above(core) == message->from;
 }
 
 static bool
@@ -48,8 +50,6 @@ is_from_group(const struct cairn_core *core, const struct cairn_message *message
 static bool
 is_from_whom_it_may(const struct cairn_core *core, const struct cairn_message *message)
 {
-    if (message->from == core->options.self)
-        return true;
     switch (message->kind) {
     case CAIRN_MSG_DECISION:
         return is_from_above(core, message);

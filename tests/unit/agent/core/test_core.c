@@ -230,6 +230,24 @@ an_agent_outside_believes_the_leader_alone(void **unused)
     assert_int_equal(view_of(spare).ready.step, 9);
 }
 
+/* A report about another agent comes from one that has it below. */
+static void
+nobody_reports_for_agents_elsewhere(void **unused)
+{
+    struct cairn_message report = {.kind = CAIRN_MSG_REPORT,
+                                   .to = 1,
+                                   .epoch = view_of(1).active,
+                                   .as.report = {.agent = 2, .incarnation = 1, .registration = 1}};
+    struct cairn_event event = {.type = CAIRN_EVENT_MESSAGE, .as.message = {&report, true}};
+
+    for (report.from = 0; report.from < job.count; report.from++) {
+        uint64_t dropped = view_of(1).dropped_messages;
+
+        give(1, &event);
+        assert_int_equal(view_of(1).dropped_messages, dropped + 1);
+    }
+}
+
 int
 main(void)
 {
@@ -241,6 +259,7 @@ main(void)
         TEST(a_restore_rebuilds_a_lost_part),
         TEST(only_the_trainers_that_are_meant_answer),
         TEST(a_fresh_epoch_begins_with_nothing),
+        TEST(nobody_reports_for_agents_elsewhere),
         TEST(a_promise_voids_what_was_asked_before),
         cmocka_unit_test_setup_teardown(an_agent_outside_knows_what_is_committed,
                                         three_agents_and_a_spare, teardown),
